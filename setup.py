@@ -1,0 +1,14 @@
+"""The C twin of the kernels: optional, so that a machine without a compiler still installs."""
+
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=[
+        Extension(
+            "millrace.kernels._kernels",
+            ["src/millrace/kernels/_kernels.c"],
+            extra_compile_args=["-O3", "-Wall", "-Wextra"],
+            optional=True,
+        )
+    ]
+)

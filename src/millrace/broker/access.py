@@ -1,0 +1,194 @@
+"""Who may publish and subscribe where.
+
+`AccessRules` is one immutable generation of the rules. A connection asks it once for its `Principal`, and
+a principal is what routes and caches hold: two clients for which the rules resolve to the same list get the
+same object, so that one cached route serves them all. A reload makes a successor with the next generation
+and new principals; a cache keyed by (generation, principal) never serves an old answer.
+
+Order: the rules of the user (or of `anonymous`), then those of `*`, which is everybody; the first rule that
+matches decides. Where no rule matches, the answer is yes if there are no rules at all and no otherwise.
+Two things hold beside the rules: `$SYS/#` may be subscribed to unless a rule denies it, and no client
+publishes to a topic that begins with `$` (MQTT 5, 4.7.2), whatever a rule says.
+
+Subscribing concerns sets of topics. A filter is granted when one allow rule covers all of it and no deny
+rule before that one overlaps it: a granted filter is granted whole, a refused one is refused aloud.
+`may_receive` asks again for each concrete topic when a route is resolved, which is what stops a
+subscription made before a reload.
+
+`%u` and `%c` stand for the user name and the client id, as text inside one level. A name is the client's
+choice, so it must never act as a pattern or reach another level: with `/`, `+` or `#` in it (or a `$` that
+would come to stand first) the rule matches no topic at all, and the same for `%u` without a user.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from weakref import WeakValueDictionary
+
+from millrace.broker.filters import is_valid, levels_cover, levels_match, levels_overlap
+from millrace.errors import ConfigError
+from millrace.limits import ACCESS_RULES_MAX
+
+EVERYBODY = "*"
+ANONYMOUS = "anonymous"
+
+_PLACEHOLDER = re.compile("%[uc]")
+
+
+class Effect(Enum):
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+class Action(Enum):
+    PUBLISH = "publish"
+    SUBSCRIBE = "subscribe"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One line: `user` is a name, `*` or `anonymous`; `filter` may hold %u and %c."""
+
+    user: str
+    effect: Effect
+    action: Action
+    filter: str
+
+    def __post_init__(self) -> None:
+        if not is_valid(_PLACEHOLDER.sub("x", self.filter)):
+            raise ConfigError(f"{self.filter!r} is not a topic filter: '#' stands last, '+' and '#' alone")
+        if self.filter.startswith("$share/"):
+            raise ConfigError(f"{self.filter!r}: a rule names the inner filter, without $share/NAME/")
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolved:
+    """A rule with its names filled in, split into levels."""
+
+    allow: bool
+    publish: bool
+    subscribe: bool
+    levels: tuple[str, ...]
+
+
+_SYS = _Resolved(allow=True, publish=False, subscribe=True, levels=("$SYS", "#"))
+
+
+class Principal:
+    """What one or many clients may do. Compared by identity: equal rules give the same object.
+
+    `unrestricted` says that there are no rules: every filter may be subscribed to and every topic received,
+    and a publish needs only `may_publish`, which still refuses `$` topics.
+    """
+
+    __slots__ = ("__weakref__", "_publish", "_subscribe", "generation", "unrestricted")
+
+    def __init__(self, resolved: tuple[_Resolved, ...], *, unrestricted: bool, generation: int) -> None:
+        self.unrestricted = unrestricted
+        self.generation = generation
+        self._publish = tuple(rule for rule in resolved if rule.publish)
+        self._subscribe = (*(rule for rule in resolved if rule.subscribe), _SYS)
+
+    def may_publish(self, topic: str) -> bool:
+        """Whether a client may publish to this topic, as a message, a retained message or a will."""
+        if topic.startswith("$"):
+            return False
+        return self.unrestricted or _decide(self._publish, topic)
+
+    def may_subscribe(self, filter: str) -> bool:
+        """Whether this filter is granted; for a shared subscription the caller passes the inner filter."""
+        if self.unrestricted:
+            return True
+        levels = filter.split("/")
+        for rule in self._subscribe:
+            if rule.allow:
+                if levels_cover(rule.levels, levels):
+                    return True
+            elif levels_overlap(rule.levels, levels):
+                return False
+        return False
+
+    def may_receive(self, topic: str) -> bool:
+        """Whether a message of this topic may be delivered."""
+        return self.unrestricted or _decide(self._subscribe, topic)
+
+
+def _decide(rules: tuple[_Resolved, ...], topic: str) -> bool:
+    levels = topic.split("/")
+    for rule in rules:
+        if levels_match(rule.levels, levels):
+            return rule.allow
+    return False
+
+
+class AccessRules:
+    """One generation of all rules, in the order of the file."""
+
+    def __init__(self, rules: Iterable[Rule] = (), *, generation: int = 1) -> None:
+        self.rules = tuple(rules)
+        if len(self.rules) > ACCESS_RULES_MAX:
+            raise ConfigError(f"{len(self.rules)} access rules, the most is {ACCESS_RULES_MAX}")
+        self.generation = generation
+        by_user: dict[str, list[Rule]] = {}
+        for rule in self.rules:
+            by_user.setdefault(rule.user, []).append(rule)
+        self._everybody = tuple(by_user.pop(EVERYBODY, ()))
+        self._anonymous = tuple(by_user.pop(ANONYMOUS, ()))
+        self._users = {user: tuple(own) for user, own in by_user.items()}
+        # Found once: a connect whose principal is known must not walk the rules.
+        self._by_client = frozenset(rule.user for rule in self.rules if "%c" in rule.filter)
+        # Weak: a principal lives as long as a connection or a cached route holds it, which bounds these.
+        self._by_name: WeakValueDictionary[tuple[str | None, str | None], Principal] = WeakValueDictionary()
+        self._by_rules: WeakValueDictionary[tuple[_Resolved, ...], Principal] = WeakValueDictionary()
+
+    def successor(self, rules: Iterable[Rule]) -> "AccessRules":
+        """The next generation, for a reload."""
+        return AccessRules(rules, generation=self.generation + 1)
+
+    def principal(self, username: str | None, client_id: str) -> Principal:
+        """The principal of a client whose user name has been verified, or is None for anonymous.
+
+        The client id is the one in force, after the broker assigned one where it was empty.
+        """
+        own = self._anonymous if username is None else self._users.get(username, ())
+        user = ANONYMOUS if username is None else username
+        by_client = EVERYBODY in self._by_client or (bool(own) and user in self._by_client)
+        name = (username, client_id if by_client else None)
+        principal = self._by_name.get(name)
+        if principal is None:
+            principal = self._by_name[name] = self._intern(
+                tuple(
+                    resolved
+                    for rule in (*own, *self._everybody)
+                    if (resolved := _resolve(rule, username, client_id)) is not None
+                )
+            )
+        return principal
+
+    def _intern(self, resolved: tuple[_Resolved, ...]) -> Principal:
+        principal = self._by_rules.get(resolved)
+        if principal is None:
+            principal = Principal(resolved, unrestricted=not self.rules, generation=self.generation)
+            self._by_rules[resolved] = principal
+        return principal
+
+
+def _resolve(rule: Rule, username: str | None, client_id: str) -> _Resolved | None:
+    """The rule for this client, or None where it can match no topic."""
+    names = {"%u": username, "%c": client_id}
+    used = {names[found] for found in _PLACEHOLDER.findall(rule.filter)}
+    for name in used:
+        if name is None or not name or any(character in name for character in "/+#\0"):
+            return None
+    # One pass, so that a placeholder inside a name stays text.
+    filter = _PLACEHOLDER.sub(lambda found: names[found.group()] or "", rule.filter)
+    if filter.startswith("$") and not rule.filter.startswith("$"):
+        return None
+    return _Resolved(
+        allow=rule.effect is Effect.ALLOW,
+        publish=rule.action is not Action.SUBSCRIBE,
+        subscribe=rule.action is not Action.PUBLISH,
+        levels=tuple(filter.split("/")),
+    )

@@ -1,0 +1,468 @@
+"""The broker itself: sessions, subscriptions, publishing. Pure: time comes in, bytes collect in sessions.
+
+Callers own the clock (`now_ms` never goes back) and the sockets. A connection is an opaque handle here; the
+only thing done with it is to hand it back when another one displaces it. Output gathers in `session.out`;
+`outbound.dirty` lists the sessions that have some.
+"""
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from millrace.broker.access import AccessRules, Principal
+from millrace.broker.group import ShareGroup
+from millrace.broker.message import Run, Segment
+from millrace.broker.outbound import Outbound
+from millrace.broker.retained import Retained
+from millrace.broker.routing import Route, Router, merge
+from millrace.broker.session import Session, WillPlan
+from millrace.broker.stats import Stats
+from millrace.broker.topic import split_share
+from millrace.kernels import ack_run, acks, packet_ids, skip
+from millrace.limits import SESSION_EXPIRY_S_NEVER, Limits
+from millrace.types import Reason, RetainHandling, Subscription
+
+_PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectRequest:
+    """What a connection asks for, after authentication and with the broker's own bounds applied."""
+
+    client_id: str
+    clean_start: bool
+    expiry_s: int
+    v5: bool
+    window: int
+    packet_bytes_max: int
+    alias_max: int
+    principal: Principal
+    will: WillPlan | None
+
+
+class Broker:
+    def __init__(self, limits: Limits, rules: AccessRules) -> None:
+        self.limits = limits
+        self.rules = rules
+        self.stats = Stats()
+        self.sessions: dict[str, Session] = {}
+        self.connected = 0
+        self.subscription_count = 0
+        self.router = Router(limits.routes_cached_max)
+        self.outbound = Outbound(limits, self.stats)
+        self.retained = Retained(limits.retained_messages_max, limits.retained_bytes_max)
+        # (due, order, epoch, session, will): session ends where will is None, else a delayed will.
+        self._timers: list[tuple[int, int, int, Session, WillPlan | None]] = []
+        self._timer_order = 0
+
+    # ------------------------------------------------------------------------------------ sessions
+
+    def connect(self, request: ConnectRequest, connection: Any, now_ms: int) -> tuple[Session, bool, Any]:
+        """Open or resume a session. Returns it, whether it was present, and the connection it displaced."""
+        session = self.sessions.get(request.client_id)
+        displaced = None
+        if session is not None and session.connection is not None:
+            displaced = session.connection
+            self.disconnect(session, now_ms, will=True, keep=not request.clean_start)
+            session = self.sessions.get(request.client_id)
+        if session is not None and (request.clean_start or not session.is_durable):
+            self._end(session, now_ms)
+            session = None
+        present = session is not None
+        if session is None:
+            session = self.sessions[request.client_id] = Session(request.client_id, request.principal)
+        other = present and (
+            session.v5 != request.v5
+            or session.principal is not request.principal
+            or session.alias_max != request.alias_max
+            or bool(session.packet_bytes_max) != bool(request.packet_bytes_max)
+        )
+        session.epoch += 1
+        session.connection = connection
+        session.v5 = request.v5
+        session.principal = request.principal
+        session.expiry_s = request.expiry_s
+        session.window = request.window
+        session.packet_bytes_max = request.packet_bytes_max
+        session.alias_max = request.alias_max
+        session.aliases = None
+        session.will = request.will
+        session.blocked = False
+        self.connected += 1
+        self.stats.connects += 1
+        if other:
+            for filter in session.subscriptions:
+                self.router.changed(filter)
+        return session, present, displaced
+
+    def resume(self, session: Session, now_ms: int) -> None:
+        """After CONNACK: send again what is unanswered, then what waited, also in its groups."""
+        self.outbound.resend(session, now_ms)
+        for filter in list(session.subscriptions):
+            group = self._group(filter)
+            if group is not None:
+                self._drain(group, now_ms)
+
+    def disconnect(self, session: Session, now_ms: int, *, will: bool, keep: bool = True) -> None:
+        """The connection is gone. `will`: not by a goodbye. `keep` False ends the session at once."""
+        assert session.connection is not None
+        session.connection = None
+        session.blocked = True
+        session.epoch += 1
+        session.out.clear()
+        self.connected -= 1
+        plan, session.will = session.will, None
+        keep = keep and session.is_durable
+        self._return_to_groups(session, now_ms)
+        if will and plan is not None:
+            delay_s = min(plan.delay_s, session.expiry_s) if keep else 0
+            if delay_s:
+                self._timer(now_ms + delay_s * 1000, session, plan)
+            else:
+                self._fire(session, plan, now_ms)
+        if not keep:
+            self._end(session, now_ms)
+        elif session.expiry_s != SESSION_EXPIRY_S_NEVER:
+            self._timer(now_ms + session.expiry_s * 1000, session, None)
+
+    def tick(self, now_ms: int) -> int | None:
+        """Do what is due; returns when to call again at the latest, if ever."""
+        while self._timers and self._timers[0][0] <= now_ms:
+            _, _, epoch, session, plan = heapq.heappop(self._timers)
+            if session.epoch != epoch:
+                continue
+            if plan is None:
+                self._end(session, now_ms)
+            else:
+                self._fire(session, plan, now_ms)
+        return self._timers[0][0] if self._timers else None
+
+    def _timer(self, due_ms: int, session: Session, plan: WillPlan | None) -> None:
+        self._timer_order += 1
+        heapq.heappush(self._timers, (due_ms, self._timer_order, session.epoch, session, plan))
+
+    def _end(self, session: Session, now_ms: int) -> None:
+        # A will still delayed goes out at the latest when the session ends ([MQTT-3.1.3-9]).
+        for timer in self._timers:
+            if timer[3] is session and timer[2] == session.epoch and timer[4] is not None:
+                self._fire(session, timer[4], now_ms)
+        session.epoch += 1
+        for filter in list(session.subscriptions):
+            self.unsubscribe(session, filter)
+        session.forget_traffic()
+        del self.sessions[session.client_id]
+
+    def _fire(self, session: Session, plan: WillPlan, now_ms: int) -> None:
+        # Asked again: the rules may have changed since the client connected.
+        if session.principal.may_publish(plan.topic):
+            self.publish(None, plan.topic, plan.due(now_ms), now_ms)
+
+    # -------------------------------------------------------------------------------- subscriptions
+
+    def subscribe(self, session: Session, subscription: Subscription) -> tuple[Reason, bool]:
+        """Add or replace one subscription; the granted QoS or why not, and whether it is new."""
+        name, inner = split_share(subscription.filter)
+        if (
+            inner.count("/") >= self.limits.topic_levels_max
+            or len(inner.encode()) > self.limits.topic_bytes_max
+        ):
+            return Reason.TOPIC_FILTER_INVALID, False
+        if not session.principal.may_subscribe(inner):
+            self.stats.denied += 1
+            return Reason.NOT_AUTHORIZED, False
+        old = session.subscriptions.get(subscription.filter)
+        if old is None and len(session.subscriptions) >= self.limits.subscriptions_max:
+            return Reason.QUOTA_EXCEEDED, False
+        session.subscriptions[subscription.filter] = subscription
+        node = self.router.tree.node(inner)
+        if name:
+            group = node.groups.get(name)
+            if group is None:
+                group = node.groups[name] = ShareGroup(name, inner)
+            group.members[session] = subscription
+        else:
+            node.subscribers[session] = subscription
+        if old is None:
+            self.subscription_count += 1
+        self.router.changed(subscription.filter)
+        return Reason(subscription.qos), old is None
+
+    def unsubscribe(self, session: Session, filter: str) -> Reason:
+        if session.subscriptions.pop(filter, None) is None:
+            return Reason.NO_SUBSCRIPTION_EXISTED
+        self.subscription_count -= 1
+        name, inner = split_share(filter)
+        node = self.router.tree.find(inner)
+        assert node is not None
+        if name:
+            group = node.groups[name]
+            del group.members[session]
+            if not group.members:
+                del node.groups[name]
+        else:
+            del node.subscribers[session]
+        self.router.tree.prune(inner)
+        self.router.changed(filter)
+        return Reason.SUCCESS
+
+    def subscribed(self, session: Session, subscription: Subscription, is_new: bool, now_ms: int) -> None:
+        """After SUBACK: retained messages, or what the group collected."""
+        group = self._group(subscription.filter)
+        if group is not None:
+            self._drain(group, now_ms)
+            return
+        handling = subscription.retain_handling
+        if handling is RetainHandling.DO_NOT_SEND or (handling is RetainHandling.SEND_IF_NEW and not is_new):
+            return
+        extra = merge((subscription,))[2] if session.v5 else b""
+        for topic, run in list(self.retained.match(subscription.filter, now_ms)):
+            if session.principal.may_receive(topic):
+                segment = Segment(run, 1, min(run.qos, subscription.qos), True, extra)
+                self.outbound.send(session, segment, now_ms)
+
+    def reload(self, rules: AccessRules) -> None:
+        """New access rules: every route and every principal is asked again. The caller gives connected
+        sessions their new principals with `reassign`."""
+        self.rules = rules
+        self.router.forget_all()
+
+    def reassign(self, session: Session, principal: Principal) -> None:
+        """After a reload. Plain subscriptions stay and are checked per topic; a shared one that is no
+        longer allowed is left, because a group chooses members without asking about the topic."""
+        session.principal = principal
+        for filter in list(session.subscriptions):
+            name, inner = split_share(filter)
+            if name and not principal.may_subscribe(inner):
+                self.unsubscribe(session, filter)
+
+    # -------------------------------------------------------------------------------------- groups
+
+    def _group(self, filter: str) -> ShareGroup | None:
+        name, inner = split_share(filter)
+        if not name:
+            return None
+        node = self.router.tree.find(inner)
+        return None if node is None else node.groups.get(name)
+
+    def _drain(self, group: ShareGroup, now_ms: int) -> None:
+        for segment in group.drain():
+            self._place(group, segment, now_ms)
+
+    def _place(self, group: ShareGroup, segment: Segment, now_ms: int) -> None:
+        """Give messages that already belonged to the group to a member that is there."""
+        chosen = group.choose(Run(b"", 1, 0, False))
+        if chosen:
+            self.outbound.assign(group, chosen[0][0], segment, now_ms)
+        elif group.collects:
+            group.collect(segment)
+        else:
+            self.stats.dropped_queue += segment.count
+
+    def _return_to_groups(self, session: Session, now_ms: int) -> None:
+        """A member left: what it did not acknowledge at QoS 1, or was never sent, goes to the others.
+
+        QoS 2 that was sent stays with it ([MQTT-4.8.2-4], [MQTT-4.8.2-5])."""
+        returned: list[Segment] = []
+        if session.inflight and any(s.group is not None and s.qos == 1 for s in session.inflight):
+            for segment in list(session.inflight):
+                if segment.group is not None and segment.qos == 1:
+                    session.inflight.remove(segment)
+                    session.inflight_count -= segment.count
+                    returned.append(segment)
+        if session.queue and any(s.group is not None for s in session.queue):
+            waiting = list(session.queue)
+            session.queue = None
+            session.queued_messages = session.queued_bytes = 0
+            for segment in waiting:
+                if segment.group is not None:
+                    returned.append(segment)
+                else:
+                    session.enqueue(segment)
+        for segment in returned:
+            group = segment.group
+            assert isinstance(group, ShareGroup)
+            segment.first_id = segment.serial = 0
+            self._place(group, segment, now_ms)
+
+    # ---------------------------------------------------------------------------------- publishing
+
+    def resolve(self, session: Session, topic: str) -> Route:
+        """The route of a topic for this publisher, remembered in its table."""
+        return self.router.resolve(session.principal, self.router.table(session.principal), topic)
+
+    def publish(self, publisher: Session | None, topic: str, run: Run, now_ms: int) -> Reason:
+        """One message on the careful path: retained, wills, expiry, no local. Not acknowledged here."""
+        if publisher is not None:
+            route = self.router.table(publisher.principal).get(topic.encode()) or self.resolve(
+                publisher, topic
+            )
+            if not route.allowed:
+                self.stats.denied += 1
+                return Reason.NOT_AUTHORIZED
+            self.stats.received += run.count
+        else:
+            route = self.router.route(topic)
+        reason = Reason.SUCCESS
+        if run.retain:
+            if payload_is_empty(run):
+                self.retained.delete(topic)
+            elif not self.retained.store(topic, run):
+                reason = Reason.QUOTA_EXCEEDED
+        self.outbound.deliver(publisher, topic, route, run, now_ms)
+        if reason is Reason.SUCCESS and not route.has_receivers:
+            return Reason.NO_MATCHING_SUBSCRIBERS
+        return reason
+
+    def publish_runs(
+        self, session: Session, first: int, route: Route, data: bytes, count: int, now_ms: int
+    ) -> None:
+        """The fast path: a run from one chunk, one route, no retain, no expiry. Acknowledges it."""
+        self.stats.received += count
+        v5 = session.v5
+        if first == 0x30:
+            if route.simple[v5]:
+                self.outbound.forward(route.plain[v5], data, count)
+            elif not route.allowed:
+                self.stats.denied += count
+            else:
+                self.outbound.deliver(
+                    session, self._topic(route, data), route, Run(data, count, 0, v5), now_ms
+                )
+            return
+        if not route.allowed:
+            self.stats.denied += count
+            self._refuse(session, first, data)
+            return
+        if first == 0x32:
+            if route.has_receivers:
+                self.outbound.deliver(
+                    session, self._topic(route, data), route, Run(data, count, 1, v5), now_ms
+                )
+            self.outbound.put(session, acks(data, _PUBACK))
+            return
+        data, count = self._first_seen(session, data, count)
+        if count and route.has_receivers:
+            self.outbound.deliver(session, self._topic(route, data), route, Run(data, count, 2, v5), now_ms)
+
+    def _first_seen(self, session: Session, data: bytes, count: int) -> tuple[bytes, int]:
+        """QoS 2: answer all with PUBREC, keep only messages whose id is not waiting for its release."""
+        ids = packet_ids(data)
+        self.outbound.put(session, acks(data, _PUBREC))
+        received = session.received
+        if received is None:
+            received = session.received = set()
+        if received.isdisjoint(ids):
+            before = len(received)
+            received.update(ids)
+            if len(received) == before + count:
+                return data, count
+            received.difference_update(ids)
+        fresh: list[bytes] = []
+        for packet_id in ids:
+            end = skip(data, 1)
+            if packet_id not in received:
+                received.add(packet_id)
+                fresh.append(data[:end])
+            data = data[end:]
+        return b"".join(fresh), len(fresh)
+
+    def _refuse(self, session: Session, first: int, data: bytes) -> None:
+        """Not authorised. MQTT 5 says so; 3.1.1 has no word for it and acknowledges ([MQTT-3.3.5-2])."""
+        kind = _PUBACK if first == 0x32 else _PUBREC
+        if not session.v5:
+            self.outbound.put(session, acks(data, kind))
+            if kind == _PUBREC:
+                session.received = (session.received or set()) | set(packet_ids(data))
+            return
+        code = bytes((Reason.NOT_AUTHORIZED,))
+        for packet_id in packet_ids(data):
+            self.outbound.put(session, bytes((kind, 3)) + packet_id.to_bytes(2, "big") + code)
+
+    @staticmethod
+    def _topic(route: Route, data: bytes) -> str | None:
+        if not route.no_local:
+            return None
+        body = 1
+        while data[body] > 127:
+            body += 1
+        body += 1
+        return data[body + 2 : body + 2 + (data[body] << 8 | data[body + 1])].decode()
+
+    # ------------------------------------------------------------------------- answers from clients
+
+    def on_acks(self, session: Session, first: int, packet_id: int, count: int, now_ms: int) -> None:
+        """A run of plain acknowledgements with consecutive ids."""
+        if first == _PUBACK:
+            session.acknowledge(packet_id, count, 1)
+        elif first == _PUBREC:
+            self.on_pubrec(session, packet_id, count)
+            return
+        elif first == _PUBREL:
+            self.on_pubrel(session, packet_id, count)
+            return
+        else:
+            session.complete(packet_id, count)
+        if session.queue:
+            self.outbound.pump(session, now_ms)
+
+    def on_pubrec(self, session: Session, packet_id: int, count: int) -> None:
+        known = session.acknowledge(packet_id, count, 2)
+        if known == count or not session.v5:
+            self.outbound.put(session, ack_run(_PUBREL, packet_id, count))
+            return
+        for one in range(packet_id, packet_id + count):
+            found = session.is_released(one)
+            self.outbound.put(session, _answer(_PUBREL, one, None if found else Reason.PACKET_ID_NOT_FOUND))
+
+    def on_pubrel(self, session: Session, packet_id: int, count: int) -> None:
+        received = session.received or set()
+        ids = range(packet_id, packet_id + count)
+        if session.v5 and not received.issuperset(ids):
+            for one in ids:
+                missing = None if one in received else Reason.PACKET_ID_NOT_FOUND
+                self.outbound.put(session, _answer(_PUBCOMP, one, missing))
+        else:
+            self.outbound.put(session, ack_run(_PUBCOMP, packet_id, count))
+        received.difference_update(ids)
+
+    def on_refused(self, session: Session, packet_id: int, qos: int, now_ms: int) -> None:
+        """The client answered with an error: that message is finished ([MQTT-4.4.0-2] covers its id)."""
+        if session.acknowledge(packet_id, 1, qos) and qos == 2:
+            session.complete(packet_id, 1)
+        self.outbound.pump(session, now_ms)
+
+    def unblock(self, session: Session, now_ms: int) -> None:
+        """The client reads again."""
+        session.blocked = False
+        self.outbound.pump(session, now_ms)
+
+    def members(self) -> Iterable[Session]:
+        return self.sessions.values()
+
+
+def _answer(first: int, packet_id: int, reason: Reason | None) -> bytes:
+    if reason is None:
+        return ack_run(first, packet_id, 1)
+    return bytes((first, 3)) + packet_id.to_bytes(2, "big") + bytes((reason,))
+
+
+def payload_is_empty(run: Run) -> bool:
+    """Whether the one message of this run has no payload."""
+    data = run.data
+    pos = 1
+    while data[pos] > 127:
+        pos += 1
+    pos += 1
+    pos += 2 + (data[pos] << 8 | data[pos + 1]) + (2 if data[0] & 6 else 0)
+    if run.v5:
+        length = shift = 0
+        while True:
+            byte = data[pos]
+            pos += 1
+            length |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        pos += length
+    return pos >= len(data)

@@ -1,0 +1,113 @@
+"""Messages on their way through the broker: runs of packets, and what one session still has to get of them.
+
+A `Run` is what one chunk of one publisher brought for one route: whole PUBLISH packets end to end, as they
+came (first byte without DUP and RETAIN). Sessions share it by reference. A `Segment` is one session's part
+of a run: waiting (no packet id yet) or in flight (ids `first_id` onward, each one answered removes it from
+the front). Ids are given at send time, never before.
+"""
+
+from millrace.kernels import reframe, skip
+
+_EXPIRY = 0x02
+# Properties of a PUBLISH whose value has a fixed width; the rest are strings or a variable length.
+_FIXED_BYTES = {0x01: 1, 0x02: 4, 0x23: 2}
+
+
+class Run:
+    """Immutable after it is made; `retain` says that the publisher asked for it."""
+
+    __slots__ = ("count", "data", "expires_ms", "qos", "retain", "v5")
+
+    def __init__(
+        self, data: bytes, count: int, qos: int, v5: bool, retain: bool = False, expires_ms: int | None = None
+    ) -> None:
+        self.data = data
+        self.count = count
+        self.qos = qos
+        self.v5 = v5
+        self.retain = retain
+        self.expires_ms = expires_ms
+
+    def aged(self, now_ms: int) -> bytes:
+        """The packets with the message expiry that is left (MQTT 5, 3.3.2.3.3). One message, not expired."""
+        if self.expires_ms is None:
+            return self.data
+        left_s = max(1, -(-(self.expires_ms - now_ms) // 1000))
+        return with_expiry(self.data, left_s)
+
+
+class Segment:
+    """`count` messages of `run` after its first `skipped`, for one session at one QoS."""
+
+    __slots__ = ("count", "extra", "first_id", "group", "qos", "retain", "run", "serial", "skipped")
+
+    def __init__(self, run: Run, count: int, qos: int, retain: bool, extra: bytes) -> None:
+        self.run = run
+        self.skipped = 0
+        self.count = count
+        self.qos = qos
+        self.retain = retain
+        self.extra = extra
+        self.first_id = 0
+        self.serial = 0
+        self.group: object | None = None
+
+    def take(self, count: int) -> "Segment":
+        """Cut the first `count` messages off as a segment of their own."""
+        head = Segment(self.run, count, self.qos, self.retain, self.extra)
+        head.skipped = self.skipped
+        head.first_id = self.first_id
+        head.serial = self.serial
+        head.group = self.group
+        self.drop(count)
+        return head
+
+    def drop(self, count: int) -> None:
+        """Forget the first `count` messages."""
+        self.skipped += count
+        self.count -= count
+        if self.first_id:
+            self.first_id += count
+            self.serial += count
+
+    def packets(self, now_ms: int) -> bytes:
+        """The messages of this segment in the publisher's framing."""
+        run = self.run
+        data = run.aged(now_ms)
+        if self.count == run.count:
+            return data
+        start = skip(data, self.skipped)
+        return data[start : skip(data, self.skipped + self.count)]
+
+    def encode(self, v5: bool, now_ms: int, dup: bool = False) -> bytes:
+        """The packets as the receiver gets them, with the ids of this segment."""
+        first = 0x30 | self.qos << 1 | (1 if self.retain else 0) | (8 if dup and self.qos else 0)
+        return reframe(self.packets(now_ms), self.run.v5, v5, first, self.first_id, self.extra if v5 else b"")
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it holds in memory: its share of the run."""
+        return len(self.run.data) * self.count // self.run.count
+
+
+def with_expiry(packet: bytes, seconds: int) -> bytes:
+    """A copy of one MQTT 5 PUBLISH with another message expiry interval; the property must be there."""
+    pos = 1
+    while packet[pos] > 127:
+        pos += 1
+    pos += 1
+    pos += 2 + (packet[pos] << 8 | packet[pos + 1])
+    if packet[0] & 6:
+        pos += 2
+    while packet[pos] > 127:
+        pos += 1
+    pos += 1
+    while packet[pos] != _EXPIRY:
+        kind = packet[pos]
+        pos += 1
+        if kind in _FIXED_BYTES:
+            pos += _FIXED_BYTES[kind]
+        else:
+            for _ in range(2 if kind == 0x26 else 1):
+                pos += 2 + (packet[pos] << 8 | packet[pos + 1])
+    return packet[: pos + 1] + seconds.to_bytes(4, "big") + packet[pos + 5 :]

@@ -1,0 +1,321 @@
+"""How messages leave: sharing bytes, giving packet ids, respecting each client's window.
+
+Packet ids come from one sequence for the whole broker, so that a QoS 1 run has the same bytes for every
+receiver (PROTOCOLS.md 5). `serial` counts all ids ever given; an id is safe for a session while its oldest
+unanswered one is less than 65,535 behind. A session that kept an answer back longer gets ids picked around
+those it still holds.
+
+What cannot be sent now (window full, client away or not reading) waits in the session, bounded; QoS 0 does
+not wait, it is dropped and counted (PROTOCOLS.md 1).
+"""
+
+from millrace.broker.filters import matches
+from millrace.broker.group import ShareGroup
+from millrace.broker.message import Run, Segment
+from millrace.broker.routing import Receivers, Route, merge
+from millrace.broker.session import Session
+from millrace.broker.stats import Stats
+from millrace.kernels import PACKET_ID_MAX, ack_run, reframe, skip
+from millrace.limits import Limits
+
+# What one session may be sent from its queue per loop turn, so that a long queue neither floods the output
+# buffer nor starves the others.
+_PUMP_BYTES_MAX = 256 * 1024
+
+
+class Outbound:
+    def __init__(self, limits: Limits, stats: Stats) -> None:
+        self._limits = limits
+        self._stats = stats
+        self._next_id = 1
+        self._serial = 0
+        # Sessions with bytes to write; the node takes the list and leaves an empty one.
+        self.dirty: list[Session] = []
+
+    # ------------------------------------------------------------------------------- runs to routes
+
+    def put(self, session: Session, data: bytes) -> None:
+        """Bytes for this client's connection, in order."""
+        session.out.append(data)
+        if not session.dirty:
+            session.dirty = True
+            self.dirty.append(session)
+
+    def forward(self, sessions: list[Session], data: bytes, count: int) -> None:
+        """QoS 0 packets for clients that take these very bytes."""
+        dirty = self.dirty
+        reached = len(sessions)
+        for session in sessions:
+            if session.blocked:
+                self._drop_qos0(session, count)
+                reached -= 1
+                continue
+            session.out.append(data)
+            if not session.dirty:
+                session.dirty = True
+                dirty.append(session)
+        self._stats.sent += count * reached
+
+    def deliver(
+        self, publisher: Session | None, topic: str | None, route: Route, run: Run, now_ms: int
+    ) -> None:
+        """Give a run to everyone on its route. `topic` may be None unless the route has no-local members."""
+        # A retained QoS 0 message looks different to those who want the flag kept, so none are plain.
+        plain = not run.qos and not run.retain
+        for receivers in route.rest[run.v5] if plain else route.receivers:
+            if receivers.individual:
+                for session in receivers.sessions:
+                    self._deliver_one(publisher, topic, route, receivers, session, run, now_ms)
+            elif run.qos and receivers.qos:
+                self._deliver_shared(receivers, run, now_ms)
+            else:
+                self._deliver_qos0(receivers, run)
+        if plain:
+            self.forward(route.plain[run.v5], run.data, run.count)
+        for group in route.groups:
+            self._deliver_group(group, run, now_ms)
+
+    def _deliver_qos0(self, receivers: Receivers, run: Run) -> None:
+        first = 0x31 if run.retain and receivers.retain_as_published else 0x30
+        data = reframe(run.data, run.v5, receivers.v5, first, 0, receivers.extra)
+        self.forward(receivers.sessions, data, run.count)
+
+    def _deliver_shared(self, receivers: Receivers, run: Run, now_ms: int) -> None:
+        """QoS 1 or 2: one rewritten copy with ids from the common sequence for all that can take it now."""
+        count = run.count
+        qos = run.qos if run.qos < receivers.qos else receivers.qos
+        retain = run.retain and receivers.retain_as_published
+        extra = receivers.extra
+        data: bytes | None = None
+        first_id = serial = 0
+        dirty = self.dirty
+        for session in receivers.sessions:
+            segment = Segment(run, count, qos, retain, extra)
+            inflight = session.inflight
+            if (
+                session.blocked
+                or session.queue
+                or session.inflight_count + count > session.window
+                or (inflight and self._serial + count - inflight[0].serial > PACKET_ID_MAX)
+                or (session.released and self._serial + count - session.released[0].serial > PACKET_ID_MAX)
+            ):
+                self.send(session, segment, now_ms)
+                continue
+            if data is None:
+                first_id, serial = self._allocate(count)
+                data = reframe(
+                    run.data, run.v5, receivers.v5, 0x30 | qos << 1 | (1 if retain else 0), first_id, extra
+                )
+            segment.first_id = first_id
+            segment.serial = serial
+            if first_id + count - 1 > PACKET_ID_MAX:
+                session.track(segment.take(PACKET_ID_MAX + 1 - first_id))
+                segment.first_id = 1
+            session.track(segment)
+            session.out.append(data)
+            if not session.dirty:
+                session.dirty = True
+                dirty.append(session)
+            self._stats.sent += count
+
+    def _deliver_one(
+        self,
+        publisher: Session | None,
+        topic: str | None,
+        route: Route,
+        receivers: Receivers,
+        session: Session,
+        run: Run,
+        now_ms: int,
+    ) -> None:
+        qos, retain, extra = receivers.qos, receivers.retain_as_published, receivers.extra
+        if session is publisher and session in route.no_local:
+            # [MQTT-3.8.3-3]: subscriptions with no local do not count for its own messages.
+            assert topic is not None
+            others = self.own_subscriptions(session, topic)
+            if not others:
+                return
+            qos, retain, extra = others
+        self.send(session, Segment(run, run.count, min(run.qos, qos), run.retain and retain, extra), now_ms)
+
+    @staticmethod
+    def own_subscriptions(session: Session, topic: str) -> tuple[int, bool, bytes] | None:
+        """What the session's subscriptions without no local ask of this topic, merged."""
+        found = [s for s in session.subscriptions.values() if not s.no_local and matches(s.filter, topic)]
+        return merge(found) if found else None
+
+    def _deliver_group(self, group: ShareGroup, run: Run, now_ms: int) -> None:
+        whole = Segment(run, run.count, run.qos, False, b"")
+        whole.group = group
+        chosen = group.choose(run)
+        if not chosen:
+            if (
+                run.qos
+                and group.collects
+                and self._has_room(group.queued_messages, group.queued_bytes, whole)
+            ):
+                group.collect(whole)
+            else:
+                self._stats.dropped_queue += run.count
+            return
+        for session, count in chosen:
+            part = whole if count == whole.count else whole.take(count)
+            self.assign(group, session, part, now_ms)
+
+    def assign(self, group: ShareGroup, session: Session, segment: Segment, now_ms: int) -> None:
+        """Hand a group's messages to one of its members, as that member's subscription asks."""
+        subscription = group.members[session]
+        segment.qos = min(segment.run.qos, subscription.qos)
+        segment.retain = segment.run.retain and subscription.retain_as_published
+        segment.extra = merge((subscription,))[2] if session.v5 else b""
+        self.send(session, segment, now_ms)
+
+    # --------------------------------------------------------------------------- segments to clients
+
+    def send(self, session: Session, segment: Segment, now_ms: int) -> None:
+        """Send a segment now if it can be, else let it wait (QoS 1, 2) or drop it (QoS 0)."""
+        if segment.qos == 0:
+            if session.blocked:
+                self._drop_qos0(session, segment.count)
+            else:
+                self._write(session, segment, now_ms)
+            return
+        if not self._has_room(session.queued_messages, session.queued_bytes, segment):
+            session.dropped += segment.count
+            self._stats.dropped_queue += segment.count
+            return
+        session.enqueue(segment)
+        self.pump(session, now_ms)
+
+    def pump(self, session: Session, now_ms: int) -> None:
+        """Send what waits, as far as the window allows."""
+        budget = _PUMP_BYTES_MAX
+        queue = session.queue
+        while queue and not session.blocked and budget > 0:
+            room = session.window - session.inflight_count
+            head = queue[0]
+            if head.run.expires_ms is not None and head.run.expires_ms <= now_ms:
+                session.dequeue(head.count)
+                self._stats.expired += 1
+                continue
+            if room <= 0:
+                return
+            first_id, serial, room = self._allocate_for(session, min(room, head.count))
+            segment = session.dequeue(room)
+            segment.first_id = first_id
+            segment.serial = serial
+            budget -= segment.size_bytes
+            for piece in self._write(session, segment, now_ms):
+                session.track(piece)
+
+    def resend(self, session: Session, now_ms: int) -> None:
+        """After a reconnect: unanswered messages again with DUP, releases again, then what waits (4.4)."""
+        unanswered, session.inflight = session.inflight, None
+        session.inflight_count = 0
+        for segment in unanswered or ():
+            for piece in self._write(session, segment, now_ms, dup=True):
+                session.track(piece)
+        for segment in session.released or ():
+            self.put(session, ack_run(0x62, segment.first_id, segment.count))
+            session.inflight_count += segment.count
+        self.pump(session, now_ms)
+
+    def _write(self, session: Session, segment: Segment, now_ms: int, dup: bool = False) -> list[Segment]:
+        """Encode for this client and put it out; returns what was really sent of it."""
+        data = segment.encode(session.v5, now_ms, dup)
+        if session.packet_bytes_max and len(data) > session.packet_bytes_max:
+            if segment.count > 1:
+                return [p for one in _singles(segment) for p in self._write(session, one, now_ms, dup)]
+            # [MQTT-3.1.2-25]: too large for this client: dropped as if it had been sent.
+            self._stats.dropped_too_large += 1
+            return []
+        if session.alias_max:
+            data = _aliased(session, data)
+        self.put(session, data)
+        self._stats.sent += segment.count
+        return [segment]
+
+    # ------------------------------------------------------------------------------------ bookkeeping
+
+    def _has_room(self, messages: int, bytes_held: int, segment: Segment) -> bool:
+        return (
+            messages + segment.count <= self._limits.queued_messages_max
+            and bytes_held + segment.size_bytes <= self._limits.queued_bytes_max
+        )
+
+    def _drop_qos0(self, session: Session, count: int) -> None:
+        if session.connection is not None:
+            session.dropped += count
+            self._stats.dropped_qos0 += count
+
+    def _allocate(self, count: int) -> tuple[int, int]:
+        """`count` ids in a row (wrapping): the first one and its serial."""
+        first_id, serial = self._next_id, self._serial
+        self._serial += count
+        self._next_id = (first_id + count - 1) % PACKET_ID_MAX + 1
+        return first_id, serial
+
+    def _allocate_for(self, session: Session, count: int) -> tuple[int, int, int]:
+        """Up to `count` consecutive ids, without wrapping, that this client does not hold."""
+        oldest = min(
+            (segments[0].serial for segments in (session.inflight, session.released) if segments),
+            default=self._serial,
+        )
+        count = min(count, PACKET_ID_MAX + 1 - self._next_id)
+        if self._serial + count - oldest <= PACKET_ID_MAX:
+            first_id, serial = self._allocate(count)
+            return first_id, serial, count
+        held = session.in_use()
+        while self._next_id in held:
+            self._allocate(1)
+        free = 1
+        while free < count and self._next_id + free <= PACKET_ID_MAX and self._next_id + free not in held:
+            free += 1
+        first_id, serial = self._allocate(free)
+        return first_id, serial, free
+
+
+def _singles(segment: Segment) -> list[Segment]:
+    return [segment.take(1) for _ in range(segment.count - 1)] + [segment]
+
+
+def _aliased(session: Session, data: bytes) -> bytes:
+    """Replace topics by aliases toward a client that allows them: the first topics get one each."""
+    if session.aliases is None:
+        session.aliases = {}
+    aliases = session.aliases
+    out: list[bytes] = []
+    while data:
+        end = skip(data, 1)
+        packet, data = data[:end], data[end:]
+        body = 1
+        while packet[body] > 127:
+            body += 1
+        body += 1
+        after = body + 2 + (packet[body] << 8 | packet[body + 1])
+        topic = packet[body + 2 : after]
+        alias = aliases.get(topic)
+        known = alias is not None
+        if alias is None:
+            if len(aliases) >= session.alias_max:
+                out.append(packet)
+                continue
+            alias = aliases[topic] = len(aliases) + 1
+        property_bytes = b"\x23" + alias.to_bytes(2, "big")
+        packet_id = int.from_bytes(packet[after : after + 2], "big") if packet[0] & 6 else 0
+        if known:
+            # An empty topic name means the alias alone (3.3.2.3.4).
+            packet = _without_topic(packet, body, after)
+        out.append(reframe(packet, True, True, packet[0], packet_id, property_bytes))
+    return b"".join(out)
+
+
+def _without_topic(packet: bytes, body: int, after: int) -> bytes:
+    rest = b"\0\0" + packet[after:]
+    length = len(rest)
+    head = bytearray(packet[:1])
+    while length > 127:
+        head.append(length & 127 | 128)
+        length >>= 7
+    head.append(length)
+    return bytes(head) + rest

@@ -1,0 +1,63 @@
+"""The last message of each topic whose publisher asked to keep it.
+
+Stored as it came, one packet in its publisher's framing; a fresh subscriber gets it rewritten. An empty
+payload deletes ([MQTT-3.3.1-6]). Bounded in number and bytes.
+"""
+
+import heapq
+from collections.abc import Iterator
+
+from millrace.broker.message import Run
+from millrace.broker.topic import TopicTree
+
+# Work of one call of `expire_some`.
+_EXPIRE_MAX = 10_000
+
+
+class Retained:
+    __slots__ = ("_expiring", "_tree", "bytes_held", "bytes_max", "messages_max")
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        self._tree: TopicTree[Run] = TopicTree()
+        self._expiring: list[tuple[int, str]] = []
+        self.bytes_held = 0
+        self.messages_max = messages_max
+        self.bytes_max = bytes_max
+
+    def __len__(self) -> int:
+        return self._tree.count
+
+    def store(self, topic: str, run: Run) -> bool:
+        """Keep this message; False where a bound forbids it (what was there before stays)."""
+        old = self._tree.get(topic)
+        held = self.bytes_held - (len(old.data) if old else 0) + len(run.data)
+        if held > self.bytes_max or (old is None and self._tree.count >= self.messages_max):
+            return False
+        self._tree.set(topic, run)
+        if run.expires_ms is not None:
+            heapq.heappush(self._expiring, (run.expires_ms, topic))
+        self.bytes_held = held
+        return True
+
+    def delete(self, topic: str) -> None:
+        old = self._tree.pop(topic)
+        if old is not None:
+            self.bytes_held -= len(old.data)
+
+    def match(self, filter: str, now_ms: int) -> Iterator[tuple[str, Run]]:
+        """Retained messages of this filter that have not expired."""
+        for topic, run in self._tree.match(filter):
+            if run.expires_ms is None or run.expires_ms > now_ms:
+                yield topic, run
+
+    def expire_some(self, now_ms: int) -> int:
+        """Delete messages whose time has passed, a bounded number per call; returns how many."""
+        gone = 0
+        while self._expiring and self._expiring[0][0] <= now_ms and gone < _EXPIRE_MAX:
+            _, topic = heapq.heappop(self._expiring)
+            run = self._tree.get(topic)
+            # A newer message may have taken the place of the one that was to expire.
+            if run is not None and run.expires_ms is not None and run.expires_ms <= now_ms:
+                self.delete(topic)
+            gone += 1
+        return gone

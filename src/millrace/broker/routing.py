@@ -1,0 +1,187 @@
+"""From a topic to everyone who gets its messages, remembered until a subscription changes it.
+
+`Receivers` are sessions for whom the bytes of a delivery are identical: same version, QoS, retain flag and
+subscription identifiers (PROTOCOLS.md 5). A `Route` is a list of them. Routes with the same receivers are
+one object, so that neighbouring packets of different topics join into one span in the scan.
+
+Every access class (`Principal`) has its own table, topic bytes -> Route, because the right to publish is
+part of the answer (PROTOCOLS.md 30). `_cached` knows which tables hold a topic, so a subscription change
+touches only the topics it concerns.
+"""
+
+from collections.abc import Iterable
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from millrace.broker.access import Principal
+from millrace.broker.group import ShareGroup
+from millrace.broker.session import Session
+from millrace.broker.topic import SubscriptionTree, TopicTree, split_share
+from millrace.types import Subscription
+
+_IDENTIFIER = 0x0B
+
+
+class Receivers:
+    """Sessions that get the same bytes."""
+
+    __slots__ = ("extra", "individual", "qos", "retain_as_published", "sessions", "v5")
+
+    def __init__(self, v5: bool, qos: int, retain_as_published: bool, extra: bytes, individual: bool) -> None:
+        self.v5 = v5
+        self.qos = qos
+        self.retain_as_published = retain_as_published
+        # Subscription identifiers, encoded as properties.
+        self.extra = extra
+        # Bytes differ from session to session after all: aliases, a maximum packet size, no local.
+        self.individual = individual
+        self.sessions: list[Session] = []
+
+
+class Route:
+    """Where the messages of a topic go. `plain[v5]` lists sessions that take QoS 0 packets of that version
+    untouched; `rest[v5]` the receivers for which they must be rewritten."""
+
+    __slots__ = ("__weakref__", "allowed", "groups", "no_local", "plain", "receivers", "rest", "simple")
+
+    def __init__(
+        self,
+        receivers: list[Receivers],
+        groups: list[ShareGroup],
+        no_local: frozenset[Session],
+        allowed: bool,
+    ) -> None:
+        self.receivers = receivers
+        self.groups = groups
+        self.no_local = no_local
+        self.allowed = allowed
+        self.plain: tuple[list[Session], list[Session]] = ([], [])
+        self.rest: tuple[list[Receivers], list[Receivers]] = ([], [])
+        for r in receivers:
+            for version in (0, 1):
+                if r.v5 == bool(version) and not r.extra and not r.individual:
+                    self.plain[version].extend(r.sessions)
+                else:
+                    self.rest[version].append(r)
+        # True where QoS 0 packets need nothing but `plain`, by version of the publisher.
+        self.simple = tuple(allowed and not groups and not self.rest[version] for version in (0, 1))
+
+    @property
+    def has_receivers(self) -> bool:
+        return bool(self.receivers or self.groups)
+
+
+DENIED = Route([], [], frozenset(), False)
+
+Table = dict[bytes, Route]
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def merge(subscriptions: Iterable[Subscription]) -> tuple[int, bool, bytes]:
+    """Overlapping subscriptions of one session: one copy, the highest QoS, all identifiers (3.3.4)."""
+    qos, retain, ids = 0, False, []
+    for s in subscriptions:
+        qos = max(qos, s.qos)
+        retain = retain or s.retain_as_published
+        if s.identifier is not None:
+            ids.append(s.identifier)
+    return qos, retain, b"".join(bytes((_IDENTIFIER,)) + _varint(i) for i in sorted(set(ids)))
+
+
+class Router:
+    def __init__(self, cached_max: int) -> None:
+        self.tree: SubscriptionTree[Session, ShareGroup] = SubscriptionTree()
+        self._cached_max = cached_max
+        self._cached: TopicTree[list[Table]] = TopicTree()
+        self._tables: WeakKeyDictionary[Principal, Table] = WeakKeyDictionary()
+        self._routes: WeakValueDictionary[tuple[object, ...], Route] = WeakValueDictionary()
+
+    def table(self, principal: Principal) -> Table:
+        """The routes known for this access class. Connections hold the dict itself and scan with it."""
+        table = self._tables.get(principal)
+        if table is None:
+            table = self._tables[principal] = {}
+        return table
+
+    def resolve(self, principal: Principal, table: Table, topic: str) -> Route:
+        """Find the route of a topic for this access class and remember it in its table."""
+        if not principal.may_publish(topic):
+            route = DENIED
+        else:
+            route = self._intern(topic)
+        if self._cached.count >= self._cached_max:
+            self.forget_all()
+        key = topic.encode()
+        table[key] = route
+        holders = self._cached.get(topic)
+        if holders is None:
+            self._cached.set(topic, [table])
+        elif not any(t is table for t in holders):
+            holders.append(table)
+        return route
+
+    def route(self, topic: str) -> Route:
+        """The route for a message of the broker itself: no access class, nothing remembered."""
+        return self._intern(topic)
+
+    def changed(self, filter: str) -> None:
+        """Subscriptions to this filter changed: forget the routes of the topics it takes."""
+        _, inner = split_share(filter)
+        for topic, tables in list(self._cached.match(inner)):
+            key = topic.encode()
+            for table in tables:
+                table.pop(key, None)
+            self._cached.pop(topic)
+
+    def forget_all(self) -> None:
+        """Forget every route (access rules changed, or too many are remembered)."""
+        for table in self._tables.values():
+            table.clear()
+        self._cached.clear()
+
+    def matches(self, topic: str) -> tuple[dict[Session, list[Subscription]], list[ShareGroup]]:
+        """Plain subscriptions per session and shared groups that take this topic."""
+        found: dict[Session, list[Subscription]] = {}
+        groups: list[ShareGroup] = []
+        for node in self.tree.match(topic):
+            for session, subscription in node.subscribers.items():
+                if session.principal.may_receive(topic):
+                    found.setdefault(session, []).append(subscription)
+            groups.extend(node.groups.values())
+        return found, groups
+
+    def _intern(self, topic: str) -> Route:
+        found, groups = self.matches(topic)
+        classes: dict[tuple[bool, int, bool, bytes, bool], Receivers] = {}
+        no_local: set[Session] = set()
+        for session, subscriptions in found.items():
+            qos, retain, extra = merge(subscriptions)
+            own = any(s.no_local for s in subscriptions)
+            if own:
+                no_local.add(session)
+            if not session.v5:
+                extra = b""
+            individual = bool(own or session.alias_max or session.packet_bytes_max)
+            key = (session.v5, qos, retain, extra, individual)
+            if key not in classes:
+                classes[key] = Receivers(*key)
+            classes[key].sessions.append(session)
+        identity = (
+            tuple((key, tuple(r.sessions)) for key, r in sorted(classes.items())),
+            tuple(groups),
+        )
+        # No local asks which of the session's subscriptions took this very topic, so it is not shared.
+        if no_local:
+            return Route(list(classes.values()), groups, frozenset(no_local), True)
+        route = self._routes.get(identity)
+        if route is None:
+            route = Route(list(classes.values()), groups, frozenset(), True)
+            self._routes[identity] = route
+        return route

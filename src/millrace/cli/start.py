@@ -1,0 +1,49 @@
+"""`millrace start`: run a node in the foreground."""
+
+from typing import Annotated
+
+import typer
+
+from millrace.cli.common import ConfigFile, DataDirectory, Overrides, example, load_config, single
+
+app = single()
+
+_ADDRESS = "HOST:PORT"
+
+
+def _listener(name: str, help: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(f"--{name}", metavar=_ADDRESS, help=help)
+    return option
+
+
+@app.command(
+    epilog=example(
+        "millrace start",
+        "millrace start --data /var/lib/millrace --mqtt 0.0.0.0:1883 --set access.anonymous=never",
+    )
+)
+def start(
+    config: ConfigFile = None,
+    node_id: Annotated[str | None, typer.Option(metavar="ID", help="Name of this node.")] = None,
+    data: DataDirectory = None,
+    mqtt: Annotated[str | None, _listener("mqtt", "MQTT over TCP.")] = None,
+    mqtts: Annotated[str | None, _listener("mqtts", "MQTT over TLS.")] = None,
+    ws: Annotated[str | None, _listener("ws", "MQTT over WebSocket.")] = None,
+    http: Annotated[str | None, _listener("http", "HTTP.")] = None,
+    set_: Overrides = None,
+) -> None:
+    """Run a broker in the foreground until SIGTERM or Ctrl-C. SIGHUP reloads users and rules."""
+    named = [*(set_ or ())]
+    for key, value in (
+        ("node.id", node_id),
+        ("listeners.mqtt", mqtt),
+        ("listeners.mqtts", mqtts),
+        ("listeners.ws", ws),
+        ("listeners.http", http),
+    ):
+        if value is not None:
+            named.append(f"{key}={value}")
+    settings = load_config(config, data=data, overrides=named)
+    from millrace.node.run import announce_on_stdout, run
+
+    run(settings, announce_on_stdout)

@@ -1,0 +1,122 @@
+"""`millrace user`: the users who may connect, in the users file.
+
+A running broker takes changes up on SIGHUP.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from millrace.cli.common import (
+    AsJson,
+    ConfigFile,
+    DataDirectory,
+    UsersFile,
+    example,
+    family,
+    load_config,
+    print_done,
+    print_rows,
+    print_warning,
+)
+
+app = family("Users and their passwords. A running broker takes changes up on SIGHUP.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="User name.")]
+PasswordStdin = Annotated[
+    bool, typer.Option("--password-stdin", help="Read the password from the first line of standard input.")
+]
+
+
+def _read_password(from_stdin: bool) -> bytes:
+    from millrace.errors import ConfigError
+    from millrace.node.users import PASSWORD_BYTES_MAX
+
+    if from_stdin:
+        return sys.stdin.buffer.readline(PASSWORD_BYTES_MAX + 2).rstrip(b"\r\n")
+    if not sys.stdin.isatty():
+        raise ConfigError("there is no terminal to ask for a password; use --password-stdin")
+    typed: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
+    return typed.encode()
+
+
+@app.command(epilog=example("millrace user add ann", "millrace user add ann --password-stdin < password.txt"))
+def add(
+    name: Name,
+    password_stdin: PasswordStdin = False,
+    config: ConfigFile = None,
+    users: UsersFile = None,
+    data: DataDirectory = None,
+    json: AsJson = False,
+) -> None:
+    """Add a user."""
+    from millrace.node.users import change, hash_password
+
+    path = load_config(config, data=data, users=users).users_path
+    password_hash = hash_password(_read_password(password_stdin))
+    change(path, lambda content: content.with_user(name, password_hash))
+    print_done(f"added user {name} in {path}", as_json=json, user=name, file=str(path))
+
+
+@app.command(epilog=example("millrace user passwd ann"))
+def passwd(
+    name: Name,
+    password_stdin: PasswordStdin = False,
+    config: ConfigFile = None,
+    users: UsersFile = None,
+    data: DataDirectory = None,
+    json: AsJson = False,
+) -> None:
+    """Change the password of a user."""
+    from millrace.node.users import change, hash_password
+
+    path = load_config(config, data=data, users=users).users_path
+    password_hash = hash_password(_read_password(password_stdin))
+    change(path, lambda content: content.with_password(name, password_hash))
+    print_done(f"changed the password of {name} in {path}", as_json=json, user=name, file=str(path))
+
+
+@app.command(epilog=example("millrace user remove ann"))
+def remove(
+    name: Name,
+    config: ConfigFile = None,
+    users: UsersFile = None,
+    data: DataDirectory = None,
+    json: AsJson = False,
+) -> None:
+    """Remove a user and the user's access rules."""
+    from millrace.node.users import NO_RULES_WARNING, Users, change
+
+    path = load_config(config, data=data, users=users).users_path
+    rules_before = 0
+
+    def removed(content: Users) -> Users:
+        nonlocal rules_before
+        rules_before = len(content.rules)
+        return content.without_user(name)
+
+    after = change(path, removed)
+    rules = rules_before - len(after.rules)
+    sentence = f"removed user {name}, with {rules} rules, from {path}"
+    print_done(sentence, as_json=json, user=name, rules_removed=rules, file=str(path))
+    if rules and not after.rules:
+        print_warning(NO_RULES_WARNING)
+
+
+@app.command("list", epilog=example("millrace user list --json"))
+def list_(
+    config: ConfigFile = None,
+    users: UsersFile = None,
+    data: DataDirectory = None,
+    json: AsJson = False,
+) -> None:
+    """List the users."""
+    from millrace.node.users import load
+
+    effective = load_config(config, data=data, users=users)
+    content = load(effective.users_path, missing_ok=not effective.access.users_file)
+    rows = [
+        {"user": name, "rules": sum(rule.user == name for rule in content.rules)} for name in content.hashes
+    ]
+    print_rows(rows, ("user", "rules"), as_json=json)

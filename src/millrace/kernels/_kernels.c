@@ -1,0 +1,395 @@
+/* The byte loops of pure.py in C: the same functions, the same answers, no state.
+ *
+ * Every length is checked before it is read. Whatever is unusual ends the scan, and the codec decides.
+ * See pure.py for what each function promises; tests/unit/kernels compares the two on random input.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef unsigned char u8;
+
+/* Body start and end of the packet at pos; 0 when the length is incomplete or malformed. */
+static inline int length_at(const u8 *d, Py_ssize_t pos, Py_ssize_t size, Py_ssize_t *body, Py_ssize_t *end) {
+  Py_ssize_t p = pos + 1;
+  uint32_t value = 0;
+  for (int shift = 0; shift < 28; shift += 7) {
+    if (p >= size) return 0;
+    u8 byte = d[p++];
+    value |= (uint32_t)(byte & 127) << shift;
+    if (byte < 128) {
+      *body = p;
+      *end = p + (Py_ssize_t)value;
+      return 1;
+    }
+  }
+  return 0;
+}
+
+/* MQTT 1.5.4: well-formed UTF-8 without U+0000 and without surrogates. */
+static int text_ok(const u8 *d, Py_ssize_t n) {
+  Py_ssize_t i = 0;
+  while (i < n) {
+    u8 c = d[i];
+    if (c == 0) return 0;
+    if (c < 0x80) {
+      i++;
+      continue;
+    }
+    int more;
+    u8 low = 0x80, high = 0xBF;
+    if (c >= 0xC2 && c <= 0xDF) more = 1;
+    else if (c >= 0xE0 && c <= 0xEF) {
+      more = 2;
+      if (c == 0xE0) low = 0xA0;
+      if (c == 0xED) high = 0x9F;
+    } else if (c >= 0xF0 && c <= 0xF4) {
+      more = 3;
+      if (c == 0xF0) low = 0x90;
+      if (c == 0xF4) high = 0x8F;
+    } else return 0;
+    if (i + more >= n) return 0;
+    if (d[i + 1] < low || d[i + 1] > high) return 0;
+    for (int k = 2; k <= more; k++)
+      if ((d[i + k] & 0xC0) != 0x80) return 0;
+    i += more + 1;
+  }
+  return 1;
+}
+
+/* Whether the property block at pos may be forwarded untouched. */
+static int forwardable(const u8 *d, Py_ssize_t pos, Py_ssize_t end) {
+  Py_ssize_t stop;
+  uint64_t seen = 0;
+  if (!length_at(d, pos - 1, end, &pos, &stop) || stop > end) return 0;
+  while (pos < stop) {
+    u8 kind = d[pos++];
+    if (kind != 0x26) {
+      if ((kind != 0x01 && kind != 0x03 && kind != 0x08 && kind != 0x09) || (seen & (1ull << kind))) return 0;
+      seen |= 1ull << kind;
+    }
+    if (kind == 0x01) {
+      if (pos >= stop || d[pos] > 1) return 0;
+      pos++;
+      continue;
+    }
+    for (int k = kind == 0x26 ? 2 : 1; k; k--) {
+      if (pos + 2 > stop) return 0;
+      Py_ssize_t n = d[pos] << 8 | d[pos + 1];
+      const u8 *text = d + pos + 2;
+      if (pos + 2 + n > stop) return 0;
+      if (kind == 0x08 && (!n || memchr(text, '+', n) || memchr(text, '#', n))) return 0;
+      if (kind != 0x09 && !text_ok(text, n)) return 0;
+      pos += 2 + n;
+    }
+  }
+  return 1;
+}
+
+static int append_span(PyObject *spans, long kind, PyObject *subject, long ack, Py_ssize_t start, Py_ssize_t end,
+                       Py_ssize_t count) {
+  PyObject *values[5] = {PyLong_FromLong(kind), NULL, PyLong_FromSsize_t(start), PyLong_FromSsize_t(end),
+                         PyLong_FromSsize_t(count)};
+  int ok = 0;
+  if (subject) {
+    Py_INCREF(subject);
+    values[1] = subject;
+  } else values[1] = PyLong_FromLong(ack);
+  for (int k = 0; k < 5; k++) {
+    if (!values[k] || (ok == 0 && PyList_Append(spans, values[k]) < 0)) ok = -1;
+    Py_XDECREF(values[k]);
+  }
+  return ok;
+}
+
+static PyObject *kernel_scan(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+  (void)self;
+  if (nargs != 5 || !PyBytes_Check(args[0]) || !PyDict_Check(args[2])) {
+    PyErr_SetString(PyExc_TypeError, "scan(data: bytes, pos, routes: dict, v5, packet_bytes_max)");
+    return NULL;
+  }
+  const u8 *d = (const u8 *)PyBytes_AS_STRING(args[0]);
+  Py_ssize_t size = PyBytes_GET_SIZE(args[0]), pos = PyLong_AsSsize_t(args[1]);
+  int v5 = PyObject_IsTrue(args[3]);
+  Py_ssize_t bytes_max = PyLong_AsSsize_t(args[4]);
+  if (PyErr_Occurred()) return NULL;
+  if (pos < 0 || pos > size) {
+    PyErr_SetString(PyExc_ValueError, "position outside the data");
+    return NULL;
+  }
+  PyObject *spans = PyList_New(0), *subject = NULL; /* subject is borrowed: the routes dict holds it */
+  if (!spans) return NULL;
+  u8 kind = 0;
+  long first_id = 0;
+  Py_ssize_t start = 0, count = 0;
+  const u8 *last_topic = NULL;
+  Py_ssize_t last_topic_n = -1;
+  PyObject *last_route = NULL;
+  while (size - pos >= 2) {
+    u8 first = d[pos];
+    if (first == 0x30 || first == 0x32 || first == 0x34) {
+      Py_ssize_t body, end;
+      if (!length_at(d, pos, size, &body, &end) || end > size || end - pos > bytes_max || body + 2 > end) break;
+      Py_ssize_t n = d[body] << 8 | d[body + 1], after = body + 2 + n;
+      const u8 *topic = d + body + 2;
+      if (after > end) break;
+      PyObject *route;
+      if (n == last_topic_n && !memcmp(topic, last_topic, n)) route = last_route;
+      else {
+        PyObject *key = PyBytes_FromStringAndSize((const char *)topic, n);
+        if (!key) goto fail;
+        route = PyDict_GetItemWithError(args[2], key);
+        Py_DECREF(key);
+        if (!route) {
+          if (PyErr_Occurred()) goto fail;
+          break;
+        }
+        last_topic = topic;
+        last_topic_n = n;
+        last_route = route;
+      }
+      if (first != 0x30) {
+        if (after + 2 > end || !(d[after] | d[after + 1])) break;
+        after += 2;
+      }
+      if (v5 && (after >= end || (d[after] && !forwardable(d, after, end)))) break;
+      if (count && (first != kind || route != subject)) {
+        if (append_span(spans, kind, subject, first_id, start, pos, count) < 0) goto fail;
+        count = 0;
+      }
+      if (!count) {
+        kind = first;
+        subject = route;
+        start = pos;
+      }
+      count++;
+      pos = end;
+    } else if (first == 0x40 || first == 0x50 || first == 0x62 || first == 0x70) {
+      if (size - pos < 4 || d[pos + 1] != 2) break;
+      long id = d[pos + 2] << 8 | d[pos + 3];
+      if (!id) break;
+      if (count && (first != kind || id != first_id + count)) {
+        if (append_span(spans, kind, subject, first_id, start, pos, count) < 0) goto fail;
+        count = 0;
+      }
+      if (!count) {
+        kind = first;
+        subject = NULL;
+        first_id = id;
+        start = pos;
+      }
+      count++;
+      pos += 4;
+    } else break;
+  }
+  if (count && append_span(spans, kind, subject, first_id, start, pos, count) < 0) goto fail;
+  return Py_BuildValue("(nN)", pos, spans);
+fail:
+  Py_DECREF(spans);
+  return NULL;
+}
+
+static PyObject *kernel_ack_run(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+  (void)self;
+  if (nargs != 3) {
+    PyErr_SetString(PyExc_TypeError, "ack_run(first_byte, packet_id, count)");
+    return NULL;
+  }
+  long first = PyLong_AsLong(args[0]), id = PyLong_AsLong(args[1]);
+  Py_ssize_t count = PyLong_AsSsize_t(args[2]);
+  if (PyErr_Occurred()) return NULL;
+  if (id < 1 || id > 65535 || count < 0 || count > 65535) {
+    PyErr_SetString(PyExc_ValueError, "packet id or count out of range");
+    return NULL;
+  }
+  PyObject *out = PyBytes_FromStringAndSize(NULL, count * 4);
+  if (!out) return NULL;
+  u8 *w = (u8 *)PyBytes_AS_STRING(out);
+  for (; count; count--, w += 4) {
+    w[0] = (u8)first;
+    w[1] = 2;
+    w[2] = (u8)(id >> 8);
+    w[3] = (u8)id;
+    id = id == 65535 ? 1 : id + 1;
+  }
+  return out;
+}
+
+static PyObject *broken_run(void) {
+  PyErr_SetString(PyExc_ValueError, "not a run of whole packets");
+  return NULL;
+}
+
+/* Where the packet id of the PUBLISH at pos stands, and the end of the packet; 0 when it is not whole. */
+static inline int id_at(const u8 *d, Py_ssize_t pos, Py_ssize_t size, Py_ssize_t *at, Py_ssize_t *end) {
+  Py_ssize_t body;
+  if (!length_at(d, pos, size, &body, end) || *end > size || body + 2 > *end) return 0;
+  *at = body + 2 + (d[body] << 8 | d[body + 1]);
+  return *at + 2 <= *end;
+}
+
+static PyObject *kernel_packet_ids(PyObject *self, PyObject *run) {
+  (void)self;
+  if (!PyBytes_Check(run)) return PyErr_Format(PyExc_TypeError, "packet_ids(run: bytes)");
+  const u8 *d = (const u8 *)PyBytes_AS_STRING(run);
+  Py_ssize_t size = PyBytes_GET_SIZE(run), at, end;
+  PyObject *ids = PyList_New(0);
+  if (!ids) return NULL;
+  for (Py_ssize_t pos = 0; pos < size; pos = end) {
+    if (!id_at(d, pos, size, &at, &end)) {
+      Py_DECREF(ids);
+      return broken_run();
+    }
+    PyObject *id = PyLong_FromLong(d[at] << 8 | d[at + 1]);
+    if (!id || PyList_Append(ids, id) < 0) {
+      Py_XDECREF(id);
+      Py_DECREF(ids);
+      return NULL;
+    }
+    Py_DECREF(id);
+  }
+  return ids;
+}
+
+static PyObject *kernel_acks(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+  (void)self;
+  if (nargs != 2 || !PyBytes_Check(args[0])) return PyErr_Format(PyExc_TypeError, "acks(run: bytes, first_byte)");
+  const u8 *d = (const u8 *)PyBytes_AS_STRING(args[0]);
+  Py_ssize_t size = PyBytes_GET_SIZE(args[0]), at, end, count = 0;
+  long first = PyLong_AsLong(args[1]);
+  if (PyErr_Occurred()) return NULL;
+  for (Py_ssize_t pos = 0; pos < size; pos = end, count++)
+    if (!id_at(d, pos, size, &at, &end)) return broken_run();
+  PyObject *out = PyBytes_FromStringAndSize(NULL, count * 4);
+  if (!out) return NULL;
+  u8 *w = (u8 *)PyBytes_AS_STRING(out);
+  for (Py_ssize_t pos = 0; pos < size; pos = end, w += 4) {
+    id_at(d, pos, size, &at, &end);
+    w[0] = (u8)first;
+    w[1] = 2;
+    w[2] = d[at];
+    w[3] = d[at + 1];
+  }
+  return out;
+}
+
+static PyObject *kernel_skip(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+  (void)self;
+  if (nargs != 2 || !PyBytes_Check(args[0])) return PyErr_Format(PyExc_TypeError, "skip(run: bytes, count)");
+  const u8 *d = (const u8 *)PyBytes_AS_STRING(args[0]);
+  Py_ssize_t size = PyBytes_GET_SIZE(args[0]), pos = 0, body, end, count = PyLong_AsSsize_t(args[1]);
+  if (PyErr_Occurred()) return NULL;
+  for (; count > 0; count--, pos = end)
+    if (!length_at(d, pos, size, &body, &end) || end > size) return broken_run();
+  return PyLong_FromSsize_t(pos);
+}
+
+static inline u8 *put_length(u8 *w, Py_ssize_t value) {
+  while (value > 127) {
+    *w++ = (u8)(value & 127) | 128;
+    value >>= 7;
+  }
+  *w++ = (u8)value;
+  return w;
+}
+
+static inline Py_ssize_t length_bytes(Py_ssize_t value) {
+  return value < 128 ? 1 : value < 16384 ? 2 : value < 2097152 ? 3 : 4;
+}
+
+static PyObject *kernel_reframe(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+  (void)self;
+  if (nargs != 6 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[5]))
+    return PyErr_Format(PyExc_TypeError, "reframe(run: bytes, from_v5, to_v5, first_byte, packet_id, extra: bytes)");
+  const u8 *d = (const u8 *)PyBytes_AS_STRING(args[0]), *extra = (const u8 *)PyBytes_AS_STRING(args[5]);
+  Py_ssize_t size = PyBytes_GET_SIZE(args[0]), extra_n = PyBytes_GET_SIZE(args[5]), at, body, end, count = 0;
+  int from_v5 = PyObject_IsTrue(args[1]), to_v5 = PyObject_IsTrue(args[2]);
+  long first = PyLong_AsLong(args[3]), id = PyLong_AsLong(args[4]);
+  if (PyErr_Occurred()) return NULL;
+  if (size == 0) return PyBytes_FromStringAndSize(NULL, 0);
+  int had_id = (d[0] & 6) != 0, has_id = (first & 6) != 0;
+  if (has_id && (id < 1 || id > 65535)) {
+    PyErr_SetString(PyExc_ValueError, "packet id out of range");
+    return NULL;
+  }
+  if (from_v5 == to_v5 && !extra_n && had_id == has_id) {
+    if (!had_id && d[0] == (u8)first) {
+      Py_INCREF(args[0]);
+      return args[0];
+    }
+    if (had_id) {
+      PyObject *copy = PyBytes_FromStringAndSize((const char *)d, size);
+      if (!copy) return NULL;
+      u8 *w = (u8 *)PyBytes_AS_STRING(copy);
+      for (Py_ssize_t pos = 0; pos < size; pos = end) {
+        if (!id_at(d, pos, size, &at, &end)) {
+          Py_DECREF(copy);
+          return broken_run();
+        }
+        w[pos] = (u8)first;
+        w[at] = (u8)(id >> 8);
+        w[at + 1] = (u8)id;
+        id = id == 65535 ? 1 : id + 1;
+      }
+      return copy;
+    }
+  }
+  for (Py_ssize_t pos = 0; pos < size; pos = end, count++)
+    if (!length_at(d, pos, size, &body, &end) || end > size || body + 2 > end) return broken_run();
+  /* Each packet grows at most by its id, the extra properties, and one more byte in each of two lengths
+     for every 127 times they grow; 10 covers both lengths written in full. */
+  PyObject *out = PyBytes_FromStringAndSize(NULL, size + count * (extra_n + 10));
+  if (!out) return NULL;
+  u8 *w0 = (u8 *)PyBytes_AS_STRING(out), *w = w0;
+  for (Py_ssize_t pos = 0; pos < size; pos = end) {
+    length_at(d, pos, size, &body, &end);
+    Py_ssize_t after = body + 2 + (d[body] << 8 | d[body + 1]), rest = after + (had_id ? 2 : 0);
+    Py_ssize_t own = 0, own_n = 0;
+    if (rest > end || (from_v5 && rest >= end)) goto broken;
+    if (from_v5) {
+      Py_ssize_t stop;
+      if (!length_at(d, rest - 1, end, &own, &stop) || stop > end) goto broken;
+      own_n = stop - own;
+      rest = stop;
+    }
+    Py_ssize_t properties_n = own_n + extra_n;
+    Py_ssize_t remaining = after - body + (has_id ? 2 : 0) + (end - rest);
+    if (to_v5) remaining += length_bytes(properties_n) + properties_n;
+    *w++ = (u8)first;
+    w = put_length(w, remaining);
+    memcpy(w, d + body, after - body);
+    w += after - body;
+    if (has_id) {
+      *w++ = (u8)(id >> 8);
+      *w++ = (u8)id;
+      id = id == 65535 ? 1 : id + 1;
+    }
+    if (to_v5) {
+      w = put_length(w, properties_n);
+      if (own_n) memcpy(w, d + own, own_n);
+      w += own_n;
+      memcpy(w, extra, extra_n);
+      w += extra_n;
+    }
+    memcpy(w, d + rest, end - rest);
+    w += end - rest;
+  }
+  _PyBytes_Resize(&out, w - w0);
+  return out;
+broken:
+  Py_DECREF(out);
+  return broken_run();
+}
+
+static PyMethodDef methods[] = {
+    {"scan", (PyCFunction)(void *)kernel_scan, METH_FASTCALL, "see pure.py"},
+    {"ack_run", (PyCFunction)(void *)kernel_ack_run, METH_FASTCALL, "see pure.py"},
+    {"packet_ids", (PyCFunction)kernel_packet_ids, METH_O, "see pure.py"},
+    {"acks", (PyCFunction)(void *)kernel_acks, METH_FASTCALL, "see pure.py"},
+    {"skip", (PyCFunction)(void *)kernel_skip, METH_FASTCALL, "see pure.py"},
+    {"reframe", (PyCFunction)(void *)kernel_reframe, METH_FASTCALL, "see pure.py"},
+    {NULL, NULL, 0, NULL}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", "The byte loops of pure.py in C.", -1,
+                                    methods, NULL, NULL, NULL, NULL};
+PyMODINIT_FUNC PyInit__kernels(void) { return PyModule_Create(&module); }

@@ -1,0 +1,720 @@
+"""The MQTT door: one client connection between the codec and the broker.
+
+`MqttConnection` has the methods that an event loop calls on a protocol object and asks of its transport
+only `write`, `close`, `abort`, `pause_reading` and `resume_reading`; it knows neither sockets nor tasks,
+so the same code serves TCP, TLS, WebSocket and the simulator.
+
+A chunk goes through the scan kernel: runs of publishes and acknowledgements reach the broker as they are.
+The first packet the kernel does not know is decoded and handled here, then the scan goes on behind it.
+An error of the client ends its connection with the reason code the standard names, and touches nobody else.
+"""
+
+import logging
+from collections.abc import Callable
+from random import Random
+from typing import Any, Protocol, assert_never
+
+from millrace.broker.access import Principal
+from millrace.broker.machine import Broker, ConnectRequest
+from millrace.broker.message import Run
+from millrace.broker.routing import Table
+from millrace.broker.session import Session, WillPlan
+from millrace.errors import ProtocolError, RemoteError
+from millrace.kernels import scan
+from millrace.limits import PACKET_ID_TOP
+from millrace.node.config import Mqtt
+from millrace.types import Message, Properties, Reason, Version, Will
+from millrace.wire.mqtt.codec import decode, encode, encode_properties, encode_publish
+from millrace.wire.mqtt.connection import Inbox, wanted_bytes
+from millrace.wire.mqtt.packets import (
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+)
+
+log = logging.getLogger("millrace.mqtt")
+
+_NEW, _AUTHENTICATING, _CONNECTED, _CLOSED = range(4)
+_PING = b"\xc0\x00"
+_PONG = b"\xd0\x00"
+# [MQTT-3.1.2-22]: one and a half times the keep alive.
+_KEEP_ALIVE_GRACE = 1.5
+
+
+class EnhancedAuthentication(Protocol):
+    """One exchange of an authentication method (MQTT 5, 4.12); a fresh object for each connection."""
+
+    def step(self, client_id: str, data: bytes | None) -> "tuple[bool | None, bytes | None, str | None]":
+        """(True accept / False refuse / None go on, data for the client, user name once accepted)."""
+
+
+class Door:
+    """What all MQTT connections of a node share."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Mqtt,
+        *,
+        now_ms: Callable[[], int],
+        wake: Callable[[], None],
+        authenticate: Callable[["MqttConnection", Connect, Callable[[bool], None]], None],
+        random: Random,
+        methods: dict[str, Callable[[], EnhancedAuthentication]] | None = None,
+    ) -> None:
+        self.broker = broker
+        self.settings = settings
+        self.limits = broker.limits
+        self.now_ms = now_ms
+        # Called when sessions have output: the node then calls `flush` once per loop turn.
+        self.wake = wake
+        self.authenticate = authenticate
+        self.random = random
+        self.methods = methods or {}
+        self.connections: set[MqttConnection] = set()
+
+    def flush(self) -> None:
+        """Write what gathered, one write per connection."""
+        broker = self.broker
+        outbound = broker.outbound
+        dirty, outbound.dirty = outbound.dirty, []
+        now_ms = self.now_ms()
+        for session in dirty:
+            session.dirty = False
+            out = session.out
+            if not out:
+                continue
+            session.out = []
+            connection = session.connection
+            if connection is None:
+                continue
+            data = out[0] if len(out) == 1 else b"".join(out)
+            broker.stats.bytes_sent += len(data)
+            connection.write(data)
+            if session.queue:
+                outbound.pump(session, now_ms)
+        if outbound.dirty:
+            self.wake()
+
+    def sweep(self) -> None:
+        """Close connections that were silent for too long. Called about once a second."""
+        now_ms = self.now_ms()
+        late = [c for c in self.connections if c.deadline_ms and c.seen_ms + c.deadline_ms < now_ms]
+        for connection in late:
+            connection.fail(Reason.KEEP_ALIVE_TIMEOUT, "nothing was heard within the time agreed")
+
+    def assigned_id(self) -> str:
+        return f"auto-{self.random.getrandbits(64):016x}"
+
+
+class MqttConnection:
+    __slots__ = (
+        "_aliases",
+        "_door",
+        "_exchange",
+        "_inbox",
+        "_packet_bytes_max",
+        "_state",
+        "_table",
+        "_v5",
+        "deadline_ms",
+        "peer",
+        "seen_ms",
+        "session",
+        "transport",
+        "username",
+        "version",
+        "write",
+    )
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._state = _NEW
+        self._inbox = Inbox()
+        self._packet_bytes_max = door.limits.packet_bytes_max
+        self._table: Table = {}
+        self._v5 = False
+        self._aliases: dict[int, str] | None = None
+        self._exchange: tuple[str, EnhancedAuthentication, Connect] | None = None
+        self.version = Version.MQTT_3_1_1
+        self.session: Session | None = None
+        self.username: str | None = None
+        self.transport: Any = None
+        self.write: Callable[[bytes], None] = _write_nowhere
+        self.peer: Any = None
+        self.seen_ms = door.now_ms()
+        # Silence allowed: the CONNECT deadline first, then the keep alive; 0 is for ever.
+        self.deadline_ms = door.limits.connect_deadline_ms
+
+    # ----------------------------------------------------------------- called by the event loop
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self.write = transport.write
+        self.peer = self.peer or transport.get_extra_info("peername")
+        self._door.connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        door = self._door
+        door.connections.discard(self)
+        session, self.session = self.session, None
+        self._state = _CLOSED
+        self.write = _write_nowhere
+        if session is not None and session.connection is self:
+            door.broker.disconnect(session, door.now_ms(), will=True)
+        if door.broker.outbound.dirty:
+            door.wake()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        """The client does not read: send nothing more, and take nothing more that would need an answer."""
+        if self.session is not None:
+            self.session.blocked = True
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._state == _CLOSED:
+            return
+        self.transport.resume_reading()
+        self.seen_ms = self._door.now_ms()
+        if self.session is not None:
+            self._door.broker.unblock(self.session, self.seen_ms)
+            self._wake()
+
+    def data_received(self, data: bytes) -> None:
+        door = self._door
+        self.seen_ms = now_ms = door.now_ms()
+        door.broker.stats.bytes_received += len(data)
+        if self._state == _CONNECTED and self._inbox.is_empty:
+            session = self.session
+            assert session is not None
+            pos, spans = scan(data, 0, self._table, self._v5, self._packet_bytes_max)
+            if len(spans) == 5 and pos == len(data):
+                # One read, one span: the common case of unbatched traffic.
+                first, subject, _, _, count = spans
+                broker = door.broker
+                if first < 0x40:
+                    broker.publish_runs(session, first, subject, data, count, now_ms)
+                    if first == 0x34:
+                        self._check_receive_maximum()
+                else:
+                    broker.on_acks(session, first, subject, count, now_ms)
+            else:
+                self._receive(data, pos, spans)
+        else:
+            data = self._inbox.join(data)
+            if data:
+                self._receive(data, 0, [])
+        if door.broker.outbound.dirty:
+            door.wake()
+
+    # --------------------------------------------------------------------------- incoming packets
+
+    def _receive(self, data: bytes, pos: int, spans: list[Any]) -> None:
+        """Handle a chunk whose first part, up to `pos`, is already scanned into `spans`."""
+        size = len(data)
+        try:
+            while True:
+                if spans:
+                    self._on_spans(data, spans)
+                if self._state == _CLOSED:
+                    return
+                if pos == size:
+                    return
+                if self._state == _AUTHENTICATING and self._exchange is None:
+                    # What follows CONNECT waits until we know whether the client may say it.
+                    self._inbox.keep(data, pos, self._packet_bytes_max)
+                    return
+                end = pos + wanted_bytes(data[pos : pos + 5], self._packet_bytes_max)
+                if end > size:
+                    self._inbox.keep(data, pos, self._packet_bytes_max)
+                    return
+                self._on_packet(data, pos, end)
+                pos = end
+                if self._state == _CONNECTED:
+                    pos, spans = scan(data, pos, self._table, self._v5, self._packet_bytes_max)
+                else:
+                    spans = []
+        except RemoteError as error:
+            self._door.broker.stats.protocol_errors += 1
+            self.fail(error.reason, error.detail)
+
+    def _on_spans(self, data: bytes, spans: list[Any]) -> None:
+        session = self.session
+        assert session is not None
+        broker = self._door.broker
+        now_ms = self.seen_ms
+        for at in range(0, len(spans), 5):
+            first, subject, start, end, count = spans[at : at + 5]
+            if first < 0x40:
+                broker.publish_runs(session, first, subject, data[start:end], count, now_ms)
+                if first == 0x34:
+                    self._check_receive_maximum()
+            else:
+                broker.on_acks(session, first, subject, count, now_ms)
+
+    def _check_receive_maximum(self) -> None:
+        session = self.session
+        assert session is not None
+        if session.received and len(session.received) > self._door.limits.receive_maximum and session.v5:
+            self.fail(
+                Reason.RECEIVE_MAXIMUM_EXCEEDED, "more unfinished QoS 2 messages than the receive maximum"
+            )
+
+    def _on_packet(self, data: bytes, pos: int, end: int) -> None:
+        if end - pos == 2 and data[pos:end] == _PING and self._state == _CONNECTED:
+            assert self.session is not None
+            self._door.broker.outbound.put(self.session, _PONG)
+            return
+        body = pos + 1
+        while data[body] > 127:
+            body += 1
+        first = data[pos]
+        if self._state == _NEW:
+            # [MQTT-3.1.0-1]: the first packet is CONNECT.
+            if first >> 4 != 1:
+                raise ProtocolError("the first packet is not CONNECT")
+            self._on_connect_bytes(first, data[body + 1 : end])
+            return
+        self._on_decoded(decode(first, data[body + 1 : end], self.version))
+
+    def _on_decoded(self, packet: Packet) -> None:
+        session = self.session
+        match packet:
+            case Auth():
+                self._on_auth(packet)
+            case _ if session is None:
+                raise ProtocolError("a packet before the connection is accepted")
+            case Publish():
+                self._on_publish(session, packet)
+            case Subscribe():
+                self._on_subscribe(session, packet)
+            case Unsubscribe():
+                reasons = tuple(self._door.broker.unsubscribe(session, f) for f in packet.filters)
+                self._send(session, Unsuback(packet_id=packet.packet_id, reasons=reasons))
+            case Pingreq():
+                self._door.broker.outbound.put(session, _PONG)
+            case Disconnect():
+                self._on_disconnect(session, packet)
+            case Puback() | Pubrec() | Pubrel() | Pubcomp():
+                self._on_answer(session, packet)
+            case Connect():
+                # [MQTT-3.1.0-2]
+                raise ProtocolError("a second CONNECT")
+            case Connack() | Suback() | Unsuback() | Pingresp():
+                raise ProtocolError(f"{type(packet).__name__.upper()} is sent by servers only")
+            case _:
+                assert_never(packet)
+
+    def _on_answer(self, session: Session, packet: Puback | Pubrec | Pubrel | Pubcomp) -> None:
+        """An acknowledgement with a reason code or properties."""
+        broker, now_ms = self._door.broker, self.seen_ms
+        failed = packet.reason >= Reason.UNSPECIFIED
+        match packet:
+            case Puback() | Pubrec() if failed:
+                broker.on_refused(session, packet.packet_id, 1 if isinstance(packet, Puback) else 2, now_ms)
+            case Puback():
+                broker.on_acks(session, 0x40, packet.packet_id, 1, now_ms)
+            case Pubrec():
+                broker.on_acks(session, 0x50, packet.packet_id, 1, now_ms)
+            case Pubrel():
+                broker.on_acks(session, 0x62, packet.packet_id, 1, now_ms)
+            case Pubcomp():
+                broker.on_acks(session, 0x70, packet.packet_id, 1, now_ms)
+
+    # --------------------------------------------------------------------------------- publishing
+
+    def _on_publish(self, session: Session, packet: Publish) -> None:
+        door, message = self._door, packet.message
+        if message.properties.subscription_ids:
+            # [MQTT-3.3.4-6]
+            raise ProtocolError("a PUBLISH from a client carries no subscription identifier")
+        topic = self._topic(message)
+        if topic.count("/") >= door.limits.topic_levels_max or len(topic) > door.limits.topic_bytes_max:
+            raise ProtocolError("the topic has too many levels or bytes", Reason.TOPIC_NAME_INVALID)
+        if message.retain and not door.settings.retain:
+            raise ProtocolError("retained messages are off here", Reason.RETAIN_NOT_SUPPORTED)
+        packet_id = packet.packet_id or 0
+        if message.qos == 2 and session.received and packet_id in session.received:
+            self._send(session, Pubrec(packet_id=packet_id))
+            return
+        run = self._run(message, topic, packet_id, self._v5)
+        reason = door.broker.publish(session, topic, run, self.seen_ms)
+        if reason is Reason.NO_MATCHING_SUBSCRIBERS or (reason.value >= 0x80 and not self._v5):
+            # 3.1.1 cannot say no: acknowledged, counted, not delivered ([MQTT-3.3.5-2]).
+            reason = Reason.SUCCESS
+        if message.qos == 1:
+            self._send(session, Puback(packet_id=packet_id, reason=reason))
+        elif message.qos == 2:
+            if reason.value < 0x80:
+                session.received = session.received or set()
+                session.received.add(packet_id)
+            self._send(session, Pubrec(packet_id=packet_id, reason=reason))
+            self._check_receive_maximum()
+
+    def _topic(self, message: Message) -> str:
+        """The topic of a publish, through its alias where it has one (3.3.2.3.4)."""
+        alias = message.properties.topic_alias
+        if alias is None:
+            return message.topic
+        if alias > self._door.limits.topic_alias_in_max:
+            raise ProtocolError(f"topic alias {alias} is above the maximum", Reason.TOPIC_ALIAS_INVALID)
+        if self._aliases is None:
+            self._aliases = {}
+        if message.topic:
+            self._aliases[alias] = message.topic
+            return message.topic
+        try:
+            return self._aliases[alias]
+        except KeyError:
+            raise ProtocolError(f"topic alias {alias} is not set", Reason.TOPIC_ALIAS_INVALID) from None
+
+    def _run(self, message: Message, topic: str, packet_id: int, v5: bool) -> Run:
+        """One message in the framing that runs have: no DUP, no RETAIN, no alias."""
+        properties, expires_ms = b"", None
+        if v5:
+            given = message.properties
+            properties = b"\0"
+            if given != _NOTHING:
+                properties = encode_properties(_without_alias(given))
+            if given.message_expiry_s is not None:
+                expires_ms = self.seen_ms + given.message_expiry_s * 1000
+        data = encode_publish(
+            topic.encode(),
+            message.payload,
+            0x30 | message.qos << 1,
+            packet_id if message.qos else 0,
+            properties,
+        )
+        return Run(data, 1, message.qos, v5, message.retain, expires_ms)
+
+    # ------------------------------------------------------------------------------ subscriptions
+
+    def _on_subscribe(self, session: Session, packet: Subscribe) -> None:
+        broker = self._door.broker
+        results = [(s, *broker.subscribe(session, s)) for s in packet.subscriptions]
+        self._send(
+            session, Suback(packet_id=packet.packet_id, reasons=tuple(reason for _, reason, _ in results))
+        )
+        for subscription, reason, is_new in results:
+            if reason.value < 0x80:
+                broker.subscribed(session, subscription, is_new, self.seen_ms)
+
+    # --------------------------------------------------------------------------------- connecting
+
+    def _on_connect_bytes(self, first: int, body: bytes) -> None:
+        try:
+            packet = decode(first, body, 0)
+        except RemoteError as error:
+            self._door.broker.stats.protocol_errors += 1
+            self._v5 = _level(body) >= Version.MQTT_5
+            self.version = Version.MQTT_5 if self._v5 else Version.MQTT_3_1_1
+            # A CONNACK is an answer to a CONNECT that could be read that far.
+            if self._v5 or error.reason in (Reason.UNSUPPORTED_VERSION, Reason.CLIENT_ID_NOT_VALID):
+                self._refuse(error.reason, error.detail)
+            else:
+                self._close(error.detail)
+            return
+        assert isinstance(packet, Connect)
+        self.version = packet.version
+        self._v5 = packet.version == Version.MQTT_5
+        if packet.authentication_method is not None:
+            self._begin_exchange(packet)
+            return
+        self._state = _AUTHENTICATING
+        self._door.authenticate(self, packet, lambda allowed: self._authenticated(packet, allowed))
+        if self._state == _AUTHENTICATING:
+            self.transport.pause_reading()
+
+    def _authenticated(self, packet: Connect, allowed: bool) -> None:
+        """The answer of the authenticator, perhaps later and perhaps after the client went away."""
+        if self._state != _AUTHENTICATING:
+            return
+        if not allowed:
+            self._refuse(
+                Reason.NOT_AUTHORIZED if packet.username is None else Reason.BAD_USER_OR_PASSWORD,
+                "user name or password not accepted"
+                if packet.username
+                else "anonymous clients may not connect",
+            )
+            return
+        self.transport.resume_reading()
+        self._accept(packet, None)
+        if not self._inbox.is_empty:
+            self._resume_input()
+
+    def _resume_input(self) -> None:
+        data = self._inbox.join(b"")
+        if data:
+            self._receive(data, 0, [])
+        self._wake()
+
+    def _accept(self, packet: Connect, authentication_data: bytes | None) -> None:
+        door = self._door
+        limits, broker = door.limits, door.broker
+        client_id, assigned = packet.client_id, None
+        if not client_id:
+            if (not packet.clean_start and not self._v5) or packet.version == Version.MQTT_3_1:
+                # [MQTT-3.1.3-8] of 3.1.1; 3.1 knows no empty id
+                self._refuse(Reason.CLIENT_ID_NOT_VALID, "a session without a client id cannot be kept")
+                return
+            client_id = assigned = door.assigned_id()
+        if len(client_id.encode()) > limits.client_id_bytes_max:
+            self._refuse(
+                Reason.CLIENT_ID_NOT_VALID, f"a client id has at most {limits.client_id_bytes_max} bytes"
+            )
+            return
+        if broker.connected >= limits.connections_max or (
+            len(broker.sessions) >= limits.sessions_max and client_id not in broker.sessions
+        ):
+            self._refuse(Reason.QUOTA_EXCEEDED, "no more clients can be served")
+            return
+        principal = broker.rules.principal(self.username, client_id)
+        if packet.will is not None and not self._will_allowed(packet.will, principal):
+            return
+        expiry_s = self._expiry(packet)
+        keep_alive_s = self._keep_alive(packet)
+        request = ConnectRequest(
+            client_id=client_id,
+            clean_start=packet.clean_start,
+            expiry_s=expiry_s,
+            v5=self._v5,
+            window=min(packet.receive_maximum or limits.inflight_max, PACKET_ID_TOP),
+            packet_bytes_max=packet.packet_bytes_max or 0,
+            alias_max=min(packet.topic_alias_max, limits.topic_alias_out_max),
+            principal=principal,
+            will=None if packet.will is None else self._will(packet.will),
+        )
+        session, present, displaced = broker.connect(request, self, self.seen_ms)
+        if displaced is not None:
+            displaced.session = None
+            displaced.fail(Reason.SESSION_TAKEN_OVER, "the client connected again")
+        self.session = session
+        self._table = broker.router.table(principal)
+        self._state = _CONNECTED
+        self.deadline_ms = int(keep_alive_s * 1000 * _KEEP_ALIVE_GRACE)
+        asked_s = packet.session_expiry_s or 0
+        self._send(
+            session,
+            Connack(
+                reason=Reason.SUCCESS,
+                session_present=present and packet.version != Version.MQTT_3_1,
+                session_expiry_s=expiry_s if expiry_s != asked_s else None,
+                receive_maximum=limits.receive_maximum if limits.receive_maximum < PACKET_ID_TOP else None,
+                packet_bytes_max=limits.packet_bytes_max,
+                topic_alias_max=limits.topic_alias_in_max or None,
+                assigned_client_id=assigned,
+                server_keep_alive_s=keep_alive_s if keep_alive_s != packet.keep_alive_s else None,
+                retain_available=None if door.settings.retain else False,
+                response_information=(
+                    door.settings.response_information or None
+                    if packet.request_response_information
+                    else None
+                ),
+                authentication_method=packet.authentication_method,
+                authentication_data=authentication_data,
+            ),
+        )
+        broker.resume(session, self.seen_ms)
+        self._wake()
+
+    def _expiry(self, packet: Connect) -> int:
+        limit_s = self._door.limits.session_expiry_s_max
+        if self._v5:
+            return min(packet.session_expiry_s or 0, limit_s)
+        # 3.1.1 knows only "clean" and "keep"; how long is ours to say.
+        return 0 if packet.clean_start else limit_s
+
+    def _keep_alive(self, packet: Connect) -> int:
+        """What this connection is held to: MQTT 5 clients can be told, others keep their own."""
+        if not self._v5:
+            return packet.keep_alive_s
+        imposed = self._door.settings.server_keep_alive_s
+        most = self._door.limits.keep_alive_s_max
+        asked = imposed or packet.keep_alive_s
+        return min(asked or most, most) if most else asked
+
+    def _will_allowed(self, will: Will, principal: Principal) -> bool:
+        if not principal.may_publish(will.message.topic):
+            self._refuse(Reason.NOT_AUTHORIZED, "the will's topic may not be published to")
+            return False
+        if will.message.retain and not self._door.settings.retain:
+            self._refuse(Reason.RETAIN_NOT_SUPPORTED, "retained messages are off here")
+            return False
+        return True
+
+    def _will(self, will: Will) -> WillPlan:
+        run = self._run(will.message, will.message.topic, 1, self._v5)
+        return WillPlan(will.message.topic, run, will.delay_s, will.message.properties.message_expiry_s)
+
+    # ------------------------------------------------------------------- enhanced authentication
+
+    def _begin_exchange(self, packet: Connect) -> None:
+        method = packet.authentication_method
+        factory = self._door.methods.get(method or "")
+        if factory is None:
+            self._refuse(Reason.BAD_AUTHENTICATION_METHOD, f"authentication method {method!r} is not known")
+            return
+        assert method is not None
+        self._exchange = (method, factory(), packet)
+        self._state = _AUTHENTICATING
+        self._exchange_step(packet.authentication_data)
+
+    def _on_auth(self, packet: Auth) -> None:
+        if self._exchange is None or packet.authentication_method != self._exchange[0]:
+            # [MQTT-4.12.0-7], [MQTT-4.12.1-1]
+            raise ProtocolError("AUTH without an exchange of this method", Reason.PROTOCOL_ERROR)
+        if packet.reason is Reason.REAUTHENTICATE:
+            if self._state != _CONNECTED:
+                raise ProtocolError("re-authentication before the connection is accepted")
+            method, _, connect = self._exchange
+            self._exchange = (method, self._door.methods[method](), connect)
+        elif packet.reason is not Reason.CONTINUE_AUTHENTICATION:
+            raise ProtocolError("AUTH with a reason that clients do not send")
+        self._exchange_step(packet.authentication_data)
+
+    def _exchange_step(self, data: bytes | None) -> None:
+        assert self._exchange is not None
+        method, exchange, connect = self._exchange
+        verdict, answer, username = exchange.step(connect.client_id, data)
+        if verdict is False:
+            if self._state == _CONNECTED:
+                self.fail(Reason.NOT_AUTHORIZED, "re-authentication failed")
+            else:
+                self._refuse(Reason.NOT_AUTHORIZED, "authentication failed")
+        elif verdict is None:
+            reply = Auth(
+                reason=Reason.CONTINUE_AUTHENTICATION,
+                authentication_method=method,
+                authentication_data=answer,
+            )
+            self._write_packet(reply)
+        elif self._state == _CONNECTED:
+            self._write_packet(
+                Auth(reason=Reason.SUCCESS, authentication_method=method, authentication_data=answer)
+            )
+        else:
+            self.username = username
+            self._accept(connect, answer)
+
+    # ------------------------------------------------------------------------------------ leaving
+
+    def _on_disconnect(self, session: Session, packet: Disconnect) -> None:
+        door = self._door
+        if packet.session_expiry_s is not None:
+            if packet.session_expiry_s and not session.expiry_s:
+                # [MQTT-3.14.2-2] and 3.14.2.2.2
+                raise ProtocolError("a session expiry on DISCONNECT of a session that had none")
+            session.expiry_s = min(packet.session_expiry_s, door.limits.session_expiry_s_max)
+        keeps_will = packet.reason is not Reason.SUCCESS
+        self.session = None
+        self._state = _CLOSED
+        door.broker.disconnect(session, self.seen_ms, will=keeps_will)
+        self.transport.close()
+        self._wake()
+
+    def fail(self, reason: Reason, detail: str) -> None:
+        """End this connection from our side and, where the version allows, say why."""
+        if self._state == _CLOSED:
+            return
+        log.info("closing %s of %s: %s (0x%02x)", self.peer, self._name(), detail, reason)
+        if self._state != _CONNECTED:
+            if self._v5 and self._state == _AUTHENTICATING:
+                self._refuse(reason, detail)
+            else:
+                self._close(detail)
+            return
+        session, self.session = self.session, None
+        if session is not None and session.connection is self:
+            if session.out:
+                out, session.out = session.out, []
+                self.write(b"".join(out))
+        if self._v5:
+            self.write(encode(Disconnect(reason=reason, reason_string=detail), self.version))
+        self._state = _CLOSED
+        if session is not None and session.connection is self:
+            self._door.broker.disconnect(session, self._door.now_ms(), will=True)
+        self.transport.close()
+        self._wake()
+
+    def reassign(self) -> None:
+        """The access rules changed: ask again who this client is to them."""
+        session = self.session
+        if session is not None:
+            broker = self._door.broker
+            principal = broker.rules.principal(self.username, session.client_id)
+            broker.reassign(session, principal)
+            self._table = broker.router.table(principal)
+
+    def _refuse(self, reason: Reason, detail: str) -> None:
+        """No to a CONNECT."""
+        log.info("refused %s: %s (0x%02x)", self.peer, detail, reason)
+        self._door.broker.stats.clients_refused += 1
+        self.write(encode(Connack(reason=reason, reason_string=detail if self._v5 else None), self.version))
+        self._state = _CLOSED
+        self.transport.close()
+
+    def _close(self, detail: str) -> None:
+        log.info("closing %s: %s", self.peer, detail)
+        self._state = _CLOSED
+        self.transport.close()
+
+    # ------------------------------------------------------------------------------------- output
+
+    def _send(self, session: Session, packet: Packet) -> None:
+        data = encode(packet, self.version)
+        if session.packet_bytes_max and len(data) > session.packet_bytes_max:
+            # [MQTT-3.1.2-25]: leave out what is optional rather than exceed the client's bound.
+            return
+        self._door.broker.outbound.put(session, data)
+
+    def _write_packet(self, packet: Packet) -> None:
+        self.write(encode(packet, self.version))
+
+    def _wake(self) -> None:
+        if self._door.broker.outbound.dirty:
+            self._door.wake()
+
+    def _name(self) -> str:
+        return self.session.client_id if self.session is not None else "a client not connected yet"
+
+
+_NOTHING = Properties()
+
+
+def _without_alias(properties: Properties) -> Properties:
+    return Properties(
+        payload_format=properties.payload_format,
+        message_expiry_s=properties.message_expiry_s,
+        response_topic=properties.response_topic,
+        correlation_data=properties.correlation_data,
+        content_type=properties.content_type,
+        user=properties.user,
+    )
+
+
+def _level(body: bytes) -> int:
+    """The protocol level of a CONNECT that could not be decoded, 0 where there is none."""
+    if len(body) < 2:
+        return 0
+    at = 2 + (body[0] << 8 | body[1])
+    return body[at] if at < len(body) and body[2:at] == b"MQTT" else 0
+
+
+def _write_nowhere(data: bytes) -> None:
+    """The connection is gone; what was still meant for it is too."""

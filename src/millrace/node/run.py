@@ -1,0 +1,62 @@
+"""A node as a process: event loop, signals, the line that says it is ready."""
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Callable
+
+from millrace.errors import ConfigError
+from millrace.kernels import ACCELERATED
+from millrace.node import logs
+from millrace.node.config import Config
+from millrace.node.server import Server
+
+log = logging.getLogger("millrace.node")
+
+
+def run(config: Config, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ConfigError where the node cannot start."""
+    logs.configure(config.log.level, config.log.format)
+    loop_factory = None
+    try:
+        import uvloop
+
+        loop_factory = uvloop.new_event_loop
+    except ImportError:
+        log.warning("uvloop is not installed: running on asyncio, at about half the speed")
+    if not ACCELERATED:
+        log.warning("the C kernels are not built: running on their Python twins")
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(_serve(config, announce))
+
+
+async def _serve(config: Config, announce: Callable[[str], None]) -> None:
+    server = Server(config)
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, _reload, server)
+    await server.start()
+    # What exists now stays: the collector need not look at it again, which keeps its pauses short.
+    gc.collect()
+    gc.freeze()
+    doors = " ".join(f"{name}={port}" for name, port in server.ports.items())
+    announce(f"millrace {config.node.id} ready: {doors}")
+    await stopping.wait()
+    log.info("stopping")
+    await server.stop()
+
+
+def _reload(server: Server) -> None:
+    try:
+        server.reload()
+    except ConfigError as error:
+        log.error("not reloaded, the old users and rules stay in force: %s", error)
+
+
+def announce_on_stdout(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

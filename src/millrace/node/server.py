@@ -1,0 +1,206 @@
+"""One node: opens the doors, turns the clock, and stops cleanly.
+
+The node owns what the pure parts must not: the event loop, sockets, files and time. It decides nothing
+about protocols; it wires `Broker` and `Door` to listeners and timers and tells people what happened.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from random import Random, SystemRandom
+from typing import TYPE_CHECKING, Any
+
+from millrace import __version__
+from millrace.broker.access import AccessRules
+from millrace.broker.machine import Broker
+from millrace.kernels import ACCELERATED
+from millrace.node import sys_topics, users
+from millrace.node.authentication import Authentication
+from millrace.node.config import Address, Config
+from millrace.node.listeners import ProxyHeader, Tuned, listen, tls_context
+from millrace.node.mqtt_door import Door, EnhancedAuthentication, MqttConnection
+from millrace.node.websocket import WebSocketAdapter
+from millrace.types import Reason
+
+if TYPE_CHECKING:
+    from millrace.node.http import HttpDoor
+
+log = logging.getLogger("millrace.node")
+
+# Session ends, delayed wills and keep alives are due to the second; this is how late they may be noticed.
+_TICK_S = 0.25
+_SWEEP_EVERY_TICKS = 4
+# Clients get this long to take their last bytes when the node stops.
+_GOODBYE_S = 1.0
+
+
+class Server:
+    """A node. `start` and `stop` once each; `ports` tells where it listens."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        random: Random | None = None,
+        methods: dict[str, Callable[[], EnhancedAuthentication]] | None = None,
+    ) -> None:
+        self.config = config
+        self.ports: dict[str, int] = {}
+        self._users = users.load(config.users_path, missing_ok=True)
+        self.broker = Broker(config.limits, AccessRules(self._users.rules))
+        self._authentication = Authentication(config.access.anonymous, self._users)
+        self._random = random or SystemRandom()
+        self._methods = methods
+        self._servers: list[asyncio.Server] = []
+        self._flush_scheduled = False
+        self._ticks = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._sys_due_s = 0.0
+        self._http: HttpDoor | None = None
+        self.door: Door
+        self._loop: asyncio.AbstractEventLoop
+        self.started_s = 0.0
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.started_s = self._loop.time()
+        self.door = Door(
+            self.broker,
+            self.config.mqtt,
+            now_ms=self._now_ms,
+            wake=self._wake,
+            authenticate=self._authentication,
+            random=self._random,
+            methods=self._methods,
+        )
+        listeners = self.config.listeners
+        try:
+            for name, address in (("mqtt", listeners.mqtt), ("mqtts", listeners.mqtts)):
+                await self._open(name, address, self._tcp_connection)
+            for name, address in (("ws", listeners.ws), ("wss", listeners.wss)):
+                await self._open(name, address, self._websocket_connection)
+            if listeners.http is not None:
+                # Loaded only where it is used: an embedded broker starts without a web framework.
+                from millrace.node.http import HttpDoor, make_app
+
+                self._http = HttpDoor(make_app(self), listeners.http)
+                self.ports["http"] = self._http.port
+                await self._http.start()
+        except BaseException:
+            await self.stop()
+            raise
+        self._tick()
+        for name, port in self.ports.items():
+            log.info("%s on port %d", name, port)
+
+    async def stop(self) -> None:
+        """Close the doors, tell the clients, and let go of everything. Safe to call twice."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if hasattr(self, "door"):
+            connections = list(self.door.connections)
+            for connection in connections:
+                if connection.session is not None:
+                    # A stopping server may defer wills (MQTT 5, 3.1.2.5); its clients are not gone.
+                    connection.session.will = None
+                connection.fail(Reason.SERVER_SHUTTING_DOWN, "the server is stopping")
+            deadline_s = self._loop.time() + _GOODBYE_S
+            while self.door.connections and self._loop.time() < deadline_s:
+                await asyncio.sleep(0.01)
+            for connection in list(self.door.connections):
+                connection.transport.abort()
+        if self._http is not None:
+            http, self._http = self._http, None
+            await http.stop()
+        self._authentication.close()
+
+    def reload(self) -> None:
+        """Read users and access rules again (SIGHUP). A broken file changes nothing."""
+        fresh = users.load(self.config.users_path, missing_ok=True)
+        self._users = fresh
+        self._authentication.reload(fresh)
+        self.broker.reload(self.broker.rules.successor(fresh.rules))
+        for connection in list(self.door.connections):
+            connection.reassign()
+        log.info("users and access rules reloaded: %d users, %d rules", len(fresh.hashes), len(fresh.rules))
+
+    def status(self) -> dict[str, Any]:
+        """What this node is and does, for people and programs."""
+        broker = self.broker
+        return {
+            "node": self.config.node.id,
+            "version": __version__,
+            "accelerated": ACCELERATED,
+            "uptime_s": self.uptime_s(),
+            "listeners": dict(self.ports),
+            "clients_connected": broker.connected,
+            "sessions": len(broker.sessions),
+            "subscriptions": broker.subscription_count,
+            "retained_messages": len(broker.retained),
+            "counters": broker.stats.as_dict(),
+        }
+
+    def uptime_s(self) -> int:
+        return int(self._loop.time() - self.started_s)
+
+    # ------------------------------------------------------------------------------------- wiring
+
+    async def _open(self, name: str, address: Address | None, make: Callable[[], Any]) -> None:
+        if address is None:
+            return
+        context = tls_context(self.config.tls) if name in ("mqtts", "wss") else None
+        output_bytes_max = self.config.limits.output_buffer_bytes_max
+        server, port = await listen(address, lambda: Tuned(make, output_bytes_max), context)
+        self._servers.append(server)
+        self.ports[name] = port
+
+    def _tcp_connection(self) -> Any:
+        connection = MqttConnection(self.door)
+        return self._behind_proxy(connection, connection)
+
+    def _websocket_connection(self) -> Any:
+        connection = MqttConnection(self.door)
+        origins = frozenset(o.strip() for o in self.config.listeners.ws_origins.split(",") if o.strip())
+        return self._behind_proxy(WebSocketAdapter(connection, origins), connection)
+
+    def _behind_proxy(self, outer: Any, connection: MqttConnection) -> Any:
+        if not self.config.listeners.proxy_protocol:
+            return outer
+
+        def set_peer(source: tuple[str, int]) -> None:
+            connection.peer = source
+
+        return ProxyHeader(outer, set_peer)
+
+    # -------------------------------------------------------------------------------------- clock
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _wake(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        self.door.flush()
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(_TICK_S, self._tick)
+        self._ticks += 1
+        self.broker.tick(self._now_ms())
+        if self._ticks % _SWEEP_EVERY_TICKS == 0:
+            self.door.sweep()
+            self.broker.retained.expire_some(self._now_ms())
+        interval_s = self.config.mqtt.sys_interval_s
+        if interval_s and self._loop.time() >= self._sys_due_s:
+            self._sys_due_s = self._loop.time() + interval_s
+            values = sys_topics.figures(self.broker, self.config.node.id, __version__, self.uptime_s())
+            sys_topics.publish(self.broker, values, self._now_ms())
+        if self.broker.outbound.dirty:
+            self._wake()

@@ -1,0 +1,221 @@
+"""The command line: what is printed, what the users file holds afterwards, and the exit status."""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import typer
+
+from millrace.cli.common import printable
+from millrace.cli.main import FAMILIES, app, run
+from millrace.node.config import Config, describe
+from millrace.node.users import Passwords, load
+
+
+class Result(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def millrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Runs the program in this process, in an empty directory, as the shell would."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*arguments: str, stdin: bytes = b"") -> Result:
+        monkeypatch.setattr(sys, "argv", ["millrace", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        try:
+            status = run()
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return Result(status, captured.out, captured.err)
+
+    return call
+
+
+USERS = Path("millrace-data/users.toml")
+
+
+def add_user(millrace: Run, name: str, *arguments: str, password: bytes = b"secret\n") -> None:
+    assert millrace("user", "add", name, "--password-stdin", *arguments, stdin=password).status == 0
+
+
+def test_a_user_is_added_with_the_first_line_of_the_input_as_password(millrace: Run) -> None:
+    result = millrace("user", "add", "ann", "--password-stdin", stdin=b"se cret\r\nrest")
+    assert result == Result(0, f"added user ann in {USERS}\n", "")
+    assert Passwords(load(USERS, missing_ok=False)).verify("ann", b"se cret", 0.0)
+
+
+def test_a_password_is_changed(millrace: Run) -> None:
+    add_user(millrace, "ann")
+    assert millrace("user", "passwd", "ann", "--password-stdin", stdin=b"other").status == 0
+    passwords = Passwords(load(USERS, missing_ok=False))
+    assert passwords.verify("ann", b"other", 0.0)
+    assert not passwords.verify("ann", b"secret", 0.0)
+
+
+def test_users_are_listed_and_removed(millrace: Run) -> None:
+    assert json.loads(millrace("user", "list", "--json").out) == []
+    add_user(millrace, "ann")
+    add_user(millrace, "[bold]bob", password=b"x")
+    assert millrace("acl", "add", "ann", "allow", "all", "a/#").status == 0
+    expected = [{"user": "ann", "rules": 1}, {"user": "[bold]bob", "rules": 0}]
+    assert json.loads(millrace("user", "list", "--json").out) == expected
+    table = [line.split() for line in millrace("user", "list").out.splitlines()]
+    assert table == [["user", "rules"], ["ann", "1"], ["[bold]bob", "0"]]
+    removed = millrace("user", "remove", "ann", "--json")
+    assert json.loads(removed.out) == {"user": "ann", "rules_removed": 1, "file": str(USERS)}
+    assert "no access rule is left" in removed.err
+    assert json.loads(millrace("user", "list", "--json").out) == expected[1:]
+
+
+def test_rules_are_added_listed_and_removed_by_number(millrace: Run) -> None:
+    add_user(millrace, "ann")
+    for arguments in (
+        ("ann", "allow", "publish", "a/#"),
+        ("*", "deny", "subscribe", "secret/#"),
+        ("anonymous", "allow", "all", "home/%c/#"),
+    ):
+        assert millrace("acl", "add", *arguments).status == 0
+    table = [line.split() for line in millrace("acl", "list").out.splitlines()]
+    assert table == [
+        ["number", "user", "effect", "action", "filter"],
+        ["1", "ann", "allow", "publish", "a/#"],
+        ["2", "*", "deny", "subscribe", "secret/#"],
+        ["3", "anonymous", "allow", "all", "home/%c/#"],
+    ]
+    removed = millrace("acl", "remove", "1")
+    assert removed == Result(0, "removed rule 1: ann allow publish a/#\n", "")
+    assert json.loads(millrace("acl", "list", "--user", "*", "--json").out) == [
+        {"number": 1, "user": "*", "effect": "deny", "action": "subscribe", "filter": "secret/#"}
+    ]
+
+
+def test_removing_the_last_rule_warns_that_everything_is_open(millrace: Run) -> None:
+    assert millrace("acl", "add", "*", "deny", "all", "a").status == 0
+    removed = millrace("acl", "remove", "1", "--json")
+    assert removed.status == 0
+    assert json.loads(removed.out)["filter"] == "a"
+    assert "every user may publish and subscribe everywhere" in removed.err
+
+
+def test_a_long_filter_is_not_cut_in_a_pipe(millrace: Run) -> None:
+    long = "/".join(["level"] * 60)
+    assert millrace("acl", "add", "*", "allow", "all", long).status == 0
+    assert long in millrace("acl", "list").out
+
+
+def test_the_file_is_found_by_users_data_and_config(millrace: Run, tmp_path: Path) -> None:
+    add_user(millrace, "by-users", "--users", "u.toml")
+    add_user(millrace, "by-data", "--data", "d")
+    (tmp_path / "m.toml").write_text('[access]\nusers_file = "c.toml"\n')
+    add_user(millrace, "by-config", "--config", "m.toml")
+    for path, name in (("u.toml", "by-users"), ("d/users.toml", "by-data"), ("c.toml", "by-config")):
+        assert list(load(tmp_path / path, missing_ok=False).hashes) == [name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "expected"),
+    [
+        (("user", "remove", "ann"), 1, "there is no user 'ann'"),
+        (("user", "passwd", "ann", "--password-stdin"), 1, "the password is empty"),
+        (("user", "add", "ann"), 2, "use --password-stdin"),
+        (("user", "add"), 2, "Missing argument"),
+        (("user", "list", "--users", "absent"), 2, "absent: no such file"),
+        (("user", "bogus"), 2, "No such command"),
+        (("bogus",), 2, "No such command"),
+        (("acl", "add", "*", "permit", "all", "a"), 2, "'permit'"),
+        (("acl", "add", "*", "allow", "all", "a/#/b"), 2, "'a/#/b' is not a topic filter"),
+        (("acl", "add", "ann", "allow", "all", "a"), 1, "there is no user 'ann'"),
+        (("acl", "remove", "1"), 1, "there is no rule 1; there are 0"),
+        (("config", "--config", "absent"), 2, "absent: No such file"),
+        (("config", "--set", "log.lvl=info"), 2, "the nearest is log.level"),
+    ],
+)
+def test_errors_go_to_standard_error_with_their_status(
+    millrace: Run, arguments: tuple[str, ...], status: int, expected: str
+) -> None:
+    result = millrace(*arguments)
+    assert result.status == status
+    assert expected in result.err
+    assert result.out == ""
+
+
+def test_config_prints_the_effective_configuration(
+    millrace: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert millrace("config").out == describe(Config())
+    (tmp_path / "m.toml").write_text('[log]\nlevel = "debug"\nformat = "json"\n')
+    monkeypatch.setenv("MILLRACE_LOG__LEVEL", "error")
+    arguments = ("config", "--config", "m.toml", "--set", "node.id=n7", "--json")
+    table = json.loads(millrace(*arguments).out)
+    assert table["log"] == {"level": "error", "format": "json"}
+    assert table["node"]["id"] == "n7"
+
+
+def leaves() -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    root = typer.main.get_command(app)
+    for name in FAMILIES:
+        command = root.get_command(None, name)  # type: ignore[attr-defined]
+        children = getattr(command, "commands", None)
+        found += [(name, child) for child in children] if children else [(name,)]
+    return found
+
+
+@pytest.mark.parametrize("path", leaves(), ids=" ".join)
+def test_every_command_has_help_with_an_example(millrace: Run, path: tuple[str, ...]) -> None:
+    result = millrace(*path, "--help")
+    assert result.status == 0
+    assert f"Example:\n    millrace {path[0]}" in result.out
+    assert "--json" in result.out or path[0] in {"start", "pub", "demo"}
+
+
+def test_the_list_of_commands_names_every_family(millrace: Run) -> None:
+    out = millrace("--help").out
+    for name in FAMILIES:
+        assert f"\n  {name} " in out
+
+
+def test_the_version_is_shown_without_loading_the_broker() -> None:
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "millrace.cli.main", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert result.stdout.startswith("millrace 0.")
+    loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    assert "typer" in loaded
+    for heavy in ("rich.console", "argon2", "asyncio", "millrace.node", "millrace.broker", "msgspec"):
+        assert heavy not in loaded
+
+
+def test_optimised_python_is_refused() -> None:
+    result = subprocess.run(
+        [sys.executable, "-O", "-m", "millrace.cli.main", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert "run without -O" in result.stderr
+    assert result.stdout == ""
+
+
+def test_names_and_topics_cannot_steer_the_terminal() -> None:
+    assert printable("a\x1b[31m\n\udcffé") == "a\\x1b[31m\\n\\udcffé"

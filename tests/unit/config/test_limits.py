@@ -1,0 +1,22 @@
+"""The bounds: defaults in their own range, and relations that cannot be broken."""
+
+from dataclasses import fields
+
+import pytest
+
+from millrace.errors import ConfigError
+from millrace.limits import DEFAULT_LIMITS, RELATIONS, Limits
+
+
+def test_every_default_lies_in_its_range_and_has_a_reason() -> None:
+    for item in fields(Limits):
+        assert item.metadata["minimum"] <= item.default <= item.metadata["maximum"], item.name
+        assert item.metadata["doc"], item.name
+
+
+@pytest.mark.parametrize(("small", "large"), [(small, large) for small, large, _ in RELATIONS])
+def test_a_broken_relation_names_both_bounds(small: str, large: str) -> None:
+    value = getattr(DEFAULT_LIMITS, small) - 1
+    with pytest.raises(ConfigError, match=rf"limits\.{small} = .* more than limits\.{large} = {value}:"):
+        Limits(**{large: value})
+    assert getattr(Limits(**{large: value + 1}), large) == value + 1

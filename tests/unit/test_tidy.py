@@ -1,0 +1,158 @@
+"""Style that a machine can see: who may import whom, what pure code may not call, how long things are."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "millrace"
+
+# A room may import what stands on a lower floor, and itself.
+FLOORS = {
+    "types": 0,
+    "errors": 0,
+    "limits": 0,
+    "kernels": 1,
+    "broker": 2,
+    "replication": 2,
+    "storage": 2,
+    "wire": 2,
+    "node": 3,
+    "client": 3,
+    "embedded": 4,
+    "testing": 5,
+    "sim": 4,
+    "spark": 4,
+    "bench": 4,
+    "cli": 6,
+}
+PURE = ("kernels", "broker", "replication", "storage", "wire")
+ALLOWED_OUTSIDE = {
+    "wire": {"msgspec", "wsproto"},
+    "kernels": {"google_crc32c"},
+}
+# Clocks, chance, the outside world: these come in as values.
+BANNED_MODULES = {"asyncio", "random", "secrets", "socket", "ssl", "subprocess", "threading", "time", "uuid"}
+BANNED_NAMES = {"open", "print", "input", "eval", "exec"}
+# Exceptions, each with its reason.
+MAY_IMPORT = {
+    ("kernels/__init__.py", "os"): "chooses between two equal implementations once, at import",
+    ("storage/disk.py", "os"): "the only file calls",
+}
+# A machine is handed its generator of random numbers; it needs the name of the type.
+MAY_NAME_RANDOM = ("replication", "sim")
+
+FILE_LINES_MAX = 800
+FUNCTION_LINES_MAX = 100
+
+
+def modules() -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        yield path.relative_to(SOURCE), ast.parse(path.read_text())
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module, node.lineno
+
+
+def room_of(path: Path) -> str:
+    return path.parts[0].removesuffix(".py")
+
+
+def test_imports_go_one_way() -> None:
+    """Rooms import only from lower floors; siblings do not know each other."""
+    wrong = []
+    for path, tree in modules():
+        room = room_of(path)
+        if room == "__init__":
+            continue
+        for name, line in imports(tree):
+            parts = name.split(".")
+            if parts[0] != "millrace" or len(parts) < 2:
+                continue
+            target = parts[1]
+            if target != room and FLOORS[target] >= FLOORS[room] and not FLOORS[room] == FLOORS[target] == 0:
+                wrong.append(f"{path}:{line} imports {name}")
+    assert wrong == []
+
+
+def test_pure_code_stays_pure() -> None:
+    """No clock, chance, socket, file or third party in the pure rooms."""
+    import sys
+
+    wrong = []
+    for path, tree in modules():
+        room = room_of(path)
+        if room not in PURE:
+            continue
+        for name, line in imports(tree):
+            top = name.split(".")[0]
+            if top == "millrace" or (str(path), top) in MAY_IMPORT:
+                continue
+            if top == "random" and room in MAY_NAME_RANDOM:
+                continue
+            if str(path) == "storage/disk.py":
+                continue
+            if top in BANNED_MODULES or top == "os" or (top not in sys.stdlib_module_names and top not in ALLOWED_OUTSIDE.get(room, set())):
+                wrong.append(f"{path}:{line} imports {name}")
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in BANNED_NAMES
+            ):
+                wrong.append(f"{path}:{node.lineno} calls {node.func.id}")
+            if isinstance(node, ast.AsyncFunctionDef | ast.Await):
+                wrong.append(f"{path}:{node.lineno} is asynchronous")
+    assert wrong == []
+
+
+def test_files_and_functions_are_small() -> None:
+    wrong = []
+    for path, tree in modules():
+        lines = len((SOURCE / path).read_text().splitlines())
+        if lines > FILE_LINES_MAX:
+            wrong.append(f"{path} has {lines} lines")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or 0) - node.lineno + 1
+                if length > FUNCTION_LINES_MAX:
+                    wrong.append(f"{path}:{node.lineno} {node.name} has {length} lines")
+    assert wrong == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [str(path) for path, tree in modules() if tree.body and ast.get_docstring(tree) is None]
+    assert silent == []
+
+
+@pytest.mark.parametrize("word", ["TODO", "FIXME", "XXX", "NotImplementedError"])
+def test_nothing_is_left_for_later(word: str) -> None:
+    found = [str(path) for path in SOURCE.rglob("*.py") if word in path.read_text()]
+    assert found == []
+
+
+def test_tests_do_not_sleep() -> None:
+    """A test waits for a condition, through `waiting`, or for nothing."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if path.name == "waiting.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "sleep"
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id in ("time", "asyncio")
+                and not (node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0)
+            ):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert found == []

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Makes .venv with everything that running, testing and benchmarking need. Safe to run again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PYTHON=${PYTHON:-python3}
+VENV=${VENV:-.venv}
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || fail "Python 3.11 or newer is needed; name it: make setup PYTHON=/path/to/python3.11"
+
+# What Debian provides: real peers and clients for tests and benchmarks.
+missing=()
+for tool in mosquitto:mosquitto mosquitto_pub:mosquitto-clients gcc:gcc; do
+  PATH=$PATH:/usr/sbin command -v "${tool%%:*}" >/dev/null || missing+=("${tool##*:}")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    say "installing ${missing[*]}"
+    apt-get update -qq >/dev/null && DEBIAN_FRONTEND=noninteractive \
+      apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null \
+      || fail "apt-get could not install ${missing[*]}: install them by hand and run make setup again"
+  else
+    say "not installed: ${missing[*]} (as root: apt-get install ${missing[*]});" \
+        "the broker runs without them, tests that need them say so"
+  fi
+fi
+
+[ -x "$VENV/bin/python" ] || { say "creating $VENV"; "$PYTHON" -m venv "$VENV"; }
+say "installing Python packages"
+"$VENV/bin/python" -m pip install -q --disable-pip-version-check -U pip "setuptools>=69"
+# An optional extension fails silently and a stale one survives: remove the old, build anew, look.
+rm -rf build src/millrace/kernels/_kernels*.so
+"$VENV/bin/python" -m pip install -q --disable-pip-version-check -e '.[dev]'
+
+if command -v gcc >/dev/null; then
+  "$VENV/bin/python" -c 'import millrace.kernels as k, sys; sys.exit(not k.ACCELERATED)' \
+    || fail "gcc is here but the C kernels were not built; see: $VENV/bin/pip install -v -e ."
+  say "ready, with C kernels: $VENV/bin/millrace"
+else
+  say "ready, without C kernels (no gcc): $VENV/bin/millrace"
+fi
