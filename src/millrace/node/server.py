@@ -46,7 +46,8 @@ class Server:
     ) -> None:
         self.config = config
         self.ports: dict[str, int] = {}
-        self._users = users.load(config.users_path, missing_ok=True)
+        # A file that was named must be there: a mistyped name must not open everything.
+        self._users = users.load(config.users_path, missing_ok=not config.access.users_file)
         self.broker = Broker(config.limits, AccessRules(self._users.rules))
         self._authentication = Authentication(config.access.anonymous, self._users)
         self._random = random or SystemRandom()
@@ -120,7 +121,10 @@ class Server:
 
     def reload(self) -> None:
         """Read users and access rules again (SIGHUP). A broken file changes nothing."""
-        fresh = users.load(self.config.users_path, missing_ok=True)
+        had_any = bool(self._users.hashes or self._users.rules)
+        fresh = users.load(
+            self.config.users_path, missing_ok=not self.config.access.users_file and not had_any
+        )
         self._users = fresh
         self._authentication.reload(fresh)
         self.broker.reload(self.broker.rules.successor(fresh.rules))

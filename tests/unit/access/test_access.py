@@ -181,6 +181,15 @@ def test_client_rules_give_a_principal_each() -> None:
     assert access.principal("bob", "c1") is one
 
 
+@pytest.mark.parametrize(("subject", "username"), [("ann", "ann"), (ANONYMOUS, None)])
+def test_client_rules_of_one_user_do_not_leak_to_the_next_client(subject: str, username: str | None) -> None:
+    access = rules(f"{subject} allow all dev/%c", "bob allow all b")
+    one, two = access.principal(username, "c1"), access.principal(username, "c2")
+    assert (one.may_publish("dev/c1"), one.may_publish("dev/c2")) == (True, False)
+    assert (two.may_publish("dev/c1"), two.may_publish("dev/c2")) == (False, True)
+    assert access.principal("bob", "c1") is access.principal("bob", "c2")
+
+
 def test_principals_nobody_holds_are_forgotten() -> None:
     access = rules("* allow all dev/%c")
     for number in range(1_000):

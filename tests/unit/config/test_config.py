@@ -1,6 +1,7 @@
 """Configuration: the order of the sources, errors that name the place and the remedy, and the way back."""
 
 import dataclasses
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.errors import ConfigError
-from millrace.node.config import SETTINGS, Address, Config, Node, Setting, as_table, build, describe, load
+from millrace.node.config import (
+    SETTINGS,
+    Address,
+    Config,
+    Node,
+    Setting,
+    as_table,
+    build,
+    describe,
+    load,
+    toml_value,
+)
 
 
 def write(directory: Path, text: str) -> Path:
@@ -177,6 +189,11 @@ def test_the_description_names_every_setting_and_loads_back_equal(tmp_path: Path
         assert f"\n# {setting.metadata['doc']} (" in text
         assert f"\n{setting.key} = " in text
     assert load(write(tmp_path, text)) == Config()
+
+
+@pytest.mark.parametrize("value", ["\x7f", "\x01\t\n\r", '"', "\\", "\u0085\u2028é😀", "'''"])
+def test_any_text_can_be_written_as_toml(value: str) -> None:
+    assert tomllib.loads(f"key = {toml_value(value)}") == {"key": value}
 
 
 def values_of(setting: Setting) -> st.SearchStrategy[object]:

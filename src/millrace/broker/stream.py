@@ -1,0 +1,170 @@
+"""Streams: which log keeps the messages of a topic, and what is promised about them.
+
+A stream is a named set of topic filters with one policy. Every topic belongs to exactly one stream: the one
+with the most specific matching filter, compared level by level, a literal before `+` before `#`
+(PROTOCOLS.md 15); the built-in stream `default` takes the rest. Topics that begin with `$` belong to none.
+
+A stream has shards; a topic's shard follows from CRC-32C of its name, so order holds per topic everywhere.
+Shard ids are numbers that are never used again: changing shards, filters or replication seals the old shards
+and opens new ones under the next routing generation (PROTOCOLS.md 16).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from millrace.broker.filters import is_valid, levels_match
+from millrace.errors import LocalError
+from millrace.kernels.checksum import crc32c
+
+DEFAULT_STREAM = "default"
+SHARDS_MAX = 256
+FILTERS_MAX = 1_000
+STREAMS_MAX = 1_000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_DAY_S = 24 * 60 * 60
+_GIB = 1024 * 1024 * 1024
+
+
+class Capture(Enum):
+    """What of a stream is logged."""
+
+    ACKNOWLEDGED = "acknowledged"
+    """QoS 1, QoS 2 and HTTP."""
+    ALL = "all"
+    """QoS 0 too."""
+    NONE = "none"
+    """Nothing: memory only."""
+
+
+class Replication(Enum):
+    QUORUM = "quorum"
+    PRIMARY_BACKUP = "primary-backup"
+    LEADERLESS = "leaderless"
+    ROUTED = "routed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """When the log may forget, whole segments at a time; 0 means without this bound."""
+
+    age_s: int = 7 * _DAY_S
+    bytes_max: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSpec:
+    """What somebody asked for. Raises LocalError where it makes no sense."""
+
+    name: str
+    filters: tuple[str, ...]
+    replication: Replication = Replication.QUORUM
+    shards: int = 1
+    replicas: int = 3
+    capture: Capture = Capture.ALL
+    retention: Retention = field(default_factory=Retention)
+    compression: str = "none"
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise LocalError(f"{self.name!r} is not a stream name: letters, digits, dot, dash, underscore")
+        if not self.filters and self.name != DEFAULT_STREAM:
+            raise LocalError(f"stream {self.name!r} needs at least one topic filter")
+        if len(self.filters) > FILTERS_MAX or len(set(self.filters)) != len(self.filters):
+            raise LocalError(f"stream {self.name!r}: at most {FILTERS_MAX} filters, each once")
+        for filter in self.filters:
+            if not is_valid(filter) or filter.startswith("$"):
+                raise LocalError(f"stream {self.name!r}: {filter!r} is not a filter of ordinary topics")
+        if not 1 <= self.shards <= SHARDS_MAX:
+            raise LocalError(f"stream {self.name!r}: 1 to {SHARDS_MAX} shards, not {self.shards}")
+        if self.replicas < 1 or self.retention.age_s < 0 or self.retention.bytes_max < 0:
+            raise LocalError(f"stream {self.name!r}: replicas and retention cannot be negative")
+        if self.compression not in ("none", "zlib"):
+            raise LocalError(f"stream {self.name!r}: compression is none or zlib")
+
+
+DEFAULT_SPEC = StreamSpec(
+    name=DEFAULT_STREAM,
+    filters=(),
+    capture=Capture.ACKNOWLEDGED,
+    retention=Retention(age_s=_DAY_S, bytes_max=10 * _GIB),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """A stream as it stands: its policy, its open shards in order of their numbers, and sealed ones."""
+
+    spec: StreamSpec
+    generation: int
+    shards: tuple[int, ...]
+    """Ids of the open shards; a topic's is `shards[crc32c(topic) % len(shards)]`."""
+    sealed: tuple[int, ...] = ()
+    """Ids of earlier generations, oldest first: readers finish these before the open ones."""
+
+
+def specificity(filter: str) -> tuple[int, ...]:
+    """Sorts before another that takes the same topic where it is the more specific one."""
+    return tuple(2 if level == "#" else 1 if level == "+" else 0 for level in filter.split("/"))
+
+
+class StreamTable:
+    """All streams of one routing generation. Immutable; a change makes another table."""
+
+    __slots__ = ("_literal", "_patterns", "default", "streams")
+
+    def __init__(self, streams: Mapping[str, Stream]) -> None:
+        self.streams = dict(streams)
+        self.default = self.streams[DEFAULT_STREAM]
+        self._literal: dict[str, Stream] = {}
+        patterns: list[tuple[tuple[int, ...], tuple[str, ...], Stream]] = []
+        for stream in self.streams.values():
+            for filter in stream.spec.filters:
+                if "+" in filter or "#" in filter:
+                    patterns.append((specificity(filter), tuple(filter.split("/")), stream))
+                else:
+                    self._literal[filter] = stream
+        self._patterns = sorted(patterns, key=lambda pattern: pattern[0])
+
+    def find(self, topic: str) -> Stream | None:
+        """The stream of a topic; None for `$` topics. Asked once per route, never per message."""
+        if topic.startswith("$"):
+            return None
+        stream = self._literal.get(topic)
+        if stream is not None:
+            return stream
+        levels = topic.split("/")
+        for _, pattern, candidate in self._patterns:
+            if levels_match(pattern, levels):
+                return candidate
+        return self.default
+
+    def shard(self, stream: Stream, topic: bytes) -> int:
+        """The open shard that keeps this topic."""
+        shards = stream.shards
+        return shards[crc32c(topic) % len(shards)]
+
+
+def check_filters(specs: Iterable[StreamSpec]) -> None:
+    """Equal filters in two streams are an error: neither would be the more specific one."""
+    owner: dict[str, str] = {}
+    for spec in specs:
+        for filter in spec.filters:
+            other = owner.setdefault(filter, spec.name)
+            if other != spec.name:
+                raise LocalError(f"filter {filter!r} belongs to stream {other!r} already")
+
+
+def needs_new_shards(old: StreamSpec, new: StreamSpec) -> bool:
+    """Whether the change moves topics or changes how they are replicated (PROTOCOLS.md 16)."""
+    return (
+        old.shards != new.shards
+        or set(old.filters) != set(new.filters)
+        or old.replication is not new.replication
+    )
+
+
+def with_spec(stream: Stream, spec: StreamSpec) -> Stream:
+    """The same shards under another policy."""
+    return replace(stream, spec=spec)
