@@ -12,6 +12,7 @@ from typing import Any
 
 from millrace.broker.access import AccessRules, Principal
 from millrace.broker.group import ShareGroup
+from millrace.broker.inbound import Inbound
 from millrace.broker.message import Run, Segment
 from millrace.broker.outbound import Outbound
 from millrace.broker.retained import Retained
@@ -19,7 +20,7 @@ from millrace.broker.routing import Route, Router, merge
 from millrace.broker.session import Session, WillPlan
 from millrace.broker.stats import Stats
 from millrace.broker.topic import split_share
-from millrace.kernels import ack_run, acks, packet_ids, skip
+from millrace.kernels import ack_run
 from millrace.limits import SESSION_EXPIRY_S_NEVER, Limits
 from millrace.types import Reason, RetainHandling, Subscription
 
@@ -52,6 +53,10 @@ class Broker:
         self.router = Router(limits.routes_cached_max)
         self.outbound = Outbound(limits, self.stats)
         self.retained = Retained(limits.retained_messages_max, limits.retained_bytes_max)
+        self.inbound = Inbound(self.router, self.outbound, self.retained, self.stats)
+        # Bound once: these are called for every chunk.
+        self.publish_runs = self.inbound.publish_runs
+        self.publish = self.inbound.publish
         # (due, order, epoch, session, will): session ends where will is None, else a delayed will.
         self._timers: list[tuple[int, int, int, Session, WillPlan | None]] = []
         self._timer_order = 0
@@ -156,7 +161,7 @@ class Broker:
     def _fire(self, session: Session, plan: WillPlan, now_ms: int) -> None:
         # Asked again: the rules may have changed since the client connected.
         if session.principal.may_publish(plan.topic):
-            self.publish(None, plan.topic, plan.due(now_ms), now_ms)
+            self.inbound.enter(plan.topic, plan.due(now_ms), now_ms)
 
     # -------------------------------------------------------------------------------- subscriptions
 
@@ -291,104 +296,6 @@ class Broker:
         """The route of a topic for this publisher, remembered in its table."""
         return self.router.resolve(session.principal, self.router.table(session.principal), topic)
 
-    def publish(self, publisher: Session | None, topic: str, run: Run, now_ms: int) -> Reason:
-        """One message on the careful path: retained, wills, expiry, no local. Not acknowledged here."""
-        if publisher is not None:
-            route = self.router.table(publisher.principal).get(topic.encode()) or self.resolve(
-                publisher, topic
-            )
-            if not route.allowed:
-                self.stats.denied += 1
-                return Reason.NOT_AUTHORIZED
-            self.stats.received += run.count
-        else:
-            route = self.router.route(topic)
-        reason = Reason.SUCCESS
-        if run.retain:
-            if payload_is_empty(run):
-                self.retained.delete(topic)
-            elif not self.retained.store(topic, run):
-                reason = Reason.QUOTA_EXCEEDED
-        self.outbound.deliver(publisher, topic, route, run, now_ms)
-        if reason is Reason.SUCCESS and not route.has_receivers:
-            return Reason.NO_MATCHING_SUBSCRIBERS
-        return reason
-
-    def publish_runs(
-        self, session: Session, first: int, route: Route, data: bytes, count: int, now_ms: int
-    ) -> None:
-        """The fast path: a run from one chunk, one route, no retain, no expiry. Acknowledges it."""
-        self.stats.received += count
-        v5 = session.v5
-        if first == 0x30:
-            if route.simple[v5]:
-                self.outbound.forward(route.plain[v5], data, count)
-            elif not route.allowed:
-                self.stats.denied += count
-            else:
-                self.outbound.deliver(
-                    session, self._topic(route, data), route, Run(data, count, 0, v5), now_ms
-                )
-            return
-        if not route.allowed:
-            self.stats.denied += count
-            self._refuse(session, first, data)
-            return
-        if first == 0x32:
-            if route.has_receivers:
-                self.outbound.deliver(
-                    session, self._topic(route, data), route, Run(data, count, 1, v5), now_ms
-                )
-            self.outbound.put(session, acks(data, _PUBACK))
-            return
-        data, count = self._first_seen(session, data, count)
-        if count and route.has_receivers:
-            self.outbound.deliver(session, self._topic(route, data), route, Run(data, count, 2, v5), now_ms)
-
-    def _first_seen(self, session: Session, data: bytes, count: int) -> tuple[bytes, int]:
-        """QoS 2: answer all with PUBREC, keep only messages whose id is not waiting for its release."""
-        ids = packet_ids(data)
-        self.outbound.put(session, acks(data, _PUBREC))
-        received = session.received
-        if received is None:
-            received = session.received = set()
-        if received.isdisjoint(ids):
-            before = len(received)
-            received.update(ids)
-            if len(received) == before + count:
-                return data, count
-            received.difference_update(ids)
-        fresh: list[bytes] = []
-        for packet_id in ids:
-            end = skip(data, 1)
-            if packet_id not in received:
-                received.add(packet_id)
-                fresh.append(data[:end])
-            data = data[end:]
-        return b"".join(fresh), len(fresh)
-
-    def _refuse(self, session: Session, first: int, data: bytes) -> None:
-        """Not authorised. MQTT 5 says so; 3.1.1 has no word for it and acknowledges ([MQTT-3.3.5-2])."""
-        kind = _PUBACK if first == 0x32 else _PUBREC
-        if not session.v5:
-            self.outbound.put(session, acks(data, kind))
-            if kind == _PUBREC:
-                session.received = (session.received or set()) | set(packet_ids(data))
-            return
-        code = bytes((Reason.NOT_AUTHORIZED,))
-        for packet_id in packet_ids(data):
-            self.outbound.put(session, bytes((kind, 3)) + packet_id.to_bytes(2, "big") + code)
-
-    @staticmethod
-    def _topic(route: Route, data: bytes) -> str | None:
-        if not route.no_local:
-            return None
-        body = 1
-        while data[body] > 127:
-            body += 1
-        body += 1
-        return data[body + 2 : body + 2 + (data[body] << 8 | data[body + 1])].decode()
-
     # ------------------------------------------------------------------------- answers from clients
 
     def on_acks(self, session: Session, first: int, packet_id: int, count: int, now_ms: int) -> None:
@@ -403,7 +310,7 @@ class Broker:
             return
         else:
             session.complete(packet_id, count)
-        if session.queue:
+        if session.queue or session.lag:
             self.outbound.pump(session, now_ms)
 
     def on_pubrec(self, session: Session, packet_id: int, count: int) -> None:
@@ -445,24 +352,3 @@ def _answer(first: int, packet_id: int, reason: Reason | None) -> bytes:
     if reason is None:
         return ack_run(first, packet_id, 1)
     return bytes((first, 3)) + packet_id.to_bytes(2, "big") + bytes((reason,))
-
-
-def payload_is_empty(run: Run) -> bool:
-    """Whether the one message of this run has no payload."""
-    data = run.data
-    pos = 1
-    while data[pos] > 127:
-        pos += 1
-    pos += 1
-    pos += 2 + (data[pos] << 8 | data[pos + 1]) + (2 if data[0] & 6 else 0)
-    if run.v5:
-        length = shift = 0
-        while True:
-            byte = data[pos]
-            pos += 1
-            length |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                break
-        pos += length
-    return pos >= len(data)

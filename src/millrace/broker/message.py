@@ -16,7 +16,7 @@ _FIXED_BYTES = {0x01: 1, 0x02: 4, 0x23: 2}
 class Run:
     """Immutable after it is made; `retain` says that the publisher asked for it."""
 
-    __slots__ = ("count", "data", "expires_ms", "qos", "retain", "v5")
+    __slots__ = ("count", "data", "expires_ms", "offset", "qos", "retain", "shard", "v5")
 
     def __init__(
         self, data: bytes, count: int, qos: int, v5: bool, retain: bool = False, expires_ms: int | None = None
@@ -27,6 +27,9 @@ class Run:
         self.v5 = v5
         self.retain = retain
         self.expires_ms = expires_ms
+        # Where it stands in a log, once it is committed there; shard 0 is no log.
+        self.shard = 0
+        self.offset = 0
 
     def aged(self, now_ms: int) -> bytes:
         """The packets with the message expiry that is left (MQTT 5, 3.3.2.3.3). One message, not expired."""
@@ -85,6 +88,11 @@ class Segment:
         return reframe(self.packets(now_ms), self.run.v5, v5, first, self.first_id, self.extra if v5 else b"")
 
     @property
+    def offset(self) -> int:
+        """Of the first message that is left, in the log of the run's shard."""
+        return self.run.offset + self.skipped
+
+    @property
     def size_bytes(self) -> int:
         """About what it holds in memory: its share of the run."""
         return len(self.run.data) * self.count // self.run.count
@@ -92,6 +100,19 @@ class Segment:
 
 def with_expiry(packet: bytes, seconds: int) -> bytes:
     """A copy of one MQTT 5 PUBLISH with another message expiry interval; the property must be there."""
+    at = _find_expiry(packet)
+    assert at
+    return packet[:at] + seconds.to_bytes(4, "big") + packet[at + 4 :]
+
+
+def expiry_of(packet: bytes) -> int | None:
+    """The message expiry interval of one MQTT 5 PUBLISH in seconds, where it has one."""
+    at = _find_expiry(packet)
+    return int.from_bytes(packet[at : at + 4], "big") if at else None
+
+
+def _find_expiry(packet: bytes) -> int:
+    """Position of the value of the message expiry property, 0 where there is none."""
     pos = 1
     while packet[pos] > 127:
         pos += 1
@@ -99,15 +120,23 @@ def with_expiry(packet: bytes, seconds: int) -> bytes:
     pos += 2 + (packet[pos] << 8 | packet[pos + 1])
     if packet[0] & 6:
         pos += 2
-    while packet[pos] > 127:
+    length = shift = 0
+    while True:
+        byte = packet[pos]
         pos += 1
-    pos += 1
-    while packet[pos] != _EXPIRY:
+        length |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    end = pos + length
+    while pos < end:
         kind = packet[pos]
         pos += 1
+        if kind == _EXPIRY:
+            return pos
         if kind in _FIXED_BYTES:
             pos += _FIXED_BYTES[kind]
         else:
             for _ in range(2 if kind == 0x26 else 1):
                 pos += 2 + (packet[pos] << 8 | packet[pos + 1])
-    return packet[: pos + 1] + seconds.to_bytes(4, "big") + packet[pos + 5 :]
+    return 0

@@ -31,6 +31,9 @@ class Outbound:
         self._serial = 0
         # Sessions with bytes to write; the node takes the list and leaves an empty one.
         self.dirty: list[Session] = []
+        # Sessions that are behind in some log and could take more; the node reads it for them. A dict for
+        # its order: a set's would not be the same in every run.
+        self.behind: dict[Session, None] = {}
 
     # ------------------------------------------------------------------------------- runs to routes
 
@@ -89,7 +92,10 @@ class Outbound:
         data: bytes | None = None
         first_id = serial = 0
         dirty = self.dirty
+        shard = run.shard
         for session in receivers.sessions:
+            if session.lag and shard in session.lag:
+                continue
             segment = Segment(run, count, qos, retain, extra)
             inflight = session.inflight
             if (
@@ -180,6 +186,9 @@ class Outbound:
             else:
                 self._write(session, segment, now_ms)
             return
+        if segment.run.shard and segment.group is None:
+            self._send_logged(session, segment, now_ms)
+            return
         if not self._has_room(session.queued_messages, session.queued_bytes, segment):
             session.dropped += segment.count
             self._stats.dropped_queue += segment.count
@@ -207,6 +216,32 @@ class Outbound:
             budget -= segment.size_bytes
             for piece in self._write(session, segment, now_ms):
                 session.track(piece)
+        if session.lag and not queue and not session.blocked and session.inflight_count < session.window:
+            self.behind[session] = None
+
+    def send_some(self, session: Session, segment: Segment, now_ms: int) -> bool:
+        """Send the first messages of a segment as far as the window goes; True when none is left."""
+        while not session.blocked:
+            room = session.window - session.inflight_count
+            if room <= 0:
+                return False
+            first_id, serial, count = self._allocate_for(session, min(room, segment.count))
+            piece = segment if count == segment.count else segment.take(count)
+            piece.first_id = first_id
+            piece.serial = serial
+            for sent in self._write(session, piece, now_ms):
+                session.track(sent)
+            if piece is segment:
+                return True
+        return False
+
+    def _send_logged(self, session: Session, segment: Segment, now_ms: int) -> None:
+        """Send what can be sent now; from the first message that cannot, the session reads the log."""
+        run = segment.run
+        if session.lag and run.shard in session.lag:
+            return
+        if session.queue or not self.send_some(session, segment, now_ms):
+            session.fall_behind(run.shard, segment.offset)
 
     def resend(self, session: Session, now_ms: int) -> None:
         """After a reconnect: unanswered messages again with DUP, releases again, then what waits (4.4)."""

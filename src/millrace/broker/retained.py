@@ -27,12 +27,30 @@ class Retained:
     def __len__(self) -> int:
         return self._tree.count
 
-    def store(self, topic: str, run: Run) -> bool:
-        """Keep this message; False where a bound forbids it (what was there before stays)."""
+    def get(self, topic: str) -> Run | None:
+        return self._tree.get(topic)
+
+    def has_room(self, topic: str, run: Run) -> bool:
+        """Whether the bounds allow to keep this message."""
         old = self._tree.get(topic)
         held = self.bytes_held - (len(old.data) if old else 0) + len(run.data)
-        if held > self.bytes_max or (old is None and self._tree.count >= self.messages_max):
+        return held <= self.bytes_max and (old is not None or self._tree.count < self.messages_max)
+
+    def keep(self, topic: str, run: Run, *, is_empty: bool) -> None:
+        """A retained message was published: it takes the place of the last one, or deletes it."""
+        if is_empty:
+            self.delete(topic)
+        else:
+            self.store(topic, run)
+
+    def store(self, topic: str, run: Run) -> bool:
+        """Keep this message; False where a bound forbids it (what was there before stays)."""
+        if not self.has_room(topic, run):
             return False
+        old = self._tree.get(topic)
+        held = self.bytes_held - (len(old.data) if old else 0) + len(run.data)
+        # A copy of its own: where the run stands in a log is no concern of a later subscriber.
+        run = Run(run.data, 1, run.qos, run.v5, True, run.expires_ms)
         self._tree.set(topic, run)
         if run.expires_ms is not None:
             heapq.heappush(self._expiring, (run.expires_ms, topic))

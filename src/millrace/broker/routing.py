@@ -9,16 +9,19 @@ part of the answer (PROTOCOLS.md 30). `_cached` knows which tables hold a topic,
 touches only the topics it concerns.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from millrace.broker.access import Principal
 from millrace.broker.group import ShareGroup
+from millrace.broker.intake import Intake
 from millrace.broker.session import Session
 from millrace.broker.topic import SubscriptionTree, TopicTree, split_share
 from millrace.types import Subscription
 
 _IDENTIFIER = 0x0B
+# Tree nodes that one remembered route may hold on average: topics of many levels are made of them.
+_NODES_PER_ROUTE_MAX = 8
 
 
 class Receivers:
@@ -41,7 +44,17 @@ class Route:
     """Where the messages of a topic go. `plain[v5]` lists sessions that take QoS 0 packets of that version
     untouched; `rest[v5]` the receivers for which they must be rewritten."""
 
-    __slots__ = ("__weakref__", "allowed", "groups", "no_local", "plain", "receivers", "rest", "simple")
+    __slots__ = (
+        "__weakref__",
+        "allowed",
+        "groups",
+        "intake",
+        "no_local",
+        "plain",
+        "receivers",
+        "rest",
+        "simple",
+    )
 
     def __init__(
         self,
@@ -49,11 +62,14 @@ class Route:
         groups: list[ShareGroup],
         no_local: frozenset[Session],
         allowed: bool,
+        intake: Intake | None,
     ) -> None:
         self.receivers = receivers
         self.groups = groups
         self.no_local = no_local
         self.allowed = allowed
+        # The log that keeps these topics, where there is one.
+        self.intake = intake
         self.plain: tuple[list[Session], list[Session]] = ([], [])
         self.rest: tuple[list[Receivers], list[Receivers]] = ([], [])
         for r in receivers:
@@ -70,7 +86,7 @@ class Route:
         return bool(self.receivers or self.groups)
 
 
-DENIED = Route([], [], frozenset(), False)
+DENIED = Route([], [], frozenset(), False, None)
 
 Table = dict[bytes, Route]
 
@@ -99,9 +115,15 @@ class Router:
     def __init__(self, cached_max: int) -> None:
         self.tree: SubscriptionTree[Session, ShareGroup] = SubscriptionTree()
         self._cached_max = cached_max
+        # Entries of all tables together.
+        self._remembered = 0
         self._cached: TopicTree[list[Table]] = TopicTree()
         self._tables: WeakKeyDictionary[Principal, Table] = WeakKeyDictionary()
         self._routes: WeakValueDictionary[tuple[object, ...], Route] = WeakValueDictionary()
+        # Raised with every change: what was routed before one and waits for its commit is routed again.
+        self.generation = 0
+        # The node says which log keeps a topic; without one nothing is captured.
+        self.find_intake: Callable[[str], Intake | None] = lambda topic: None
 
     def table(self, principal: Principal) -> Table:
         """The routes known for this access class. Connections hold the dict itself and scan with it."""
@@ -116,15 +138,24 @@ class Router:
             route = DENIED
         else:
             route = self._intern(topic)
-        if self._cached.count >= self._cached_max:
+        cached = self._cached
+        if self._remembered >= self._cached_max or cached.nodes >= self._cached_max * _NODES_PER_ROUTE_MAX:
             self.forget_all()
         key = topic.encode()
+        if key not in table:
+            self._remembered += 1
+            holders = cached.get(topic)
+            if holders is None:
+                cached.set(topic, [table])
+            else:
+                if len(holders) > 2 * len(self._tables):
+                    # Tables of access classes that are gone.
+                    live = {id(known) for known in self._tables.values()}
+                    kept = [holder for holder in holders if id(holder) in live]
+                    self._remembered -= len(holders) - len(kept)
+                    holders[:] = kept
+                holders.append(table)
         table[key] = route
-        holders = self._cached.get(topic)
-        if holders is None:
-            self._cached.set(topic, [table])
-        elif not any(t is table for t in holders):
-            holders.append(table)
         return route
 
     def route(self, topic: str) -> Route:
@@ -133,18 +164,22 @@ class Router:
 
     def changed(self, filter: str) -> None:
         """Subscriptions to this filter changed: forget the routes of the topics it takes."""
+        self.generation += 1
         _, inner = split_share(filter)
         for topic, tables in list(self._cached.match(inner)):
             key = topic.encode()
             for table in tables:
                 table.pop(key, None)
+            self._remembered -= len(tables)
             self._cached.pop(topic)
 
     def forget_all(self) -> None:
-        """Forget every route (access rules changed, or too many are remembered)."""
+        """Forget every route (access rules or streams changed, or too many are remembered)."""
+        self.generation += 1
         for table in self._tables.values():
             table.clear()
         self._cached.clear()
+        self._remembered = 0
 
     def matches(self, topic: str) -> tuple[dict[Session, list[Subscription]], list[ShareGroup]]:
         """Plain subscriptions per session and shared groups that take this topic."""
@@ -159,6 +194,7 @@ class Router:
 
     def _intern(self, topic: str) -> Route:
         found, groups = self.matches(topic)
+        intake = self.find_intake(topic)
         classes: dict[tuple[bool, int, bool, bytes, bool], Receivers] = {}
         no_local: set[Session] = set()
         for session, subscriptions in found.items():
@@ -176,12 +212,13 @@ class Router:
         identity = (
             tuple((key, tuple(r.sessions)) for key, r in sorted(classes.items())),
             tuple(groups),
+            intake,
         )
         # No local asks which of the session's subscriptions took this very topic, so it is not shared.
         if no_local:
-            return Route(list(classes.values()), groups, frozenset(no_local), True)
+            return Route(list(classes.values()), groups, frozenset(no_local), True, intake)
         route = self._routes.get(identity)
         if route is None:
-            route = Route(list(classes.values()), groups, frozenset(), True)
+            route = Route(list(classes.values()), groups, frozenset(), True, intake)
             self._routes[identity] = route
         return route

@@ -46,6 +46,7 @@ class Session:
         "expiry_s",
         "inflight",
         "inflight_count",
+        "lag",
         "out",
         "packet_bytes_max",
         "principal",
@@ -89,6 +90,9 @@ class Session:
         self.queue: deque[Segment] | None = None
         self.queued_messages = 0
         self.queued_bytes = 0
+        # Logs in which this session is behind, with the offset to go on from. A message that could not be
+        # sent when it was committed is not kept in memory: it is read again from here.
+        self.lag: dict[int, int] | None = None
         # QoS 2 from this client: ids received and not yet released.
         self.received: set[int] | None = None
 
@@ -216,6 +220,13 @@ class Session:
         self.inflight = self.released = self.queue = None
         self.inflight_count = self.queued_messages = self.queued_bytes = 0
         self.received = None
+        self.lag = None
+
+    def fall_behind(self, shard: int, offset: int) -> None:
+        """From this offset on, what the log of `shard` holds for this session must be read from it."""
+        if self.lag is None:
+            self.lag = {}
+        self.lag.setdefault(shard, offset)
 
 
 _NO_RUN = Run(b"", 1, 2, False)

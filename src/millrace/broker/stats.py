@@ -15,6 +15,7 @@ class Stats:
         "protocol_errors",
         "received",
         "sent",
+        "trimmed",
     )
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class Stats:
     dropped_too_large: int
     expired: int
     protocol_errors: int
+    trimmed: int
 
     def as_dict(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__slots__}

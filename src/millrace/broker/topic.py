@@ -107,21 +107,26 @@ class SubscriptionTree(Generic[Subscriber, Group]):
 
 
 class _Leaf(Generic[Value]):
-    __slots__ = ("children", "value")
+    __slots__ = ("children", "topic", "value")
 
     def __init__(self) -> None:
         self.children: dict[str, _Leaf[Value]] = {}
+        self.topic = ""
         self.value: Value | None = None
 
 
 class TopicTree(Generic[Value]):
-    """Values by topic, found again by filter. A value is never None."""
+    """Values by topic, found again by filter. A value is never None.
 
-    __slots__ = ("_root", "count")
+    `count` is the number of values, `nodes` what they cost: a topic of many levels holds as many nodes.
+    """
+
+    __slots__ = ("_root", "count", "nodes")
 
     def __init__(self) -> None:
         self._root: _Leaf[Value] = _Leaf()
         self.count = 0
+        self.nodes = 0
 
     def get(self, topic: str) -> Value | None:
         node: _Leaf[Value] | None = self._root
@@ -138,8 +143,10 @@ class TopicTree(Generic[Value]):
             child = node.children.get(level)
             if child is None:
                 child = node.children[level] = _Leaf()
+                self.nodes += 1
             node = child
         old = node.value
+        node.topic = topic
         node.value = value
         if old is None:
             self.count += 1
@@ -162,43 +169,40 @@ class TopicTree(Generic[Value]):
             if path[depth].children or path[depth].value is not None:
                 break
             del path[depth - 1].children[levels[depth - 1]]
+            self.nodes -= 1
         return old
 
     def clear(self) -> None:
         self._root = _Leaf()
-        self.count = 0
+        self.count = self.nodes = 0
 
     def match(self, filter: str) -> Iterator[tuple[str, Value]]:
         """All topics that this filter takes. The tree must not change while the iterator is used."""
         levels = filter.split("/")
-        yield from self._match(self._root, levels, 0, "")
-
-    def _match(
-        self, node: _Leaf[Value], levels: list[str], depth: int, path: str
-    ) -> Iterator[tuple[str, Value]]:
-        if depth == len(levels):
-            if node.value is not None:
-                yield path, node.value
-            return
-        level = levels[depth]
-        if level == "#":
-            yield from self._all(node, path, depth)
-        elif level == "+":
-            for name, child in node.children.items():
-                if depth or not name.startswith("$"):
-                    yield from self._match(child, levels, depth + 1, f"{path}/{name}" if depth else name)
-        elif (found := node.children.get(level)) is not None:
-            yield from self._match(found, levels, depth + 1, f"{path}/{level}" if depth else level)
-
-    def _all(self, node: _Leaf[Value], path: str, depth: int) -> Iterator[tuple[str, Value]]:
-        if depth and node.value is not None:
-            yield path, node.value
-        stack = [(node, path, depth)]
+        last = len(levels)
+        stack = [(self._root, 0)]
         while stack:
-            parent, prefix, level = stack.pop()
-            for name, child in parent.children.items():
-                if level or not name.startswith("$"):
-                    below = f"{prefix}/{name}" if level else name
-                    if child.value is not None:
-                        yield below, child.value
-                    stack.append((child, below, level + 1))
+            node, depth = stack.pop()
+            if depth == last:
+                if node.value is not None:
+                    yield node.topic, node.value
+                continue
+            level = levels[depth]
+            if level == "#":
+                yield from self._all(node, depth)
+            elif level == "+":
+                for name, child in node.children.items():
+                    if depth or not name.startswith("$"):
+                        stack.append((child, depth + 1))
+            elif (found := node.children.get(level)) is not None:
+                stack.append((found, depth + 1))
+
+    @staticmethod
+    def _all(node: _Leaf[Value], depth: int) -> Iterator[tuple[str, Value]]:
+        # "sport/#" takes "sport" too (4.7.1.2).
+        stack = [node] if depth else [c for name, c in node.children.items() if not name.startswith("$")]
+        while stack:
+            node = stack.pop()
+            if node.value is not None:
+                yield node.topic, node.value
+            stack.extend(node.children.values())

@@ -10,7 +10,7 @@
 
 typedef unsigned char u8;
 
-/* Body start and end of the packet at pos; 0 when the length is incomplete or malformed. */
+/* Body start and end of the packet at pos; 0 when the length is incomplete, malformed or not minimal. */
 static inline int length_at(const u8 *d, Py_ssize_t pos, Py_ssize_t size, Py_ssize_t *body, Py_ssize_t *end) {
   Py_ssize_t p = pos + 1;
   uint32_t value = 0;
@@ -19,6 +19,7 @@ static inline int length_at(const u8 *d, Py_ssize_t pos, Py_ssize_t size, Py_ssi
     u8 byte = d[p++];
     value |= (uint32_t)(byte & 127) << shift;
     if (byte < 128) {
+      if (!byte && shift) return 0;
       *body = p;
       *end = p + (Py_ssize_t)value;
       return 1;
@@ -276,10 +277,16 @@ static PyObject *kernel_acks(PyObject *self, PyObject *const *args, Py_ssize_t n
 
 static PyObject *kernel_skip(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
   (void)self;
-  if (nargs != 2 || !PyBytes_Check(args[0])) return PyErr_Format(PyExc_TypeError, "skip(run: bytes, count)");
+  if (nargs < 2 || nargs > 3 || !PyBytes_Check(args[0]))
+    return PyErr_Format(PyExc_TypeError, "skip(run: bytes, count, pos=0)");
   const u8 *d = (const u8 *)PyBytes_AS_STRING(args[0]);
-  Py_ssize_t size = PyBytes_GET_SIZE(args[0]), pos = 0, body, end, count = PyLong_AsSsize_t(args[1]);
+  Py_ssize_t size = PyBytes_GET_SIZE(args[0]), body, end, count = PyLong_AsSsize_t(args[1]);
+  Py_ssize_t pos = nargs == 3 ? PyLong_AsSsize_t(args[2]) : 0;
   if (PyErr_Occurred()) return NULL;
+  if (pos < 0 || pos > size) {
+    PyErr_SetString(PyExc_ValueError, "position outside the data");
+    return NULL;
+  }
   for (; count > 0; count--, pos = end)
     if (!length_at(d, pos, size, &body, &end) || end > size) return broken_run();
   return PyLong_FromSsize_t(pos);

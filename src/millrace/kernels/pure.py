@@ -19,7 +19,11 @@ _ACK_TYPES = frozenset((0x40, 0x50, 0x62, 0x70))
 
 
 def _length(data: bytes, pos: int, size: int) -> tuple[int, int]:
-    """Body start and end of the packet at `pos`; end is -1 when the length is incomplete or malformed."""
+    """Body start and end of the packet at `pos`; end is -1 when the length is incomplete or malformed.
+
+    A length written longer than it has to be counts as malformed: bytes that are forwarded as they came must
+    be such as we may send ([MQTT-1.5.5-1]). The codec is more patient and writes it anew.
+    """
     body = pos + 1
     value = shift = 0
     while body < size and shift < 28:
@@ -27,7 +31,7 @@ def _length(data: bytes, pos: int, size: int) -> tuple[int, int]:
         body += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return body, body + value
+            return body, body + value if byte or not shift else -1
         shift += 7
     return body, -1
 
@@ -83,6 +87,8 @@ def scan(
     acknowledgements while their ids are consecutive.
     """
     size = len(data)
+    if not 0 <= pos <= size:
+        raise ValueError("position outside the data")
     spans: list[Any] = []
     kind = start = count = 0
     subject: Any = None
@@ -145,6 +151,8 @@ def scan(
 
 def ack_run(first_byte: int, packet_id: int, count: int) -> bytes:
     """`count` acknowledgements of one type with consecutive ids; wraps from 65,535 to 1."""
+    if not (1 <= packet_id <= PACKET_ID_MAX and 0 <= count <= PACKET_ID_MAX):
+        raise ValueError("packet id or count out of range")
     table = _ACKS.get(first_byte)
     if table is None:
         head = bytes((first_byte, 2))
@@ -189,9 +197,11 @@ def acks(run: bytes, first_byte: int) -> bytes:
     return b"".join(out)
 
 
-def skip(run: bytes, count: int) -> int:
-    """Position after the first `count` packets of a run."""
-    pos, size = 0, len(run)
+def skip(run: bytes, count: int, pos: int = 0) -> int:
+    """Position after the `count` packets of a run that begin at `pos`."""
+    size = len(run)
+    if not 0 <= pos <= size:
+        raise ValueError("position outside the data")
     for _ in range(count):
         _, pos = _length(run, pos, size)
         if pos < 0 or pos > size:
@@ -231,6 +241,8 @@ def reframe(run: bytes, from_v5: bool, to_v5: bool, first_byte: int, packet_id: 
         return b""
     had_id = bool(run[0] & 6)
     has_id = bool(first_byte & 6)
+    if has_id and not 1 <= packet_id <= PACKET_ID_MAX:
+        raise ValueError("packet id out of range")
     if had_id and has_id and from_v5 == to_v5 and not extra:
         return _patched(run, first_byte, packet_id)
     if not had_id and not has_id and from_v5 == to_v5 and not extra and run[0] == first_byte:

@@ -19,11 +19,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from millrace.errors import ConfigError
+from millrace.broker.meta import spec_from_dict
+from millrace.broker.stream import StreamSpec
+from millrace.errors import ConfigError, LocalError
 from millrace.limits import KEEP_ALIVE_S_TOP, STRING_BYTES_TOP, Limits
 
 ENVIRONMENT_PREFIX = "MILLRACE_"
 USERS_FILE_NAME = "users.toml"
+STREAMS = "streams"
 
 _NODE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -117,6 +120,17 @@ class Mqtt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    sync: Literal["always", "never"] = _setting(
+        "always", "always: acknowledged means on disk; never: the system writes when it likes, for tests"
+    )
+    sync_in_place: bool = _setting(True, "sync a lone small commit on the event loop while the disk is quick")
+    free_bytes_min: int = _setting(
+        64 * 1024 * 1024, "free disk below which publishing to logs is refused", minimum=0, maximum=2**50
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     level: Literal["debug", "info", "warning", "error"] = _setting("info", "least severity written")
     format: Literal["text", "json"] = _setting("text", "lines for people or one JSON object each")
@@ -132,7 +146,10 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     access: Access = field(default_factory=Access)
     mqtt: Mqtt = field(default_factory=Mqtt)
+    storage: Storage = field(default_factory=Storage)
     log: Log = field(default_factory=Log)
+    # Streams by name, each with the settings of `millrace stream create`; made or changed at start.
+    streams: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         tls = self.tls
@@ -152,6 +169,15 @@ class Config:
                         f"listeners.{item.name} and listeners.{taken[address]} are both {address}"
                     )
                 taken[address] = item.name
+        for spec in self.stream_specs():
+            assert spec.name in self.streams
+
+    def stream_specs(self) -> list[StreamSpec]:
+        """The streams that the configuration asks for; ConfigError names what is wrong with one."""
+        try:
+            return [spec_from_dict({"name": name, **given}) for name, given in self.streams.items()]
+        except LocalError as error:
+            raise ConfigError(f"streams: {error}") from None
 
     @property
     def users_path(self) -> Path:
@@ -234,6 +260,8 @@ class Setting:
 def _collect() -> dict[str, Setting]:
     found = {}
     for section in fields(Config):
+        if section.name == STREAMS:
+            continue
         assert isinstance(section.type, type)
         for item in fields(section.type):
             setting = Setting(
@@ -248,7 +276,9 @@ def _collect() -> dict[str, Setting]:
 
 
 SETTINGS: Mapping[str, Setting] = _collect()
-SECTIONS: Mapping[str, Any] = {section.name: section.type for section in fields(Config)}
+SECTIONS: Mapping[str, Any] = {
+    section.name: section.type for section in fields(Config) if section.name != STREAMS
+}
 
 
 def load(
@@ -259,8 +289,25 @@ def load(
     if path is not None:
         values.update(_from_file(path))
     values.update(_from_environment(environ or {}))
-    values.update(_from_overrides(overrides))
-    return build(values)
+    streams = {name: dict(given) for name, given in values.pop(STREAMS, {}).items()}
+    plain = []
+    for override in overrides:
+        if override.startswith(f"{STREAMS}."):
+            _set_stream(streams, override)
+        else:
+            plain.append(override)
+    values.update(_from_overrides(plain))
+    return build({**values, STREAMS: streams})
+
+
+def _set_stream(streams: dict[str, dict[str, Any]], override: str) -> None:
+    """`streams.NAME.KEY=VALUE`; several filters stand with commas between."""
+    name, equals, text = override.removeprefix(f"{STREAMS}.").partition("=")
+    stream, dot, key = name.rpartition(".")
+    if not equals or not dot or not stream:
+        raise ConfigError(f"--set {override}: expected streams.NAME.KEY=VALUE")
+    value: Any = text.split(",") if key == "filters" else int(text) if text.isdecimal() else text
+    streams.setdefault(stream, {})[key] = value
 
 
 def build(values: Mapping[str, Any]) -> Config:
@@ -273,7 +320,7 @@ def build(values: Mapping[str, Any]) -> Config:
             if setting.section == name and setting.name in values
         }
         sections[name] = kind(**given)
-    return Config(**sections)
+    return Config(**sections, streams=values.get(STREAMS, {}))
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -287,6 +334,11 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"configuration {path}: not TOML: {error}") from error
     values = {}
     for section, content in document.items():
+        if section == STREAMS:
+            if not isinstance(content, dict) or not all(isinstance(v, dict) for v in content.values()):
+                raise ConfigError(f"configuration {path}: a stream is written [streams.NAME]")
+            values[STREAMS] = content
+            continue
         if section not in SECTIONS:
             near = _nearest(section, SECTIONS)
             raise ConfigError(f"configuration {path}: unknown section [{section}]; the nearest is [{near}]")
@@ -375,6 +427,15 @@ def describe(config: Config | None = None) -> str:
             setting = SETTINGS[f"{section}.{key}"]
             lines.append(f"# {setting.metadata['doc']} ({setting.expected})")
             lines.append(f"{key} = {toml_value(value)}")
+        lines.append("")
+    for name, given in (config or Config()).streams.items():
+        lines.append(f"[{STREAMS}.{toml_value(name)}]")
+        lines += [
+            f"{key} = [{', '.join(map(toml_value, value))}]"
+            if isinstance(value, list)
+            else f"{key} = {toml_value(value)}"
+            for key, value in given.items()
+        ]
         lines.append("")
     return "\n".join(lines)
 

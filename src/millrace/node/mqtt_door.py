@@ -104,9 +104,9 @@ class Door:
             data = out[0] if len(out) == 1 else b"".join(out)
             broker.stats.bytes_sent += len(data)
             connection.write(data)
-            if session.queue:
+            if session.queue or session.lag:
                 outbound.pump(session, now_ms)
-        if outbound.dirty:
+        if outbound.dirty or outbound.behind or broker.inbound.waiting:
             self.wake()
 
     def sweep(self) -> None:
@@ -175,8 +175,7 @@ class MqttConnection:
         self.write = _write_nowhere
         if session is not None and session.connection is self:
             door.broker.disconnect(session, door.now_ms(), will=True)
-        if door.broker.outbound.dirty:
-            door.wake()
+        self._wake()
 
     def eof_received(self) -> bool:
         return False
@@ -220,7 +219,8 @@ class MqttConnection:
             data = self._inbox.join(data)
             if data:
                 self._receive(data, 0, [])
-        if door.broker.outbound.dirty:
+        broker = door.broker
+        if broker.outbound.dirty or broker.inbound.waiting or broker.outbound.behind:
             door.wake()
 
     # --------------------------------------------------------------------------- incoming packets
@@ -351,20 +351,11 @@ class MqttConnection:
             raise ProtocolError("retained messages are off here", Reason.RETAIN_NOT_SUPPORTED)
         packet_id = packet.packet_id or 0
         if message.qos == 2 and session.received and packet_id in session.received:
-            self._send(session, Pubrec(packet_id=packet_id))
+            door.broker.inbound.repeat(session, topic, packet_id)
             return
         run = self._run(message, topic, packet_id, self._v5)
-        reason = door.broker.publish(session, topic, run, self.seen_ms)
-        if reason is Reason.NO_MATCHING_SUBSCRIBERS or (reason.value >= 0x80 and not self._v5):
-            # 3.1.1 cannot say no: acknowledged, counted, not delivered ([MQTT-3.3.5-2]).
-            reason = Reason.SUCCESS
-        if message.qos == 1:
-            self._send(session, Puback(packet_id=packet_id, reason=reason))
-        elif message.qos == 2:
-            if reason.value < 0x80:
-                session.received = session.received or set()
-                session.received.add(packet_id)
-            self._send(session, Pubrec(packet_id=packet_id, reason=reason))
+        door.broker.inbound.accept(session, topic, run, packet_id, self.seen_ms)
+        if message.qos == 2:
             self._check_receive_maximum()
 
     def _topic(self, message: Message) -> str:
@@ -687,7 +678,8 @@ class MqttConnection:
         self.write(encode(packet, self.version))
 
     def _wake(self) -> None:
-        if self._door.broker.outbound.dirty:
+        broker = self._door.broker
+        if broker.outbound.dirty or broker.inbound.waiting or broker.outbound.behind:
             self._door.wake()
 
     def _name(self) -> str:

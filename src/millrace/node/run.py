@@ -45,9 +45,15 @@ async def _serve(config: Config, announce: Callable[[str], None]) -> None:
     gc.freeze()
     doors = " ".join(f"{name}={port}" for name, port in server.ports.items())
     announce(f"millrace {config.node.id} ready: {doors}")
-    await stopping.wait()
+    failed = asyncio.create_task(server.stopping.wait())
+    asked = asyncio.create_task(stopping.wait())
+    await asyncio.wait((failed, asked), return_when=asyncio.FIRST_COMPLETED)
     log.info("stopping")
+    failed.cancel()
+    asked.cancel()
     await server.stop()
+    if server.failure is not None:
+        raise server.failure
 
 
 def _reload(server: Server) -> None:

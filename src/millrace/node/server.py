@@ -6,6 +6,7 @@ about protocols; it wires `Broker` and `Door` to listeners and timers and tells 
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 from millrace import __version__
 from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker
+from millrace.errors import StorageError
 from millrace.kernels import ACCELERATED
 from millrace.node import sys_topics, users
 from millrace.node.authentication import Authentication
 from millrace.node.config import Address, Config
 from millrace.node.listeners import ProxyHeader, Tuned, listen, tls_context
 from millrace.node.mqtt_door import Door, EnhancedAuthentication, MqttConnection
+from millrace.node.streams import Streams
 from millrace.node.websocket import WebSocketAdapter
 from millrace.types import Reason
 
@@ -58,6 +61,9 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._sys_due_s = 0.0
         self._http: HttpDoor | None = None
+        self.streams: Streams
+        self.failure: StorageError | None = None
+        self.stopping = asyncio.Event()
         self.door: Door
         self._loop: asyncio.AbstractEventLoop
         self.started_s = 0.0
@@ -75,7 +81,17 @@ class Server:
             methods=self._methods,
         )
         listeners = self.config.listeners
+        self.streams = Streams(
+            self.config,
+            self.broker,
+            random=self._random,
+            now_ms=self._now_ms,
+            wall_us=_wall_us,
+            wake=self._wake,
+            on_failure=self._on_disk_failure,
+        )
         try:
+            await self.streams.start()
             for name, address in (("mqtt", listeners.mqtt), ("mqtts", listeners.mqtts)):
                 await self._open(name, address, self._tcp_connection)
             for name, address in (("ws", listeners.ws), ("wss", listeners.wss)):
@@ -117,6 +133,8 @@ class Server:
         if self._http is not None:
             http, self._http = self._http, None
             await http.stop()
+        if hasattr(self, "streams"):
+            await self.streams.stop()
         self._authentication.close()
 
     def reload(self) -> None:
@@ -145,6 +163,7 @@ class Server:
             "sessions": len(broker.sessions),
             "subscriptions": broker.subscription_count,
             "retained_messages": len(broker.retained),
+            "streams": self.streams.status(),
             "counters": broker.stats.as_dict(),
         }
 
@@ -192,7 +211,14 @@ class Server:
 
     def _flush(self) -> None:
         self._flush_scheduled = False
+        self.streams.cut()
         self.door.flush()
+
+    def _on_disk_failure(self, error: StorageError) -> None:
+        """What is on disk is not known any more: nothing may be acknowledged after this."""
+        log.critical("the node stops: %s", error)
+        self.failure = error
+        self.stopping.set()
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(_TICK_S, self._tick)
@@ -200,11 +226,17 @@ class Server:
         self.broker.tick(self._now_ms())
         if self._ticks % _SWEEP_EVERY_TICKS == 0:
             self.door.sweep()
+            self.streams.check_space()
+            self.streams.snapshot_some()
             self.broker.retained.expire_some(self._now_ms())
         interval_s = self.config.mqtt.sys_interval_s
         if interval_s and self._loop.time() >= self._sys_due_s:
             self._sys_due_s = self._loop.time() + interval_s
             values = sys_topics.figures(self.broker, self.config.node.id, __version__, self.uptime_s())
             sys_topics.publish(self.broker, values, self._now_ms())
-        if self.broker.outbound.dirty:
+        if self.broker.outbound.dirty or self.broker.inbound.waiting or self.broker.outbound.behind:
             self._wake()
+
+
+def _wall_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,312 @@
+"""How messages come in: the fast path of runs, the careful path of single messages, and capture.
+
+A run that no log keeps is delivered and acknowledged at once. A captured one becomes an `Arrival` in the
+intake of its shard and comes back here when its block is committed: only then is it delivered and
+acknowledged (PROTOCOLS.md 1). The careful path takes what runs cannot carry: retained messages, expiry,
+aliases, resent messages.
+"""
+
+from millrace.broker.intake import Arrival, Intake
+from millrace.broker.message import Run
+from millrace.broker.outbound import Outbound
+from millrace.broker.retained import Retained
+from millrace.broker.routing import Route, Router
+from millrace.broker.session import Session
+from millrace.broker.stats import Stats
+from millrace.kernels import ack_run, acks, packet_ids, skip
+from millrace.types import Reason
+
+_PUBACK, _PUBREC = 0x40, 0x50
+
+
+class Inbound:
+    def __init__(self, router: Router, outbound: Outbound, retained: Retained, stats: Stats) -> None:
+        self._router = router
+        self._outbound = outbound
+        self._retained = retained
+        self._stats = stats
+        # Intakes with arrivals; the node takes the list, cuts blocks and leaves an empty one.
+        self.waiting: list[Intake] = []
+        # Bytes that arrived and are not committed: beyond a bound the node stops reading publishers.
+        self.uncommitted_bytes = 0
+
+    # ---------------------------------------------------------------------------------- fast path
+
+    def publish_runs(
+        self, session: Session, first: int, route: Route, data: bytes, count: int, now_ms: int
+    ) -> None:
+        """A run from one chunk for one route, without retain and expiry. Sees to its acknowledgement."""
+        self._stats.received += count
+        v5 = session.v5
+        intake = route.intake
+        if first == 0x30:
+            if intake is not None and intake.captures_all and route.allowed:
+                run = Run(data, count, 0, v5)
+                self._arrive(intake, Arrival(session, route, self._router.generation, run, None, b""))
+            elif route.simple[v5]:
+                self._outbound.forward(route.plain[v5], data, count)
+            elif not route.allowed:
+                self._stats.denied += count
+            else:
+                self._outbound.deliver(session, _topic(route, data), route, Run(data, count, 0, v5), now_ms)
+            return
+        if not route.allowed:
+            self._stats.denied += count
+            self._refuse(session, first, data, Reason.NOT_AUTHORIZED)
+            return
+        if first == 0x32:
+            if intake is not None:
+                run = Run(data, count, 1, v5)
+                ack = acks(data, _PUBACK)
+                self._arrive(intake, Arrival(session, route, self._router.generation, run, None, ack))
+                return
+            if route.has_receivers:
+                self._outbound.deliver(session, _topic(route, data), route, Run(data, count, 1, v5), now_ms)
+            self._outbound.put(session, acks(data, _PUBACK))
+            return
+        ack = acks(data, _PUBREC)
+        data, count = self._first_seen(session, data, count)
+        fresh = Run(data, count, 2, v5) if count else None
+        if intake is not None:
+            # Also where nothing is fresh: a repeat is answered no earlier than the message it repeats.
+            self._arrive(intake, Arrival(session, route, self._router.generation, fresh, None, ack))
+            return
+        self._outbound.put(session, ack)
+        if fresh is not None and route.has_receivers:
+            self._outbound.deliver(session, _topic(route, data), route, fresh, now_ms)
+
+    def _first_seen(self, session: Session, data: bytes, count: int) -> tuple[bytes, int]:
+        """QoS 2: only the messages whose id is not waiting for its release."""
+        ids = packet_ids(data)
+        received = session.received
+        if received is None:
+            received = session.received = set()
+        if received.isdisjoint(ids):
+            before = len(received)
+            received.update(ids)
+            if len(received) == before + count:
+                return data, count
+            received.difference_update(ids)
+        fresh: list[bytes] = []
+        for packet_id in ids:
+            end = skip(data, 1)
+            if packet_id not in received:
+                received.add(packet_id)
+                fresh.append(data[:end])
+            data = data[end:]
+        return b"".join(fresh), len(fresh)
+
+    # ------------------------------------------------------------------------------- careful path
+
+    def accept(self, session: Session, topic: str, run: Run, packet_id: int, now_ms: int) -> None:
+        """One message of a client, seen to in every way, its acknowledgement included."""
+        route = self._route(session, topic)
+        first = 0x32 if run.qos == 1 else 0x34
+        if not route.allowed:
+            self._stats.denied += 1
+            if run.qos:
+                self._refuse(session, first, run.data, Reason.NOT_AUTHORIZED)
+            return
+        if run.retain and not payload_is_empty(run) and not self._retained.has_room(topic, run):
+            if run.qos:
+                self._refuse(session, first, run.data, Reason.QUOTA_EXCEEDED)
+            return
+        if run.qos == 2:
+            session.received = session.received or set()
+            session.received.add(packet_id)
+        ack = acks(run.data, _PUBACK if run.qos == 1 else _PUBREC) if run.qos else b""
+        self._stats.received += 1
+        intake = route.intake
+        if intake is not None and (run.qos or intake.captures_all):
+            self._arrive(intake, Arrival(session, route, self._router.generation, run, topic, ack))
+            return
+        self._settle(session, topic, route, run, now_ms)
+        if intake is not None and run.retain:
+            # [PROTOCOLS.md 6]: delivered from memory, but the retained value is logged.
+            note = Arrival(None, route, self._router.generation, run, topic, b"")
+            note.is_retained_only = True
+            self._arrive(intake, note)
+        if ack:
+            self._outbound.put(session, ack)
+
+    def repeat(self, session: Session, topic: str, packet_id: int) -> None:
+        """A QoS 2 message that is here already is answered again, but no earlier than the first time."""
+        route = self._route(session, topic)
+        ack = ack_run(_PUBREC, packet_id, 1)
+        if route.intake is not None:
+            self._arrive(route.intake, Arrival(session, route, self._router.generation, None, topic, ack))
+        else:
+            self._outbound.put(session, ack)
+
+    def publish(self, publisher: Session | None, topic: str, run: Run, now_ms: int) -> Reason:
+        """One message past every log: the broker's own, or one that is not captured. Not acknowledged."""
+        if publisher is not None:
+            route = self._route(publisher, topic)
+            if not route.allowed:
+                self._stats.denied += 1
+                return Reason.NOT_AUTHORIZED
+            self._stats.received += run.count
+        else:
+            route = self._router.route(topic)
+        if run.retain and not payload_is_empty(run) and not self._retained.has_room(topic, run):
+            return Reason.QUOTA_EXCEEDED
+        self._settle(publisher, topic, route, run, now_ms)
+        return Reason.SUCCESS if route.has_receivers else Reason.NO_MATCHING_SUBSCRIBERS
+
+    def enter(self, topic: str, run: Run, now_ms: int, ack: Arrival | None = None) -> None:
+        """A message of the broker itself (a will, HTTP) by the way its stream asks for."""
+        route = self._router.route(topic)
+        intake = route.intake
+        if intake is not None and (run.qos or intake.captures_all):
+            self._arrive(intake, ack or Arrival(None, route, self._router.generation, run, topic, b""))
+        else:
+            self._settle(None, topic, route, run, now_ms)
+
+    def _settle(self, publisher: Session | None, topic: str, route: Route, run: Run, now_ms: int) -> None:
+        if run.retain:
+            self._retained.keep(topic, run, is_empty=payload_is_empty(run))
+        self._outbound.deliver(publisher, topic, route, run, now_ms)
+
+    def _route(self, session: Session, topic: str) -> Route:
+        table = self._router.table(session.principal)
+        return table.get(topic.encode()) or self._router.resolve(session.principal, table, topic)
+
+    # ------------------------------------------------------------------------------------ capture
+
+    def _arrive(self, intake: Intake, arrival: Arrival) -> None:
+        if not intake.arrivals:
+            self.waiting.append(intake)
+        intake.arrivals.append(arrival)
+        if arrival.run is not None:
+            self.uncommitted_bytes += len(arrival.run.data)
+
+    def arrive_again(self, arrival: Arrival, now_ms: int) -> None:
+        """Its shard was sealed before it got there: by the routes of now, packet by packet."""
+        run, session = arrival.run, arrival.session
+        if run is None:
+            if arrival.ack and session is not None and session.epoch == arrival.epoch:
+                self._outbound.put(session, arrival.ack)
+            return
+        self.uncommitted_bytes -= len(run.data)
+        data = run.data
+        for _ in range(run.count):
+            end = skip(data, 1)
+            packet, data = data[:end], data[end:]
+            one = Run(packet, 1, run.qos, run.v5, run.retain, run.expires_ms)
+            ack = b""
+            if arrival.ack:
+                ack = acks(packet, _PUBACK if run.qos == 1 else _PUBREC)
+            topic = topic_of(packet)
+            route = self._router.route(topic)
+            moved = Arrival(session, route, self._router.generation, one, topic, ack)
+            moved.epoch = arrival.epoch
+            moved.is_retained_only = arrival.is_retained_only
+            moved.producer, moved.sequence = arrival.producer, arrival.sequence
+            if route.intake is not None:
+                self._arrive(route.intake, moved)
+            else:
+                # The stream that kept this topic was changed to keep nothing.
+                self.uncommitted_bytes += len(packet)
+                self.committed([moved], 0, 0, now_ms)
+
+    def committed(self, arrivals: list[Arrival], shard: int, offset: int, now_ms: int) -> None:
+        """These arrivals are committed at `offset` onward, in order: deliver and acknowledge them."""
+        generation = self._router.generation
+        for arrival in arrivals:
+            run = arrival.run
+            if run is not None:
+                self.uncommitted_bytes -= len(run.data)
+                if arrival.is_retained_only:
+                    continue
+                run.shard = shard
+                run.offset = offset
+                offset += run.count
+                if arrival.topic is not None:
+                    is_good = arrival.generation == generation
+                    route = arrival.route if is_good else self._router.route(arrival.topic)
+                    self._settle(arrival.session, arrival.topic, route, run, now_ms)
+                elif arrival.generation == generation:
+                    route = arrival.route
+                    if route.has_receivers:
+                        self._outbound.deliver(arrival.session, _topic(route, run.data), route, run, now_ms)
+                else:
+                    self._deliver_again_routed(arrival, run, now_ms)
+            session = arrival.session
+            if arrival.ack and session is not None and session.epoch == arrival.epoch:
+                self._outbound.put(session, arrival.ack)
+
+    def _deliver_again_routed(self, arrival: Arrival, run: Run, now_ms: int) -> None:
+        """Subscriptions changed between arrival and commit: packet by packet, by the routes of now."""
+        data = run.data
+        for position in range(run.count):
+            end = skip(data, 1)
+            one = Run(data[:end], 1, run.qos, run.v5)
+            one.shard, one.offset = run.shard, run.offset + position
+            data = data[end:]
+            topic = topic_of(one.data)
+            self._outbound.deliver(arrival.session, topic, self._router.route(topic), one, now_ms)
+
+    def refused(self, arrivals: list[Arrival], reason: Reason) -> list[Session]:
+        """These could not be logged. Returns sessions whose version has no word for that: the node closes
+        their connections, because a false acknowledgement is the one thing they must not get."""
+        mute: list[Session] = []
+        for arrival in arrivals:
+            run, session = arrival.run, arrival.session
+            if run is not None:
+                self.uncommitted_bytes -= len(run.data)
+            if session is None or not arrival.ack or session.epoch != arrival.epoch:
+                continue
+            if run is not None and run.qos == 2 and session.received:
+                session.received.difference_update(packet_ids(run.data))
+            if not session.v5:
+                mute.append(session)
+            elif run is not None:
+                self._refuse(session, 0x32 if run.qos == 1 else 0x34, run.data, reason)
+        return mute
+
+    def _refuse(self, session: Session, first: int, data: bytes, reason: Reason) -> None:
+        """MQTT 5 is told; 3.1.1 has no word for it and gets an acknowledgement ([MQTT-3.3.5-2])."""
+        kind = _PUBACK if first == 0x32 else _PUBREC
+        if not session.v5:
+            self._outbound.put(session, acks(data, kind))
+            if kind == _PUBREC:
+                session.received = (session.received or set()) | set(packet_ids(data))
+            return
+        code = bytes((reason,))
+        for packet_id in packet_ids(data):
+            self._outbound.put(session, bytes((kind, 3)) + packet_id.to_bytes(2, "big") + code)
+
+
+def topic_of(packet: bytes) -> str:
+    """The topic of a PUBLISH in the framing of runs."""
+    body = 1
+    while packet[body] > 127:
+        body += 1
+    body += 1
+    return packet[body + 2 : body + 2 + (packet[body] << 8 | packet[body + 1])].decode()
+
+
+def _topic(route: Route, data: bytes) -> str | None:
+    """Needed only where a receiver's own messages are told apart; such routes are of one topic."""
+    return topic_of(data) if route.no_local else None
+
+
+def payload_is_empty(run: Run) -> bool:
+    """Whether the one message of this run has no payload."""
+    data = run.data
+    pos = 1
+    while data[pos] > 127:
+        pos += 1
+    pos += 1
+    pos += 2 + (data[pos] << 8 | data[pos + 1]) + (2 if data[0] & 6 else 0)
+    if run.v5:
+        length = shift = 0
+        while True:
+            byte = data[pos]
+            pos += 1
+            length |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        pos += length
+    return pos >= len(data)

@@ -1,0 +1,227 @@
+"""What the whole cluster agrees on: streams and their shards.
+
+A replicated state: `apply` takes one command of the meta group's log and is deterministic, so every node that
+applied the same commands has the same streams, the same shard ids and the same routing generation. A command
+that makes no sense changes nothing and its result says why; it was still in the log, everywhere alike.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from millrace.broker.stream import (
+    DEFAULT_SPEC,
+    DEFAULT_STREAM,
+    STREAMS_MAX,
+    Capture,
+    Replication,
+    Retention,
+    Stream,
+    StreamSpec,
+    StreamTable,
+    check_filters,
+    needs_new_shards,
+    with_spec,
+)
+from millrace.errors import LocalError
+
+# Group numbers below this are not shards: 0 is the meta group, the rest keep sessions.
+FIRST_SHARD = 16
+_STATE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a command did. `sealed` and `opened` name shards for the node to act on."""
+
+    error: str | None = None
+    sealed: tuple[int, ...] = ()
+    opened: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+
+
+class MetaState:
+    """Streams by name. The stream `default` is always there."""
+
+    __slots__ = ("_next_shard", "generation", "table")
+
+    def __init__(self) -> None:
+        self.generation = 1
+        self._next_shard = FIRST_SHARD + DEFAULT_SPEC.shards
+        shards = tuple(range(FIRST_SHARD, self._next_shard))
+        self.table = StreamTable(
+            {DEFAULT_STREAM: Stream(spec=DEFAULT_SPEC, generation=self.generation, shards=shards)}
+        )
+
+    def apply(self, command: bytes) -> Result:
+        """One entry of the log. An unknown command is an error of a newer version's entry: refused alike."""
+        try:
+            fields = json.loads(command)
+            match fields["op"]:
+                case "stream.put":
+                    return self._put(spec_from_dict(fields["spec"]), bool(fields.get("create")))
+                case "stream.delete":
+                    return self._delete(fields["name"])
+                case other:
+                    return Result(error=f"unknown command {other!r}")
+        except LocalError as error:
+            return Result(error=str(error))
+        except (KeyError, TypeError, ValueError) as error:
+            return Result(error=f"not a command: {error}")
+
+    def _put(self, spec: StreamSpec, create_only: bool) -> Result:
+        streams = dict(self.table.streams)
+        old = streams.get(spec.name)
+        if old is not None and create_only:
+            raise LocalError(
+                f"stream {spec.name!r} exists; change it with: millrace stream alter {spec.name}"
+            )
+        if old is None and len(streams) >= STREAMS_MAX:
+            raise LocalError(f"there are {STREAMS_MAX} streams, the most")
+        check_filters([*(s.spec for s in streams.values() if s.spec.name != spec.name), spec])
+        if old is not None and not needs_new_shards(old.spec, spec):
+            streams[spec.name] = with_spec(old, spec)
+            self.table = StreamTable(streams)
+            return Result()
+        self.generation += 1
+        opened = tuple(range(self._next_shard, self._next_shard + spec.shards))
+        self._next_shard += spec.shards
+        sealed = old.shards if old is not None else ()
+        streams[spec.name] = Stream(
+            spec=spec,
+            generation=self.generation,
+            shards=opened,
+            sealed=(*old.sealed, *old.shards) if old is not None else (),
+        )
+        self.table = StreamTable(streams)
+        return Result(sealed=sealed, opened=opened)
+
+    def _delete(self, name: str) -> Result:
+        if name == DEFAULT_STREAM:
+            raise LocalError("the stream 'default' stays: it takes what no other stream does")
+        streams = dict(self.table.streams)
+        old = streams.pop(name, None)
+        if old is None:
+            raise LocalError(f"there is no stream {name!r}")
+        self.generation += 1
+        self.table = StreamTable(streams)
+        return Result(removed=(*old.sealed, *old.shards))
+
+    def shards(self) -> dict[int, Stream]:
+        """Every shard that exists, open or sealed, with its stream."""
+        return {
+            shard: stream
+            for stream in self.table.streams.values()
+            for shard in (*stream.sealed, *stream.shards)
+        }
+
+    # ---------------------------------------------------------------------------------- snapshots
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(
+            {
+                "version": _STATE_VERSION,
+                "generation": self.generation,
+                "next_shard": self._next_shard,
+                "streams": [
+                    {
+                        "spec": spec_to_dict(stream.spec),
+                        "generation": stream.generation,
+                        "shards": stream.shards,
+                        "sealed": stream.sealed,
+                    }
+                    for _, stream in sorted(self.table.streams.items())
+                ],
+            },
+            sort_keys=True,
+        ).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> "MetaState":
+        fields = json.loads(data)
+        if fields["version"] != _STATE_VERSION:
+            raise LocalError(f"state of the meta group has version {fields['version']}, not {_STATE_VERSION}")
+        state = MetaState()
+        state.generation = fields["generation"]
+        state._next_shard = fields["next_shard"]
+        streams = [
+            Stream(
+                spec=spec_from_dict(item["spec"]),
+                generation=item["generation"],
+                shards=tuple(item["shards"]),
+                sealed=tuple(item["sealed"]),
+            )
+            for item in fields["streams"]
+        ]
+        state.table = StreamTable({stream.spec.name: stream for stream in streams})
+        return state
+
+
+def put_stream(spec: StreamSpec, *, create: bool) -> bytes:
+    """The command that makes or changes a stream; `create` refuses one that exists."""
+    return json.dumps({"op": "stream.put", "spec": spec_to_dict(spec), "create": create}).encode()
+
+
+def delete_stream(name: str) -> bytes:
+    return json.dumps({"op": "stream.delete", "name": name}).encode()
+
+
+def spec_to_dict(spec: StreamSpec) -> dict[str, Any]:
+    """As JSON and the HTTP door show it."""
+    return {
+        "name": spec.name,
+        "filters": list(spec.filters),
+        "replication": spec.replication.value,
+        "shards": spec.shards,
+        "replicas": spec.replicas,
+        "capture": spec.capture.value,
+        "retention_age_s": spec.retention.age_s,
+        "retention_bytes": spec.retention.bytes_max,
+        "compression": spec.compression,
+    }
+
+
+_SPEC_KEYS = frozenset(("name", "filters", "replication", "shards", "replicas", "capture", "compression")) | {
+    "retention_age_s",
+    "retention_bytes",
+}
+
+
+def spec_from_dict(fields: Mapping[str, Any], base: StreamSpec | None = None) -> StreamSpec:
+    """The other way; what is absent is as in `base` or the default. LocalError says what is wrong."""
+    unknown = sorted(set(fields) - _SPEC_KEYS)
+    if unknown:
+        raise LocalError(
+            f"a stream has no setting {unknown[0]!r}; there are: {', '.join(sorted(_SPEC_KEYS))}"
+        )
+    name = _typed(fields, "name", str, base.name if base else "")
+    start = base or (DEFAULT_SPEC if name == DEFAULT_STREAM else None)
+    if start is None:
+        start = StreamSpec(name=name, filters=tuple(_typed(fields, "filters", list, [])))
+    try:
+        return replace(
+            start,
+            name=name,
+            filters=tuple(_typed(fields, "filters", list, list(start.filters))),
+            replication=Replication(fields.get("replication", start.replication.value)),
+            shards=_typed(fields, "shards", int, start.shards),
+            replicas=_typed(fields, "replicas", int, start.replicas),
+            capture=Capture(fields.get("capture", start.capture.value)),
+            retention=Retention(
+                age_s=_typed(fields, "retention_age_s", int, start.retention.age_s),
+                bytes_max=_typed(fields, "retention_bytes", int, start.retention.bytes_max),
+            ),
+            compression=_typed(fields, "compression", str, start.compression),
+        )
+    except ValueError as error:
+        raise LocalError(str(error)) from None
+
+
+def _typed(fields: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
+    value: Any = fields.get(key, default)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise LocalError(f"{key} = {value!r}: expected {kind.__name__}")
+    if isinstance(value, list) and not all(isinstance(item, str) for item in value):
+        raise LocalError(f"{key} = {value!r}: expected a list of strings")
+    return value

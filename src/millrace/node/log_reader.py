@@ -1,0 +1,276 @@
+"""Reading logs for MQTT sessions that are behind: from a cursor to packets on a connection.
+
+A session falls behind when a committed message cannot be sent at once: the client was away, its window was
+full, or it did not read. From then on it is fed from the log, first from the blocks still in memory, else
+from disk in a worker thread, as fast as it acknowledges. When it has reached the end it is live again. Only
+topics that the session subscribes to leave the log; the filter works on the block's topic dictionary.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+
+from millrace.broker.filters import matches
+from millrace.broker.machine import Broker
+from millrace.broker.message import Run, Segment, expiry_of
+from millrace.broker.routing import merge
+from millrace.broker.session import Session
+from millrace.broker.topic import SHARE_PREFIX
+from millrace.errors import StorageError
+from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT, Columns, select_rows
+from millrace.node.shard import Shard
+from millrace.storage.block import Block, Kind
+from millrace.storage.log import Trimmed
+from millrace.storage.scan import RangeDamaged
+from millrace.types import Index
+
+log = logging.getLogger("millrace.reader")
+
+_READ_BYTES_MAX = 1024 * 1024
+# What one session is fed in one turn of the loop.
+_FEED_BYTES_MAX = 512 * 1024
+
+# QoS, retain as published, encoded identifiers; None where nothing of the topic is wanted.
+Wish = tuple[int, bool, bytes] | None
+
+
+class LogReader:
+    def __init__(
+        self,
+        broker: Broker,
+        shards: dict[int, Shard],
+        pool: Executor,
+        now_ms: Callable[[], int],
+        wall_us: Callable[[], int],
+        wake: Callable[[], None],
+    ) -> None:
+        self._broker = broker
+        self._shards = shards
+        self._pool = pool
+        self._now_ms = now_ms
+        self._wall_us = wall_us
+        self._wake = wake
+        self._reading: set[Session] = set()
+
+    def serve_behind(self) -> None:
+        """Feed every session that is behind and could take more."""
+        sessions, self._broker.outbound.behind = self._broker.outbound.behind, {}
+        for session in sessions:
+            self._serve(session)
+
+    def _serve(self, session: Session) -> None:
+        """Go on with the first log in which it is behind."""
+        if session in self._reading or session.blocked or not session.lag or session.queue:
+            return
+        number, offset = next(iter(session.lag.items()))
+        shard = self._shards.get(number)
+        if shard is None:
+            # The stream was deleted, and with it what this session still wanted of it.
+            del session.lag[number]
+            self._broker.outbound.pump(session, self._now_ms())
+            return
+        if offset >= shard.next_offset:
+            self._caught_up(session, number)
+            return
+        recent = shard.recent(offset)
+        if recent is not None:
+            self._feed(session, shard, offset, recent)
+            return
+        self._reading.add(session)
+        epoch = session.epoch
+        loop = asyncio.get_running_loop()
+
+        def arrived(future: "Future[list[Block]]") -> None:
+            try:
+                loop.call_soon_threadsafe(self._arrived, session, epoch, shard, offset, future)
+            except RuntimeError:
+                log.debug("a read finished after the node stopped")
+
+        self._pool.submit(_read, shard, offset).add_done_callback(arrived)
+
+    def _arrived(
+        self, session: Session, epoch: int, shard: Shard, offset: int, future: "Future[list[Block]]"
+    ) -> None:
+        self._reading.discard(session)
+        if session.epoch != epoch or not session.lag or session.lag.get(shard.number) != offset:
+            self._again(session)
+            return
+        try:
+            blocks = future.result()
+        except Trimmed as error:
+            log.warning("%s missed messages of shard %d: %s", session.client_id, shard.number, error)
+            self._broker.stats.trimmed += int(error.first_offset) - offset
+            session.lag[shard.number] = int(error.first_offset)
+        except RangeDamaged as error:
+            log.error(
+                "%s is not served a damaged part of shard %d: %s", session.client_id, shard.number, error
+            )
+            session.lag[shard.number] = max(int(error.damage.next_offset), offset + 1)
+        except StorageError as error:
+            log.error("shard %d cannot be read: %s", shard.number, error)
+            return
+        else:
+            self._feed(session, shard, offset, blocks)
+            return
+        self._again(session)
+
+    def _again(self, session: Session) -> None:
+        if session.lag and not session.blocked:
+            self._broker.outbound.behind[session] = None
+            self._wake()
+
+    def _caught_up(self, session: Session, number: int) -> None:
+        assert session.lag is not None
+        del session.lag[number]
+        self._again(session)
+
+    def _feed(self, session: Session, shard: Shard, offset: int, blocks: list[Block]) -> None:
+        """Send what these blocks hold for the session, as far as it goes."""
+        assert session.lag is not None
+        now_ms = self._now_ms()
+        outbound = self._broker.outbound
+        budget = _FEED_BYTES_MAX
+        wishes: dict[bytes, Wish] = {}
+        for block in blocks:
+            if block.header.kind is not Kind.DATA or block.header.next_offset <= offset:
+                continue
+            for segment in self._segments(session, shard, block, offset, wishes, now_ms):
+                if segment.qos == 0:
+                    # What is not acknowledged is for those who are there, not for those who come later.
+                    continue
+                if segment.run.expires_ms is not None and segment.run.expires_ms <= now_ms:
+                    self._broker.stats.expired += 1
+                    continue
+                budget -= segment.size_bytes
+                if not outbound.send_some(session, segment, now_ms):
+                    session.lag[shard.number] = segment.offset
+                    self._wake()
+                    return
+            offset = block.header.next_offset
+            session.lag[shard.number] = offset
+            if budget <= 0:
+                break
+        if offset >= shard.next_offset:
+            self._caught_up(session, shard.number)
+        else:
+            self._again(session)
+        self._wake()
+
+    def _segments(
+        self,
+        session: Session,
+        shard: Shard,
+        block: Block,
+        offset: int,
+        wishes: dict[bytes, Wish],
+        now_ms: int,
+    ) -> list[Segment]:
+        """The part of a block from `offset` on that the session wants, in order."""
+        topics = block.topics()
+        wanted = bytearray(len(topics))
+        for topic_id, topic in enumerate(topics):
+            if topic not in wishes:
+                wishes[topic] = _wish(session, topic.decode())
+            wanted[topic_id] = wishes[topic] is not None
+        if 1 not in wanted:
+            return []
+        columns = block.columns()
+        first = max(0, offset - block.header.base_offset)
+        segments: list[Segment] = []
+        no_local = any(s.no_local for s in session.subscriptions.values())
+        for start, end in select_rows(columns.topic_ids, bytes(wanted), first, block.header.count):
+            row = start
+            while row < end:
+                last = self._run_end(columns, topics, wishes, row, end)
+                segment = self._segment(
+                    session, shard, block, columns, wishes[topics[columns.topic_ids[row]]], row, last, now_ms
+                )
+                if not (no_local and self._is_own(session, columns, topics, row)):
+                    segments.append(segment)
+                row = last
+        return segments
+
+    @staticmethod
+    def _run_end(
+        columns: Columns, topics: tuple[bytes, ...], wishes: dict[bytes, Wish], row: int, end: int
+    ) -> int:
+        """The first row after `row` that cannot go in the same run."""
+        flags, ids = columns.flags, columns.topic_ids
+        flag, wish = flags[row], wishes[topics[ids[row]]]
+        publishers = columns.publisher_ids
+        if flag & FLAG_RETAIN or flag >> FLAG_VERSION_SHIFT == 5:
+            # One by one: a retained flag or an expiry is of one message.
+            return row + 1
+        at = row + 1
+        topic_id = ids[row]
+        while at < end and flags[at] == flag and (ids[at] == topic_id or wishes[topics[ids[at]]] == wish):
+            if publishers and publishers[at] != publishers[row]:
+                break
+            at += 1
+        return at
+
+    def _segment(
+        self,
+        session: Session,
+        shard: Shard,
+        block: Block,
+        columns: Columns,
+        wish: Wish,
+        row: int,
+        end: int,
+        now_ms: int,
+    ) -> Segment:
+        assert wish is not None
+        qos, retain_as_published, extra = wish
+        flag = columns.flags[row]
+        start = columns.packet_positions[row]
+        stop = columns.packet_positions[end - 1] + columns.packet_sizes[end - 1]
+        data = bytes(columns.packets[start:stop])
+        v5 = flag >> FLAG_VERSION_SHIFT == 5
+        retain = bool(flag & FLAG_RETAIN)
+        expires_ms = None
+        if v5:
+            expiry_s = expiry_of(data)
+            if expiry_s is not None:
+                sent_us = block.header.base_time_us + columns.deltas_us[row]
+                expires_ms = now_ms + (sent_us + expiry_s * 1_000_000 - self._wall_us()) // 1000
+        run = Run(data, end - row, flag & FLAG_QOS, v5, retain, expires_ms)
+        run.shard = shard.number
+        run.offset = block.header.base_offset + row
+        return Segment(run, end - row, min(run.qos, qos), retain and retain_as_published, extra)
+
+    @staticmethod
+    def _is_own(session: Session, columns: Columns, topics: tuple[bytes, ...], row: int) -> bool:
+        """[MQTT-3.8.3-3]: its own message, and every subscription that takes it says no local."""
+        if not columns.publisher_ids:
+            return False
+        name = columns.publisher_ids[row]
+        if name >= len(columns.names) or columns.names[name] != session.client_id.encode():
+            return False
+        topic = topics[columns.topic_ids[row]].decode()
+        taking = [s for s in session.subscriptions.values() if matches(s.filter, topic)]
+        return all(s.no_local for s in taking)
+
+
+def _wish(session: Session, topic: str) -> Wish:
+    """What the session's subscriptions ask of a topic, merged; shared ones have their own cursor."""
+    found = [
+        s
+        for s in session.subscriptions.values()
+        if not s.filter.startswith(SHARE_PREFIX) and matches(s.filter, topic)
+    ]
+    if not found or not session.principal.may_receive(topic):
+        return None
+    qos, retain, extra = merge(found)
+    return qos, retain, extra if session.v5 else b""
+
+
+def _read(shard: Shard, offset: int) -> list[Block]:
+    """In a worker thread: committed blocks from the one that holds `offset`."""
+    replica_log = shard.group.replica_log
+    index = replica_log.block_at_offset(offset)
+    last = Index(shard.group.applied)
+    if index > last:
+        return []
+    return replica_log.blocks(index, last, _READ_BYTES_MAX)

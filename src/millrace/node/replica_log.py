@@ -1,0 +1,203 @@
+"""One replica's disk: the log that is the message log too, hard state and snapshots, seen as a `LogView`.
+
+Entries of the replication protocol are blocks on disk. What a proposer hands in is a block whose head says
+only what it holds and when; term, index and offset are stamped when it is put into the log. Offsets need not
+travel: equal logs give equal offsets.
+
+Calls marked *worker* touch the disk and run in the syncer's thread (or in place, see `syncer`); the rest
+answers from memory or from the page cache.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from millrace.replication.contract import (
+    Config,
+    ConfigAt,
+    Entry,
+    EntryKind,
+    HardState,
+    InitialState,
+    Persist,
+    ReplicaId,
+    Snapshot,
+)
+from millrace.storage import files
+from millrace.storage.block import Block, Kind, opaque_block, parse_block
+from millrace.storage.directory import DataDirectory
+from millrace.storage.disk import Disk
+from millrace.storage.log import Log
+from millrace.storage.snapshot import SnapshotFile, SnapshotInfo, SnapshotStore
+from millrace.types import Index, Offset, Term
+
+log = logging.getLogger("millrace.log")
+
+_HARD_STATE = "state"
+_WRAPPED = (EntryKind.DATA, EntryKind.CONTROL)
+
+
+class ReplicaLog:
+    """Implements `LogView`. Open one per group; one writer at a time."""
+
+    def __init__(self, disk: Disk, directory: DataDirectory, group: int) -> None:
+        self.group = group
+        self._disk = disk
+        self._path = directory.shard_path(group)
+        files.remove_leftovers(disk, self._path)
+        self.log = Log.open(disk, self._path, shard=group, salt=directory.salt)
+        for report in self.log.reports:
+            log.warning("group %d: %s", group, report)
+        self._snapshots = SnapshotStore(disk, self._path, shard=group)
+        self._snapshot: SnapshotFile | None
+        self._snapshot, damaged = self._snapshots.newest()
+        for error in damaged:
+            log.error("group %d: %s", group, error)
+        self._hard_state = files.read_hard_state(disk, f"{self._path}/{_HARD_STATE}")
+        # What the next stamped block follows; runs ahead of the log by what is handed out and not written.
+        self._next_offset = int(self.log.next_offset)
+        self._last_term = int(self.log.last_term)
+        self._last_time_us = 0
+
+    # ------------------------------------------------------------------------------------ LogView
+
+    def first_index(self) -> Index:
+        return self.log.first_index
+
+    def last_index(self) -> Index:
+        return self.log.last_index
+
+    def term(self, index: Index) -> Term | None:
+        snapshot = self._snapshot
+        if snapshot is not None and snapshot.info.index == index:
+            return snapshot.info.term
+        if not self.log.first_index - 1 <= index <= self.log.last_index:
+            return None
+        return self.log.term_at(index)
+
+    def entries(self, first: Index, last: Index, bytes_max: int) -> Sequence[Entry]:
+        if first < self.log.first_index:
+            return ()
+        return [_entry(block) for block in self.log.read(first, last, bytes_max)]
+
+    def snapshot(self) -> Snapshot | None:
+        if self._snapshot is None:
+            return None
+        info = self._snapshot.info
+        return Snapshot(
+            index=info.index,
+            term=info.term,
+            config=Config.decode(info.config),
+            size_bytes=info.size_bytes,
+            checksum=info.checksum,
+        )
+
+    def snapshot_bytes(self, snapshot: Snapshot, position: int, bytes_max: int) -> bytes:
+        if self._snapshot is None or self._snapshot.info.index != snapshot.index:
+            return b""
+        return self._snapshot.read(position, bytes_max)
+
+    # -------------------------------------------------------------------------------------- start
+
+    def initial_state(self, voters: tuple[ReplicaId, ...]) -> InitialState:
+        """What a restart found. `voters` form the group if it is new."""
+        hard = self._hard_state
+        snapshot = self._snapshot
+        config = ConfigAt(index=Index(0), config=Config(voters=voters))
+        applied = Index(0)
+        if snapshot is not None:
+            applied = snapshot.info.index
+            config = ConfigAt(index=applied, config=Config.decode(snapshot.info.config))
+        return InitialState(
+            hard_state=HardState(
+                term=hard.term if hard else Term(0),
+                vote=ReplicaId(hard.vote) if hard and hard.vote is not None else None,
+            ),
+            config=config,
+            commit=applied,
+            applied=applied,
+        )
+
+    def snapshot_state(self) -> bytes | None:
+        """The state machine's bytes in the newest snapshot."""
+        return None if self._snapshot is None else b"".join(self._snapshot.chunks())
+
+    # -------------------------------------------------------------------------------------- write
+
+    def stamp(self, entry: Entry, block: Block | None) -> Block:
+        """The block that this entry is on disk. `block` is its payload, parsed, where the caller has it."""
+        if entry.kind in _WRAPPED:
+            bare = block if block is not None else parse_block(entry.payload)
+        else:
+            bare = opaque_block(Kind(int(entry.kind)), entry.payload)
+        # Time never goes back in a shard, whatever the clocks of leaders do (PROTOCOLS.md 2).
+        self._last_time_us = max(self._last_time_us, bare.header.base_time_us)
+        stamped = bare.stamped(
+            shard=self.group,
+            term=entry.term,
+            index=entry.index,
+            previous_term=self._last_term,
+            base_offset=self._next_offset,
+            base_time_us=self._last_time_us,
+        )
+        self._next_offset = stamped.header.next_offset
+        self._last_term = entry.term
+        return stamped
+
+    def rewind(self, index: Index) -> None:
+        """Entries from `index` on are about to be dropped: what follows is stamped after the one before."""
+        if index > self.log.last_index:
+            return
+        self._last_term = int(self.log.term_at(Index(index - 1)))
+        self._next_offset = self.log.read(index, index)[0].header.base_offset
+
+    def write(self, persist: Persist, blocks: list[Block]) -> None:
+        """*worker* Everything of a `Persist` but the final sync; DiskFull leaves the log as it was."""
+        if persist.hard_state is not None:
+            state = files.HardState(term=persist.hard_state.term, vote=persist.hard_state.vote)
+            files.write_hard_state(self._disk, f"{self._path}/{_HARD_STATE}", state)
+        if persist.truncate_from is not None:
+            self.log.truncate_from(persist.truncate_from)
+        if blocks:
+            self.log.append(blocks)
+
+    def sync(self) -> None:
+        """*worker*"""
+        self.log.sync()
+
+    def take_snapshot(self, index: Index, term: Term, config: Config, state: bytes) -> SnapshotInfo:
+        """*worker* Make `state` the newest snapshot; older ones are dropped."""
+        writer = self._snapshots.begin(index)
+        writer.write(state)
+        info = writer.finish(term=term, config=config.encode())
+        old, self._snapshot = self._snapshot, self._snapshots.open(index)
+        if old is not None:
+            old.close()
+        self._snapshots.drop_below(index)
+        return info
+
+    def close(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.close()
+        self.log.close()
+
+    # --------------------------------------------------------------------------------------- read
+
+    def blocks(self, first: Index, last: Index, bytes_max: int) -> list[Block]:
+        """Blocks of the log in order, at least one."""
+        return self.log.read(first, last, bytes_max)
+
+    def block_at_offset(self, offset: int) -> Index:
+        return self.log.find_offset(Offset(offset))
+
+
+def _entry(block: Block) -> Entry:
+    header = block.header
+    kind = EntryKind(int(header.kind))
+    if kind in _WRAPPED:
+        bare = block.stamped(
+            shard=0, term=0, index=0, previous_term=0, base_offset=0, base_time_us=header.base_time_us
+        )
+        payload = bare.to_bytes()
+    else:
+        payload = block.payload()
+    return Entry(term=Term(header.term), index=Index(header.index), kind=kind, payload=payload)

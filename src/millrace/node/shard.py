@@ -1,0 +1,304 @@
+"""One shard of a stream on this node: arrivals in, committed blocks out, and the state they leave.
+
+The log of the shard is its replication group's log. Blocks are cut once per turn of the loop over all
+connections (PROTOCOLS.md 4), the state is what a snapshot must hold: what is retained, which producer
+sequences were seen, whether the shard is sealed.
+"""
+
+import base64
+import json
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from millrace.broker.inbound import payload_is_empty
+from millrace.broker.intake import Arrival, Intake
+from millrace.broker.machine import Broker
+from millrace.broker.message import Run, expiry_of
+from millrace.broker.producers import Producers
+from millrace.broker.stream import Capture, Stream
+from millrace.kernels import blocks as kernel
+from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
+from millrace.node.group import Group
+from millrace.replication.contract import EntryKind
+from millrace.storage.block import Block, Codec, Kind, data_blocks, opaque_block
+from millrace.types import Reason
+
+log = logging.getLogger("millrace.shard")
+
+# One proposal: well below a block's bounds, so that a batch is one block but for very large messages.
+_BATCH_BYTES_MAX = 768 * 1024
+_BATCH_MESSAGES_MAX = 8_000
+# Committed blocks kept in memory for readers that are only a little behind.
+_TAIL_BYTES_MAX = 4 * 1024 * 1024
+_STATE_VERSION = 1
+_HAS_RETAIN = bytes(1 if flag & FLAG_RETAIN else 0 for flag in range(256))
+
+
+class Batch:
+    """The arrivals of one proposal, handed back with its last block."""
+
+    __slots__ = ("arrivals", "count")
+
+    def __init__(self, arrivals: list[Arrival], count: int) -> None:
+        self.arrivals = arrivals
+        self.count = count
+
+
+class Shard:
+    """Implements `App`."""
+
+    def __init__(
+        self,
+        number: int,
+        stream: Stream,
+        broker: Broker,
+        *,
+        now_ms: Callable[[], int],
+        wall_us: Callable[[], int],
+        wake: Callable[[], None],
+    ) -> None:
+        self.number = number
+        self.stream = stream
+        self._broker = broker
+        self._now_ms = now_ms
+        self._wall_us = wall_us
+        self._wake = wake
+        self.intake = Intake(number, stream.spec.capture is Capture.ALL)
+        self.producers = Producers()
+        self.group: Group
+        self.next_offset = 0
+        """Of the next message to be committed: what readers may see ends here."""
+        self._tail: deque[Block] = deque()
+        self._tail_bytes = 0
+        # Retained topics of this shard, for its snapshots; the values are the broker's.
+        self._retained: set[str] = set()
+
+        self.snapshot_log_bytes = 0
+        """Size of the log when the last snapshot was asked for."""
+
+    def change(self, stream: Stream) -> None:
+        """The definition changed without moving topics."""
+        self.stream = stream
+        self.intake.captures_all = stream.spec.capture is Capture.ALL
+
+    def seal(self) -> None:
+        """Nothing is taken any more; what was routed here is routed again (PROTOCOLS.md 16)."""
+        block = opaque_block(Kind.CONTROL, json.dumps({"op": "seal"}).encode())
+        self.group.propose([block], [None], EntryKind.CONTROL)
+        self.intake.is_sealed = True
+
+    # ----------------------------------------------------------------------------------- arrivals
+
+    def cut(self, wall_us: int, is_full: bool) -> None:
+        """Propose everything that arrived since the last call."""
+        arrivals, self.intake.arrivals = self.intake.arrivals, []
+        if self.intake.is_sealed:
+            self._route_again(arrivals)
+            return
+        if is_full or not self.group.is_serving:
+            self.refuse(arrivals, Reason.QUOTA_EXCEEDED if is_full else Reason.SERVER_BUSY)
+            return
+        start = size = count = 0
+        for position, arrival in enumerate(arrivals):
+            run = arrival.run
+            if run is None:
+                continue
+            if count and (
+                arrival.is_retained_only
+                or size + len(run.data) > _BATCH_BYTES_MAX
+                or count + run.count > _BATCH_MESSAGES_MAX
+            ):
+                self._propose(arrivals[start:position], count, wall_us)
+                start, size, count = position, 0, 0
+            if arrival.is_retained_only:
+                self._propose_retained(arrival, wall_us)
+                start = position + 1
+                continue
+            size += len(run.data)
+            count += run.count
+        if start < len(arrivals):
+            self._propose(arrivals[start:], count, wall_us)
+
+    def _propose(self, arrivals: list[Arrival], count: int, wall_us: int) -> None:
+        runs = [_logged(arrival) for arrival in arrivals if arrival.run is not None]
+        if not runs:
+            # Only answers wait here: whatever they wait for was proposed before.
+            self._propose_blocks([opaque_block(Kind.CONTROL, b"{}")], Batch(arrivals, 0), EntryKind.CONTROL)
+            return
+        codec = Codec.ZLIB if self.stream.spec.compression == "zlib" else Codec.NONE
+        made = [_timed(block, wall_us) for block in data_blocks(runs, codec)]
+        self._propose_blocks(made, Batch(arrivals, count), EntryKind.DATA)
+
+    def _propose_retained(self, arrival: Arrival, wall_us: int) -> None:
+        run = arrival.run
+        assert run is not None and arrival.topic is not None
+        note = {"op": "retain", "topic": arrival.topic, **self._retained_fields(run)}
+        block = opaque_block(Kind.CONTROL, json.dumps(note).encode())
+        self._propose_blocks([_timed(block, wall_us)], Batch([arrival], 0), EntryKind.CONTROL)
+
+    def _propose_blocks(self, made: list[Block], batch: Batch, kind: EntryKind) -> None:
+        tokens: list[Any] = [_EARLIER] * (len(made) - 1) + [batch]
+        if not self.group.propose(made, tokens, kind):
+            self.refuse(batch.arrivals, Reason.SERVER_BUSY)
+
+    def _route_again(self, arrivals: list[Arrival]) -> None:
+        """The shard was sealed after these were routed to it (PROTOCOLS.md 16)."""
+        for arrival in arrivals:
+            self._broker.inbound.arrive_again(arrival, self._now_ms())
+
+    def refuse(self, arrivals: list[Arrival], reason: Reason) -> None:
+        for session in self._broker.inbound.refused(arrivals, reason):
+            if session.connection is not None:
+                session.connection.fail(reason, "the message could not be stored")
+
+    def lost(self, batch: object) -> None:
+        """Proposed, but another leader's entry stands in its place."""
+        if isinstance(batch, Batch):
+            self.refuse(batch.arrivals, Reason.SERVER_BUSY)
+
+    # ---------------------------------------------------------------------------------- committed
+
+    def apply(self, block: Block, token: Any) -> None:
+        header = block.header
+        if header.kind is Kind.CONTROL:
+            self._apply_control(block)
+        else:
+            self.next_offset = header.next_offset
+            self._keep_in_memory(block)
+            if not isinstance(token, Batch) and token is not _EARLIER:
+                self._learn(block)
+        if isinstance(token, Batch):
+            first = header.next_offset - token.count
+            self._note(token)
+            self._broker.inbound.committed(token.arrivals, self.number, first, self._now_ms())
+            self._wake()
+
+    def _note(self, batch: Batch) -> None:
+        """State that a snapshot must hold, from our own arrivals."""
+        for arrival in batch.arrivals:
+            run = arrival.run
+            if run is not None and run.retain and arrival.topic is not None:
+                self._retained.add(arrival.topic)
+            if arrival.producer is not None:
+                self.producers.store(arrival.producer, arrival.sequence)
+
+    def _learn(self, block: Block) -> None:
+        """The same from a block that this run of the program did not make."""
+        columns = block.columns()
+        flags = bytes(columns.flags)
+        if 1 in flags.translate(_HAS_RETAIN):
+            topics = block.topics()
+            for row, flag in enumerate(flags):
+                if flag & FLAG_RETAIN:
+                    topic = topics[columns.topic_ids[row]].decode()
+                    start = columns.packet_positions[row]
+                    packet = bytes(columns.packets[start : start + columns.packet_sizes[row]])
+                    time_us = block.header.base_time_us + columns.deltas_us[row]
+                    self._retain(topic, packet, flag & FLAG_QOS, flag >> FLAG_VERSION_SHIFT == 5, time_us)
+        for row, producer in enumerate(columns.producer_ids):
+            if producer != kernel.NO_NAME:
+                self.producers.store(columns.names[producer], columns.sequences[row])
+
+    def _retain(self, topic: str, packet: bytes, qos: int, v5: bool, time_us: int) -> None:
+        """A retained message that was published at `time_us`, on the wall's clock."""
+        expiry_s = expiry_of(packet) if v5 else None
+        expires_ms = None
+        if expiry_s is not None:
+            left_us = time_us + expiry_s * 1_000_000 - self._wall_us()
+            expires_ms = self._now_ms() + left_us // 1000
+        run = Run(bytes((packet[0] & 0xFE,)) + packet[1:], 1, qos, v5, True, expires_ms)
+        self._retained.add(topic)
+        self._broker.retained.keep(topic, run, is_empty=payload_is_empty(run))
+
+    def _apply_control(self, block: Block) -> None:
+        fields = json.loads(block.payload())
+        match fields.get("op"):
+            case "retain":
+                packet = base64.b64decode(fields["packet"])
+                self._retain(fields["topic"], packet, fields["qos"], fields["v5"], fields["time_us"])
+            case "seal":
+                self.intake.is_sealed = True
+            case None:
+                pass
+            case other:
+                log.error("shard %d: an entry of an unknown kind %r was passed over", self.number, other)
+
+    def _keep_in_memory(self, block: Block) -> None:
+        self._tail.append(block)
+        self._tail_bytes += block.header.block_bytes
+        while self._tail_bytes > _TAIL_BYTES_MAX and len(self._tail) > 1:
+            self._tail_bytes -= self._tail.popleft().header.block_bytes
+
+    # -------------------------------------------------------------------------------------- reads
+
+    @property
+    def first_offset(self) -> int:
+        return int(self.group.replica_log.log.first_offset)
+
+    def recent(self, offset: int) -> list[Block] | None:
+        """Blocks from the one that holds `offset`, if it is among those in memory."""
+        tail = self._tail
+        if not tail or offset < tail[0].header.base_offset:
+            return None
+        return [block for block in tail if block.header.next_offset > offset]
+
+    # ---------------------------------------------------------------------------------- snapshots
+
+    def to_bytes(self) -> bytes:
+        retained = []
+        for topic in sorted(self._retained):
+            found = self._broker.retained.get(topic)
+            if found is not None:
+                retained.append({"topic": topic, **self._retained_fields(found)})
+        state = {
+            "version": _STATE_VERSION,
+            "next_offset": self.next_offset,
+            "sealed": self.intake.is_sealed,
+            "producers": self.producers.to_json(),
+            "retained": retained,
+        }
+        return json.dumps(state, sort_keys=True).encode()
+
+    def _retained_fields(self, run: Run) -> dict[str, Any]:
+        time_us = self._wall_us()
+        if run.expires_ms is not None:
+            # As if published now with what is left of its time.
+            expiry_s = expiry_of(run.data) or 0
+            time_us += (run.expires_ms - self._now_ms() - expiry_s * 1000) * 1000
+        packet = base64.b64encode(run.data).decode()
+        return {"packet": packet, "qos": run.qos, "v5": run.v5, "time_us": time_us}
+
+    def restore(self, state: bytes) -> None:
+        fields = json.loads(state)
+        self.next_offset = fields["next_offset"]
+        self.intake.is_sealed = fields["sealed"]
+        self.producers = Producers.from_json(fields["producers"])
+        for item in fields["retained"]:
+            packet = base64.b64decode(item["packet"])
+            self._retain(item["topic"], packet, item["qos"], item["v5"], item["time_us"])
+
+
+_EARLIER = object()
+"""Token of the blocks of a batch before its last one."""
+
+
+def _logged(arrival: Arrival) -> kernel.Run:
+    run = arrival.run
+    assert run is not None
+    data = run.data
+    if run.retain:
+        data = bytes((data[0] | 1,)) + data[1:]
+    session = arrival.session
+    return kernel.Run(
+        packets=data,
+        version=5 if run.v5 else 4,
+        publisher=session.client_id.encode() if session is not None else None,
+        producer=arrival.producer,
+        sequences=(arrival.sequence,) if arrival.producer is not None else (),
+    )
+
+
+def _timed(block: Block, wall_us: int) -> Block:
+    return block.stamped(shard=0, term=0, index=0, previous_term=0, base_offset=0, base_time_us=wall_us)

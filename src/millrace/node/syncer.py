@@ -1,0 +1,170 @@
+"""Group commit: what is to be on disk is written and synced in batches, off the event loop.
+
+While one batch is being synced the next one gathers, over all groups of the node. A lone small batch is
+synced in place while recent syncs were quick (PROTOCOLS.md 21): handing it to a thread and back would take
+longer than the sync itself. A failed sync is never retried; a full disk is: the batch waits until there is
+room, and the node takes no new work meanwhile.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from millrace.errors import StorageError
+from millrace.node.replica_log import ReplicaLog
+from millrace.replication.contract import Persist
+from millrace.storage.block import Block
+from millrace.storage.disk import DiskFull
+
+log = logging.getLogger("millrace.disk")
+
+_IN_PLACE_BYTES_MAX = 256 * 1024
+_QUICK_S = 0.001
+_FULL_RETRY_S = 0.5
+# Weight of the newest sync in the running mean of their times.
+_NEWEST = 0.2
+
+
+@dataclass(slots=True)
+class Job:
+    """One `Persist` of one group."""
+
+    log: ReplicaLog
+    persist: Persist
+    blocks: list[Block]
+    done: Callable[[int], None]
+    """Called on the event loop with the number of the `Persist`."""
+    is_written: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(block.header.block_bytes for block in self.blocks)
+
+
+class Syncer:
+    """One per node. Jobs of one group complete in order."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_failure: Callable[[StorageError], None],
+        *,
+        in_place: bool,
+        sync: bool = True,
+    ) -> None:
+        self._loop = loop
+        self._on_failure = on_failure
+        self._in_place = in_place
+        self._sync = sync
+        self._gathered: list[Job] = []
+        self._busy = False
+        self._is_scheduled = False
+        self._mean_s = 0.0
+        self._failed = False
+        self.is_full = False
+        self._work: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="syncer", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        self._gathered.append(job)
+        if not self._busy and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self.start)
+
+    def start(self) -> None:
+        """Begin with what has gathered, unless a batch is under way: its end begins the next."""
+        self._is_scheduled = False
+        if self._gathered and not self._busy:
+            self._busy = True
+            self._start()
+
+    def close(self) -> None:
+        """Finish what was handed out and end the thread. No submit after this."""
+        self._work.put(None)
+        self._thread.join()
+
+    # ---------------------------------------------------------------------------------- event loop
+
+    def _start(self) -> None:
+        batch, self._gathered = self._gathered, []
+        if not batch or self._failed:
+            self._busy = False
+            return
+        small = sum(job.size_bytes for job in batch) <= _IN_PLACE_BYTES_MAX
+        if self._in_place and small and self._mean_s < _QUICK_S and not self.is_full:
+            started_s = time.perf_counter()
+            try:
+                _perform(batch, self._sync)
+            except DiskFull as error:
+                self._full(batch, error)
+            except StorageError as error:
+                self._fail(error)
+            else:
+                self._mean_s += (time.perf_counter() - started_s - self._mean_s) * _NEWEST
+                self._finish(batch)
+        else:
+            self._work.put(batch)
+
+    def _finish(self, batch: list[Job]) -> None:
+        self._busy = False
+        if self.is_full:
+            self.is_full = False
+            log.warning("there is room on the disk again")
+        for job in batch:
+            job.done(job.persist.number)
+        if self._gathered and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self.start)
+
+    def _full(self, batch: list[Job], error: DiskFull) -> None:
+        if not self.is_full:
+            self.is_full = True
+            log.error("%s; publishing to logged streams is refused until there is room", error)
+        self._loop.call_later(_FULL_RETRY_S, self._work.put, batch)
+
+    def _fail(self, error: StorageError) -> None:
+        if not self._failed:
+            self._failed = True
+            self._on_failure(error)
+
+    # -------------------------------------------------------------------------------------- thread
+
+    def _run(self) -> None:
+        while True:
+            batch = self._work.get()
+            if batch is None:
+                return
+            started_s = time.perf_counter()
+            try:
+                _perform(batch, self._sync)
+            except DiskFull as error:
+                self._report(self._full, batch, error)
+            except StorageError as error:
+                self._report(self._fail, error)
+            else:
+                self._mean_s += (time.perf_counter() - started_s - self._mean_s) * _NEWEST
+                self._report(self._finish, batch)
+
+    def _report(self, call: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:
+            # The loop is closed: the node is gone and nobody waits for the answer.
+            log.debug("a sync finished after the node stopped")
+
+
+def _perform(batch: list[Job], sync: bool) -> None:
+    """Write all jobs, then sync each log once. After DiskFull the batch may be given again."""
+    for job in batch:
+        if not job.is_written:
+            job.log.write(job.persist, job.blocks)
+            job.is_written = True
+    if not sync:
+        return
+    for replica_log in {id(job.log): job.log for job in batch}.values():
+        replica_log.sync()

@@ -1,0 +1,258 @@
+"""One replica's log: what the disk holds, seen through `LogView`, and the tail that is on its way there.
+
+The tail begins right after `durable`. Entries enter it when the machine appends them and leave it when
+`Persisted` says that they are on disk; every read at or above the tail's first index is served from memory,
+so a view that already shows half-written entries cannot mislead.
+
+A truncation that is on its way bounds what earlier writes can make durable: when `Persisted(1)` arrives for
+entries 5..10 while write 2 has already cut from 7 on, only 5 and 6 are safe, and the entries 7..10 that the
+disk holds for a moment are not the ones of this log.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from millrace.replication.contract import (
+    NO_TERM,
+    Entry,
+    EntryKind,
+    HardState,
+    LogView,
+    Persist,
+    Snapshot,
+)
+from millrace.types import Index, Term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingWrite:
+    """One `Persist` that was handed out and not reported yet."""
+
+    number: int
+    issued_tick: int
+    last_index: Index
+    """Where the log ends once this is on disk."""
+    truncate_from: Index | None
+    snapshot: Snapshot | None
+    has_hard_state: bool
+
+
+class RaftLog:
+    """Writes collect during a step and leave together by `take_writes`."""
+
+    __slots__ = (
+        "_durable",
+        "_entries_new",
+        "_mutations",
+        "_snapshot_new",
+        "_snapshot_pending",
+        "_tail",
+        "_tail_first",
+        "_truncate_new",
+        "_view",
+        "pending",
+    )
+
+    def __init__(self, view: LogView, mutations: frozenset[str]) -> None:
+        self._view = view
+        self._mutations = mutations
+        self._durable = view.last_index()
+        self._tail: list[Entry] = []
+        self._tail_first = Index(self._durable + 1)
+        self._snapshot_pending: Snapshot | None = None
+        self._snapshot_new: Snapshot | None = None
+        self._truncate_new: Index | None = None
+        self._entries_new: list[Entry] = []
+        self.pending: deque[PendingWrite] = deque()
+
+    # -------------------------------------------------------------------------------------- reading
+
+    @property
+    def durable(self) -> Index:
+        """Up to here this log, as it is now, is on disk."""
+        return self._durable
+
+    @property
+    def last_index(self) -> Index:
+        return Index(self._tail_first + len(self._tail) - 1)
+
+    @property
+    def last_term(self) -> Term:
+        term = self.term(self.last_index)
+        assert term is not None
+        return term
+
+    @property
+    def first_index(self) -> Index:
+        if self._snapshot_pending is not None:
+            return Index(self._snapshot_pending.index + 1)
+        return self._view.first_index()
+
+    @property
+    def is_installing(self) -> bool:
+        return self._snapshot_pending is not None
+
+    def term(self, index: Index) -> Term | None:
+        position = index - self._tail_first
+        if position >= 0:
+            return self._tail[position].term if position < len(self._tail) else None
+        if index == 0:
+            return NO_TERM
+        snapshot = self._snapshot_pending
+        if snapshot is not None:
+            return snapshot.term if index == snapshot.index else None
+        return self._view.term(index) if index > 0 else None
+
+    def matches(self, index: Index, term: Term) -> bool:
+        return self.term(index) == term
+
+    def entries(self, first: Index, last: Index, bytes_max: int) -> Sequence[Entry]:
+        """As in `LogView`; a range that crosses from the disk into the tail is cut there."""
+        if first < self._tail_first:
+            if self._snapshot_pending is not None:
+                return ()
+            return self._view.entries(first, Index(min(last, self._tail_first - 1)), bytes_max)
+        chosen = self._tail[first - self._tail_first : last - self._tail_first + 1]
+        bytes_count = 0
+        for position, entry in enumerate(chosen):
+            bytes_count += len(entry.payload)
+            if bytes_count > bytes_max and position > 0:
+                return chosen[:position]
+        return chosen
+
+    def snapshot(self) -> Snapshot | None:
+        return None if self._snapshot_pending is not None else self._view.snapshot()
+
+    def snapshot_bytes(self, snapshot: Snapshot, position: int, bytes_max: int) -> bytes:
+        return self._view.snapshot_bytes(snapshot, position, bytes_max)
+
+    def last_index_not_above(self, index: Index, term: Term) -> Index:
+        """The highest index up to `index` whose term is at most `term`, or the edge of the log. Terms never
+        fall along a log, so this halves."""
+        low, high = Index(self.first_index - 1), Index(min(index, self.last_index))
+        while low < high:
+            middle = Index((low + high + 1) // 2)
+            found = self.term(middle)
+            if found is not None and found <= term:
+                low = middle
+            else:
+                high = Index(middle - 1)
+        return low
+
+    # -------------------------------------------------------------------------------------- writing
+
+    def append(self, term: Term, kind: EntryKind, payloads: Sequence[bytes]) -> list[Entry]:
+        """A leader's own entries."""
+        first = self.last_index + 1
+        fresh = [
+            Entry(term=term, index=Index(first + position), kind=kind, payload=payload)
+            for position, payload in enumerate(payloads)
+        ]
+        self._tail += fresh
+        self._entries_new += fresh
+        return fresh
+
+    def merge(self, entries: Sequence[Entry]) -> tuple[Index | None, Sequence[Entry]]:
+        """A leader's entries that follow on something this log has: keep what is equal, cut from the first
+        that differs, take the rest. Returns where it cut (if it did) and what was taken.
+
+        An append that says nothing new changes nothing: an old one that arrives late must not shorten the
+        log, because what follows may have been acknowledged meanwhile."""
+        last = self.last_index
+        position = 0
+        while position < len(entries) and entries[position].index <= last:
+            if self.term(entries[position].index) != entries[position].term:
+                break
+            position += 1
+        fresh = entries[position:]
+        cut: Index | None = None
+        if fresh and fresh[0].index <= last:
+            cut = fresh[0].index
+        elif "truncate_on_stale_append" in self._mutations and entries and entries[-1].index < last:
+            cut = Index(entries[-1].index + 1)
+        if cut is not None:
+            self._truncate_from(cut)
+        self._tail += fresh
+        self._entries_new += fresh
+        return cut, fresh
+
+    def _truncate_from(self, index: Index) -> None:
+        # Entries of this very step never reached a Persist, so they are simply dropped.
+        self._entries_new = [entry for entry in self._entries_new if entry.index < index]
+        if self._truncate_new is None or index < self._truncate_new:
+            self._truncate_new = index
+        if index < self._tail_first:
+            self._tail = []
+            self._tail_first = index
+            self._durable = Index(index - 1)
+        else:
+            del self._tail[index - self._tail_first :]
+
+    def install(self, snapshot: Snapshot, commit: Index) -> None:
+        """Replace the whole log. Up to `commit` the old entries are certainly right, so they stay durable
+        until the snapshot is."""
+        assert self._snapshot_pending is None
+        kept: list[Entry] = []
+        if "snapshot_keeps_tail" in self._mutations and self.last_index > snapshot.index:
+            kept = list(self.entries(Index(snapshot.index + 1), self.last_index, 1 << 40))
+        self._snapshot_pending = self._snapshot_new = snapshot
+        self._truncate_new = None
+        self._tail = kept
+        self._entries_new = list(kept)
+        self._tail_first = Index(snapshot.index + 1)
+        self._durable = min(self._durable, commit)
+
+    def take_writes(self, number: int, tick: int, hard_state: HardState | None) -> Persist | None:
+        """What this step wrote, together with the hard state, as one effect; None if there is nothing."""
+        if hard_state is None and not (
+            self._entries_new or self._snapshot_new is not None or self._truncate_new is not None
+        ):
+            return None
+        effect = Persist(
+            number=number,
+            hard_state=hard_state,
+            snapshot=self._snapshot_new,
+            truncate_from=self._truncate_new,
+            entries=tuple(self._entries_new),
+        )
+        self.note_pending(effect, tick)
+        self._snapshot_new = None
+        self._truncate_new = None
+        self._entries_new = []
+        return effect
+
+    def note_pending(self, effect: Persist, tick: int) -> None:
+        self.pending.append(
+            PendingWrite(
+                number=effect.number,
+                issued_tick=tick,
+                last_index=self.last_index,
+                truncate_from=effect.truncate_from,
+                snapshot=effect.snapshot,
+                has_hard_state=effect.hard_state is not None,
+            )
+        )
+
+    def persisted(self, number: int) -> Snapshot | None:
+        """Everything up to this write is on disk. Returns the snapshot that thereby became this disk's."""
+        installed: Snapshot | None = None
+        last_index: Index | None = None
+        while self.pending and self.pending[0].number <= number:
+            write = self.pending.popleft()
+            last_index = write.last_index
+            if write.snapshot is not None:
+                installed = write.snapshot
+                self._snapshot_pending = None
+        if last_index is None or self._snapshot_pending is not None:
+            return installed
+        if "durable_ignores_truncation" not in self._mutations:
+            for write in self.pending:
+                if write.truncate_from is not None:
+                    last_index = min(last_index, Index(write.truncate_from - 1))
+        last_index = min(last_index, self.last_index)
+        if last_index > self._durable or installed is not None:
+            self._durable = last_index
+            del self._tail[: last_index + 1 - self._tail_first]
+            self._tail_first = Index(last_index + 1)
+        return installed

@@ -1,0 +1,291 @@
+"""The block: the unit that is replicated, stored and handed to readers. `docs/format.md` draws the bytes.
+
+A block is a head of 80 bytes and a body. The head has its own checksum and holds the checksum of the body, so
+the leader stamps shard, term, index, offset and time into a new head and the body is never touched or copied.
+A block therefore is the pair (header, body): both parts go to the disk and to peers side by side.
+
+The body of a data block has a plain part (topic dictionary) and a coded part (columns and packets); only the
+coded part is ever compressed. Control, no-op and config blocks carry opaque bytes as their coded part. Bodies
+are padded to 8 bytes, so that blocks in a segment and columns in a block stay aligned.
+
+Entries of a replication log ARE blocks: kind, term and index stand in the head. `previous_term` is the term
+of the entry before, so that a reader of a log sees at once whether two neighbours belong together.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from millrace.errors import StorageError
+from millrace.kernels.blocks import Columns, Run, build_body, read_topics, split_columns
+from millrace.kernels.checksum import crc32c
+from millrace.storage.files import NewerFormat
+
+MAGIC = b"MRBK"
+VERSION = 1
+# magic, version, kind, codec, body bytes, plain bytes, raw bytes, count, topics, shard,
+# term, index, previous term, base offset, base time, body checksum, (head checksum)
+_HEAD = struct.Struct("<4sHBBIIIIIIQQQQqI")
+_CHECKSUM = struct.Struct("<I")
+HEAD_BYTES = _HEAD.size + _CHECKSUM.size
+assert HEAD_BYTES == 80
+
+BLOCK_BYTES_AIM = 1 << 20
+"""A block is closed before it passes this, unless one message alone is larger."""
+BLOCK_MESSAGES_MAX = 10_000
+BODY_BYTES_MAX = (256 << 20) + (1 << 20)
+"""The largest MQTT packet (256 MiB) with its columns; a head that claims more is not believed."""
+
+_ZLIB_LEVEL = 1
+_PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
+
+
+class BlockDamaged(StorageError):
+    """These bytes are not a block, or not the one that was written."""
+
+
+class Kind(IntEnum):
+    DATA = 0
+    CONTROL = 1
+    NOOP = 2
+    CONFIG = 3
+
+
+class Codec(IntEnum):
+    NONE = 0
+    ZLIB = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """The fields of a head. The last six are what the leader stamps; they are 0 before."""
+
+    kind: Kind
+    codec: Codec
+    body_bytes: int
+    """Stored, padding included."""
+    plain_bytes: int
+    raw_bytes: int
+    """The coded part before compression."""
+    count: int
+    topics: int
+    body_checksum: int
+    shard: int = 0
+    term: int = 0
+    index: int = 0
+    previous_term: int = 0
+    base_offset: int = 0
+    """Offset of the first message; of a block without messages: the next one to come."""
+    base_time_us: int = 0
+
+    @property
+    def block_bytes(self) -> int:
+        return HEAD_BYTES + self.body_bytes
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.count
+
+    def to_bytes(self) -> bytes:
+        head = _HEAD.pack(
+            MAGIC,
+            VERSION,
+            self.kind,
+            self.codec,
+            self.body_bytes,
+            self.plain_bytes,
+            self.raw_bytes,
+            self.count,
+            self.topics,
+            self.shard,
+            self.term,
+            self.index,
+            self.previous_term,
+            self.base_offset,
+            self.base_time_us,
+            self.body_checksum,
+        )
+        return head + _CHECKSUM.pack(crc32c(head))
+
+
+def parse_header(data: bytes, position: int = 0) -> Header:
+    """The head at `position`. BlockDamaged if it is not one, NewerFormat if a later version wrote it."""
+    if len(data) - position < HEAD_BYTES:
+        raise BlockDamaged(f"{len(data) - position} bytes are too few for a block")
+    fields = _HEAD.unpack_from(data, position)
+    if fields[0] != MAGIC:
+        raise BlockDamaged("no block starts here")
+    end = position + _HEAD.size
+    if crc32c(data[position:end]) != _CHECKSUM.unpack_from(data, end)[0]:
+        raise BlockDamaged("the checksum of the head does not fit")
+    if fields[1] > VERSION:
+        raise NewerFormat(f"a block has version {fields[1]}; this Millrace reads up to {VERSION}")
+    try:
+        kind, codec = Kind(fields[2]), Codec(fields[3])
+    except ValueError as error:
+        raise NewerFormat(f"a block has an unknown kind or codec: {error}") from None
+    if fields[4] > BODY_BYTES_MAX or fields[5] > fields[4] or fields[6] > BODY_BYTES_MAX:
+        raise BlockDamaged("the lengths in the head do not fit")
+    return Header(
+        kind=kind,
+        codec=codec,
+        body_bytes=fields[4],
+        plain_bytes=fields[5],
+        raw_bytes=fields[6],
+        count=fields[7],
+        topics=fields[8],
+        shard=fields[9],
+        term=fields[10],
+        index=fields[11],
+        previous_term=fields[12],
+        base_offset=fields[13],
+        base_time_us=fields[14],
+        body_checksum=fields[15],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A header and the body it describes. Made by this module; the body was checked or built here."""
+
+    header: Header
+    body: bytes
+
+    def stamped(
+        self,
+        *,
+        shard: int,
+        term: int,
+        index: int,
+        previous_term: int,
+        base_offset: int,
+        base_time_us: int,
+    ) -> "Block":
+        """The same body under a head with these fields."""
+        header = replace(
+            self.header,
+            shard=shard,
+            term=term,
+            index=index,
+            previous_term=previous_term,
+            base_offset=base_offset,
+            base_time_us=base_time_us,
+        )
+        return Block(header=header, body=self.body)
+
+    def buffers(self) -> tuple[bytes, bytes]:
+        """Head and body, to be written one after the other."""
+        return self.header.to_bytes(), self.body
+
+    def to_bytes(self) -> bytes:
+        return b"".join(self.buffers())
+
+    def payload(self) -> bytes:
+        """The coded part as it was before compression: of a block that is not data, its opaque bytes."""
+        header = self.header
+        stored = self.body[header.plain_bytes :]
+        if header.codec is Codec.NONE:
+            return stored[: header.raw_bytes]
+        inflate = zlib.decompressobj()
+        try:
+            # One byte more than promised is enough to know that the promise is false.
+            raw = inflate.decompress(stored, header.raw_bytes + 1)
+        except zlib.error as error:
+            raise BlockDamaged(f"the body of block {header.index} cannot be expanded: {error}") from None
+        if len(raw) != header.raw_bytes:
+            raise BlockDamaged(f"the body of block {header.index} expands to another length")
+        return raw
+
+    def dictionary(self) -> bytes:
+        """The plain part. Equal dictionaries are equal bytes apart from the first 24."""
+        return self.body[: self.header.plain_bytes]
+
+    def topics(self) -> tuple[bytes, ...]:
+        """The topics of a data block without a look at the rest; none for another kind."""
+        if self.header.kind is not Kind.DATA:
+            return ()
+        try:
+            return read_topics(self.dictionary(), self.header.topics)
+        except ValueError as error:
+            raise BlockDamaged(f"the body of block {self.header.index} does not fit: {error}") from None
+
+    def columns(self) -> Columns:
+        """The messages of a data block as columns."""
+        if self.header.kind is not Kind.DATA:
+            raise ValueError(f"a {self.header.kind.name} block has no columns")
+        try:
+            return split_columns(self.dictionary(), self.payload(), self.header.count)
+        except ValueError as error:
+            raise BlockDamaged(f"the body of block {self.header.index} does not fit: {error}") from None
+
+
+def parse_block(data: bytes, position: int = 0) -> Block:
+    """The whole block at `position`, both checksums proved. BlockDamaged or NewerFormat otherwise."""
+    header = parse_header(data, position)
+    return attach_body(header, data[position + HEAD_BYTES : position + header.block_bytes])
+
+
+def attach_body(header: Header, body: bytes) -> Block:
+    """A block from its parts, the body checked against the head."""
+    if len(body) != header.body_bytes:
+        raise BlockDamaged(f"{len(body)} bytes of body instead of {header.body_bytes}")
+    if crc32c(body) != header.body_checksum:
+        raise BlockDamaged(f"the checksum of the body of block {header.index} does not fit")
+    return Block(header=header, body=body)
+
+
+def _make(
+    kind: Kind, codec: Codec, plain: bytes, coded: Iterable[bytes], count: int = 0, topics: int = 0
+) -> Block:
+    pieces = list(coded)
+    raw_bytes = sum(map(len, pieces))
+    if codec is Codec.ZLIB:
+        pressed = zlib.compress(b"".join(pieces), _ZLIB_LEVEL)
+        # What does not shrink is stored as it is, so that no reader pays for nothing.
+        if len(pressed) < raw_bytes:
+            pieces = [pressed]
+        else:
+            codec = Codec.NONE
+    size = len(plain) + sum(map(len, pieces))
+    body = b"".join((plain, *pieces, _PADDING[size & 7]))
+    if len(body) > BODY_BYTES_MAX:
+        raise ValueError(f"a body of {len(body)} bytes is larger than {BODY_BYTES_MAX}")
+    header = Header(
+        kind=kind,
+        codec=codec,
+        body_bytes=len(body),
+        plain_bytes=len(plain),
+        raw_bytes=raw_bytes,
+        count=count,
+        topics=topics,
+        body_checksum=crc32c(body),
+    )
+    return Block(header=header, body=body)
+
+
+def data_blocks(runs: Sequence[Run], codec: Codec = Codec.NONE) -> list[Block]:
+    """The messages of these runs in order, not stamped yet, in as many blocks as the bounds ask for."""
+    plain, coded, count, topics = build_body(runs)
+    if not count:
+        raise ValueError("a data block needs a message")
+    size = HEAD_BYTES + len(plain) + sum(map(len, coded))
+    if count == 1 or (count <= BLOCK_MESSAGES_MAX and size <= BLOCK_BYTES_AIM):
+        return [_make(Kind.DATA, codec, plain, coded, count, topics)]
+    # Rare: a chunk of very small packets, or large ones that came together. Each half pays again.
+    if len(runs) > 1:
+        middle = len(runs) // 2
+        return data_blocks(runs[:middle], codec) + data_blocks(runs[middle:], codec)
+    run, row = runs[0], count // 2
+    cut = split_columns(plain, b"".join(coded), count).packet_positions[row]
+    left = run._replace(packets=run.packets[:cut], sequences=run.sequences[:row])
+    right = run._replace(packets=run.packets[cut:], sequences=run.sequences[row:])
+    return data_blocks([left], codec) + data_blocks([right], codec)
+
+
+def opaque_block(kind: Kind, payload: bytes = b"", codec: Codec = Codec.NONE) -> Block:
+    """A control, no-op or config block, not stamped yet."""
+    if kind is Kind.DATA:
+        raise ValueError("a data block is made of messages")
+    return _make(kind, codec, b"", (payload,))
