@@ -12,6 +12,7 @@ from millrace.broker.outbound import Outbound
 from millrace.broker.retained import Retained
 from millrace.broker.routing import Route, Router
 from millrace.broker.session import Session
+from millrace.broker.session_store import Journal
 from millrace.broker.stats import Stats
 from millrace.kernels import ack_run, acks, packet_ids, skip
 from millrace.types import Reason
@@ -29,6 +30,8 @@ class Inbound:
         self.waiting: list[Intake] = []
         # Bytes that arrived and are not committed: beyond a bound the node stops reading publishers.
         self.uncommitted_bytes = 0
+        # The broker's; see there.
+        self.journal = Journal()
 
     # ---------------------------------------------------------------------------------- fast path
 
@@ -67,6 +70,9 @@ class Inbound:
         ack = acks(data, _PUBREC)
         data, count = self._first_seen(session, data, count)
         fresh = Run(data, count, 2, v5) if count else None
+        if intake is not None and fresh is not None and session.is_recorded:
+            self._arrive_recorded(intake, Arrival(session, route, self._router.generation, fresh, None, ack))
+            return
         if intake is not None:
             # Also where nothing is fresh: a repeat is answered no earlier than the message it repeats.
             self._arrive(intake, Arrival(session, route, self._router.generation, fresh, None, ack))
@@ -96,6 +102,17 @@ class Inbound:
             data = data[end:]
         return b"".join(fresh), len(fresh)
 
+    def _arrive_recorded(self, intake: Intake, arrival: Arrival) -> None:
+        """QoS 2 of a session with a record: the ids are on disk before the message is, and the message is
+        keyed by their tokens, so that a repeat after a crash finds it (PROTOCOLS.md 8)."""
+        session, run = arrival.session, arrival.run
+        assert session is not None and run is not None
+        arrival.producer = session.producer
+        arrival.sequence = session.next_token
+        session.next_token += run.count
+        operation = ["in", session.client_id, packet_ids(run.data)]
+        self.journal.add(operation, lambda: self._arrive(intake, arrival))
+
     # ------------------------------------------------------------------------------- careful path
 
     def accept(self, session: Session, topic: str, run: Run, packet_id: int, now_ms: int) -> None:
@@ -118,7 +135,11 @@ class Inbound:
         self._stats.received += 1
         intake = route.intake
         if intake is not None and (run.qos or intake.captures_all):
-            self._arrive(intake, Arrival(session, route, self._router.generation, run, topic, ack))
+            arrival = Arrival(session, route, self._router.generation, run, topic, ack)
+            if run.qos == 2 and session.is_recorded:
+                self._arrive_recorded(intake, arrival)
+            else:
+                self._arrive(intake, arrival)
             return
         self._settle(session, topic, route, run, now_ms)
         if intake is not None and run.retain:
@@ -129,10 +150,18 @@ class Inbound:
         if ack:
             self._outbound.put(session, ack)
 
-    def repeat(self, session: Session, topic: str, packet_id: int) -> None:
+    def repeat(self, session: Session, topic: str, run: Run, packet_id: int) -> None:
         """A QoS 2 message that is here already is answered again, but no earlier than the first time."""
         route = self._route(session, topic)
         ack = ack_run(_PUBREC, packet_id, 1)
+        if session.uncertain and packet_id in session.uncertain and route.intake is not None:
+            # From before a restart: its shard knows by the token whether it got there.
+            arrival = Arrival(session, route, self._router.generation, run, topic, ack)
+            arrival.producer = session.producer
+            arrival.sequence = session.uncertain.pop(packet_id)
+            arrival.is_doubtful = True
+            self._arrive(route.intake, arrival)
+            return
         if route.intake is not None:
             self._arrive(route.intake, Arrival(session, route, self._router.generation, None, topic, ack))
         else:
@@ -179,6 +208,12 @@ class Inbound:
         intake.arrivals.append(arrival)
         if arrival.run is not None:
             self.uncommitted_bytes += len(arrival.run.data)
+
+    def forget(self, arrival: Arrival) -> None:
+        """The message is in the log already: only the answer is left to give."""
+        if arrival.run is not None:
+            self.uncommitted_bytes -= len(arrival.run.data)
+            arrival.run = None
 
     def arrive_again(self, arrival: Arrival, now_ms: int) -> None:
         """Its shard was sealed before it got there: by the routes of now, packet by packet."""
@@ -234,6 +269,8 @@ class Inbound:
             session = arrival.session
             if arrival.ack and session is not None and session.epoch == arrival.epoch:
                 self._outbound.put(session, arrival.ack)
+            if arrival.done is not None:
+                arrival.done(offset - (run.count if run is not None else 0))
 
     def _deliver_again_routed(self, arrival: Arrival, run: Run, now_ms: int) -> None:
         """Subscriptions changed between arrival and commit: packet by packet, by the routes of now."""
@@ -254,6 +291,8 @@ class Inbound:
             run, session = arrival.run, arrival.session
             if run is not None:
                 self.uncommitted_bytes -= len(run.data)
+            if arrival.done is not None:
+                arrival.done(None)
             if session is None or not arrival.ack or session.epoch != arrival.epoch:
                 continue
             if run is not None and run.qos == 2 and session.received:

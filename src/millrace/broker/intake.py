@@ -5,6 +5,7 @@ A message of a captured stream reaches nobody, and its publisher hears nothing, 
 into blocks, proposes them, and brings each `Arrival` back when its block is committed or cannot be.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from millrace.broker.message import Run
@@ -16,8 +17,10 @@ class Arrival:
 
     __slots__ = (
         "ack",
+        "done",
         "epoch",
         "generation",
+        "is_doubtful",
         "is_retained_only",
         "producer",
         "route",
@@ -48,8 +51,13 @@ class Arrival:
         self.ack = ack
         # Delivered from memory already; only the value to retain is logged (PROTOCOLS.md 6).
         self.is_retained_only = False
+        # Key of the first message, counting up through the run, where they can be sent again.
         self.producer: bytes | None = None
         self.sequence = 0
+        # Whether the key may be in the log already: asked when the block is cut.
+        self.is_doubtful = False
+        # For those who are not sessions: called with the offset, or None where it could not be stored.
+        self.done: Callable[[int | None], None] | None = None
 
 
 class Intake:

@@ -6,7 +6,7 @@ only thing done with it is to hand it back when another one displaces it. Output
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from millrace.broker.outbound import Outbound
 from millrace.broker.retained import Retained
 from millrace.broker.routing import Route, Router, merge
 from millrace.broker.session import Session, WillPlan
+from millrace.broker.session_store import Journal, Record, producer_of, subscribe_operation
 from millrace.broker.stats import Stats
 from millrace.broker.topic import split_share
 from millrace.kernels import ack_run
@@ -57,11 +58,36 @@ class Broker:
         # Bound once: these are called for every chunk.
         self.publish_runs = self.inbound.publish_runs
         self.publish = self.inbound.publish
-        # (due, order, epoch, session, will): session ends where will is None, else a delayed will.
+        self.journal = Journal()
+        # The node's look into the session store.
+        self.find_record: Callable[[str], Record | None] = lambda client_id: None
+        self.outbound.journal = self.inbound.journal = self.journal
+        # The committed end of every log, for cursors.
+        self.log_ends: dict[int, int] = {}
+        # Durable sessions whose cursors moved since the last checkpoint.
+        self.touched: dict[Session, None] = {}
+        self.outbound.touched = self.touched
+        # The wall's clock, which only records need; the node sets it now and then.
+        self.wall_us = 0
+        # (due, order, epoch, session, will): the session ends where will is None, else a delayed will.
         self._timers: list[tuple[int, int, int, Session, WillPlan | None]] = []
         self._timer_order = 0
 
+    @property
+    def has_work(self) -> bool:
+        """Whether the node should come round: output, arrivals, operations or readers are waiting."""
+        return bool(
+            self.outbound.dirty or self.inbound.waiting or self.journal.operations or self.outbound.behind
+        )
+
     # ------------------------------------------------------------------------------------ sessions
+
+    def opening(self, request: ConnectRequest, username: str | None) -> list[Any] | None:
+        """What must be on disk before this client is accepted; None for one that leaves nothing behind."""
+        if not request.expiry_s and request.will is None:
+            return None
+        will = None if request.will is None else request.will.to_json()
+        return ["open", request.client_id, request.clean_start, username, request.expiry_s, will]
 
     def connect(self, request: ConnectRequest, connection: Any, now_ms: int) -> tuple[Session, bool, Any]:
         """Open or resume a session. Returns it, whether it was present, and the connection it displaced."""
@@ -93,6 +119,10 @@ class Broker:
         session.alias_max = request.alias_max
         session.aliases = None
         session.will = request.will
+        session.delayed_will = None
+        session.is_recorded = self.journal.is_on and bool(request.expiry_s or request.will is not None)
+        if session.is_recorded:
+            self._adopt_record(session)
         session.blocked = False
         self.connected += 1
         self.stats.connects += 1
@@ -100,6 +130,12 @@ class Broker:
             for filter in session.subscriptions:
                 self.router.changed(filter)
         return session, present, displaced
+
+    def _adopt_record(self, session: Session) -> None:
+        record = self.find_record(session.client_id)
+        assert record is not None, "the record is on disk before the client is accepted"
+        session.producer = producer_of(record)
+        session.next_token = max(session.next_token, record.next_token)
 
     def resume(self, session: Session, now_ms: int) -> None:
         """After CONNACK: send again what is unanswered, then what waited, also in its groups."""
@@ -123,9 +159,12 @@ class Broker:
         if will and plan is not None:
             delay_s = min(plan.delay_s, session.expiry_s) if keep else 0
             if delay_s:
+                session.delayed_will = plan
                 self._timer(now_ms + delay_s * 1000, session, plan)
             else:
                 self._fire(session, plan, now_ms)
+        if keep:
+            self._record_away(session)
         if not keep:
             self._end(session, now_ms)
         elif session.expiry_s != SESSION_EXPIRY_S_NEVER:
@@ -139,8 +178,10 @@ class Broker:
                 continue
             if plan is None:
                 self._end(session, now_ms)
-            else:
+            elif session.delayed_will is plan:
+                session.delayed_will = None
                 self._fire(session, plan, now_ms)
+                self._record_away(session)
         return self._timers[0][0] if self._timers else None
 
     def _timer(self, due_ms: int, session: Session, plan: WillPlan | None) -> None:
@@ -149,10 +190,14 @@ class Broker:
 
     def _end(self, session: Session, now_ms: int) -> None:
         # A will still delayed goes out at the latest when the session ends ([MQTT-3.1.3-9]).
-        for timer in self._timers:
-            if timer[3] is session and timer[2] == session.epoch and timer[4] is not None:
-                self._fire(session, timer[4], now_ms)
+        plan, session.delayed_will = session.delayed_will, None
+        if plan is not None:
+            self._fire(session, plan, now_ms)
         session.epoch += 1
+        if session.is_recorded:
+            session.is_recorded = False
+            self.journal.add(["end", session.client_id])
+        self.touched.pop(session, None)
         for filter in list(session.subscriptions):
             self.unsubscribe(session, filter)
         session.forget_traffic()
@@ -167,7 +212,7 @@ class Broker:
 
     def subscribe(self, session: Session, subscription: Subscription) -> tuple[Reason, bool]:
         """Add or replace one subscription; the granted QoS or why not, and whether it is new."""
-        name, inner = split_share(subscription.filter)
+        _, inner = split_share(subscription.filter)
         if (
             inner.count("/") >= self.limits.topic_levels_max
             or len(inner.encode()) > self.limits.topic_bytes_max
@@ -179,6 +224,15 @@ class Broker:
         old = session.subscriptions.get(subscription.filter)
         if old is None and len(session.subscriptions) >= self.limits.subscriptions_max:
             return Reason.QUOTA_EXCEEDED, False
+        self._attach(session, subscription)
+        if session.is_recorded:
+            self._record_subscription(session, subscription)
+        return Reason(subscription.qos), old is None
+
+    def _attach(self, session: Session, subscription: Subscription) -> None:
+        name, inner = split_share(subscription.filter)
+        if subscription.filter not in session.subscriptions:
+            self.subscription_count += 1
         session.subscriptions[subscription.filter] = subscription
         node = self.router.tree.node(inner)
         if name:
@@ -188,10 +242,7 @@ class Broker:
             group.members[session] = subscription
         else:
             node.subscribers[session] = subscription
-        if old is None:
-            self.subscription_count += 1
         self.router.changed(subscription.filter)
-        return Reason(subscription.qos), old is None
 
     def unsubscribe(self, session: Session, filter: str) -> Reason:
         if session.subscriptions.pop(filter, None) is None:
@@ -209,6 +260,8 @@ class Broker:
             del node.subscribers[session]
         self.router.tree.prune(inner)
         self.router.changed(filter)
+        if session.is_recorded:
+            self.journal.add(["unsub", session.client_id, filter])
         return Reason.SUCCESS
 
     def subscribed(self, session: Session, subscription: Subscription, is_new: bool, now_ms: int) -> None:
@@ -300,6 +353,8 @@ class Broker:
 
     def on_acks(self, session: Session, first: int, packet_id: int, count: int, now_ms: int) -> None:
         """A run of plain acknowledgements with consecutive ids."""
+        if session.is_recorded:
+            self.touched[session] = None
         if first == _PUBACK:
             session.acknowledge(packet_id, count, 1)
         elif first == _PUBREC:
@@ -310,13 +365,16 @@ class Broker:
             return
         else:
             session.complete(packet_id, count)
-        if session.queue or session.lag:
+            if session.is_recorded:
+                self.journal.add(["comp", session.client_id, packet_id, count])
+        if session.queue or session.lag or session.resending:
             self.outbound.pump(session, now_ms)
 
     def on_pubrec(self, session: Session, packet_id: int, count: int) -> None:
         known = session.acknowledge(packet_id, count, 2)
         if known == count or not session.v5:
-            self.outbound.put(session, ack_run(_PUBREL, packet_id, count))
+            release = ack_run(_PUBREL, packet_id, count)
+            self._answer_recorded(session, ["rec", session.client_id, packet_id, count], release)
             return
         for one in range(packet_id, packet_id + count):
             found = session.is_released(one)
@@ -325,24 +383,132 @@ class Broker:
     def on_pubrel(self, session: Session, packet_id: int, count: int) -> None:
         received = session.received or set()
         ids = range(packet_id, packet_id + count)
+        if session.uncertain:
+            for one in ids:
+                session.uncertain.pop(one, None)
         if session.v5 and not received.issuperset(ids):
             for one in ids:
                 missing = None if one in received else Reason.PACKET_ID_NOT_FOUND
                 self.outbound.put(session, _answer(_PUBCOMP, one, missing))
         else:
-            self.outbound.put(session, ack_run(_PUBCOMP, packet_id, count))
+            complete = ack_run(_PUBCOMP, packet_id, count)
+            self._answer_recorded(session, ["rel", session.client_id, packet_id, count], complete)
         received.difference_update(ids)
+
+    def _answer_recorded(self, session: Session, operation: list[Any], answer: bytes) -> None:
+        """An answer that must not leave before the operation is on disk (PROTOCOLS.md 8)."""
+        if not session.is_recorded:
+            self.outbound.put(session, answer)
+            return
+        epoch = session.epoch
+
+        def written() -> None:
+            if session.epoch == epoch:
+                self.outbound.put(session, answer)
+
+        self.journal.add(operation, written)
 
     def on_refused(self, session: Session, packet_id: int, qos: int, now_ms: int) -> None:
         """The client answered with an error: that message is finished ([MQTT-4.4.0-2] covers its id)."""
         if session.acknowledge(packet_id, 1, qos) and qos == 2:
             session.complete(packet_id, 1)
+        if session.is_recorded:
+            self.journal.add(["comp", session.client_id, packet_id, 1])
+            self.touched[session] = None
         self.outbound.pump(session, now_ms)
 
     def unblock(self, session: Session, now_ms: int) -> None:
         """The client reads again."""
         session.blocked = False
         self.outbound.pump(session, now_ms)
+
+    # -------------------------------------------------------------------------------------- records
+
+    def _record_away(self, session: Session) -> None:
+        if session.is_recorded:
+            self._checkpoint(session)
+            self.touched.pop(session, None)
+            will = None if session.delayed_will is None else session.delayed_will.to_json()
+            self.journal.add(["away", session.client_id, self.wall_us, will])
+
+    def _record_subscription(self, session: Session, subscription: Subscription) -> None:
+        """The start in every log is fixed before SUBACK; those opened later are read from 0 (rule 9)."""
+        if session.cursors is None:
+            session.cursors = set()
+        starts = [(shard, end) for shard, end in self.log_ends.items() if shard not in session.cursors]
+        session.cursors.update(shard for shard, _ in starts)
+        self.journal.add(subscribe_operation(session.client_id, subscription, starts))
+
+    def checkpoint(self) -> None:
+        """Write the cursors that moved. Called about ten times a second."""
+        touched, self.touched = self.touched, {}
+        self.outbound.touched = self.touched
+        for session in touched:
+            if session.is_recorded:
+                self._checkpoint(session)
+
+    def _checkpoint(self, session: Session) -> None:
+        outstanding: dict[int, list[list[int]]] = {}
+        for segment in session.inflight or ():
+            if segment.run.shard and segment.qos == 1:
+                outstanding.setdefault(segment.run.shard, []).append([segment.offset, segment.count])
+        lag = session.lag or {}
+        cursors = session.cursors or set()
+        rows = [
+            [shard, lag.get(shard, self.log_ends.get(shard, 0)), sorted(outstanding.get(shard, []))]
+            for shard in sorted(cursors | lag.keys() | outstanding.keys())
+        ]
+        if rows:
+            self.journal.add(["cur", session.client_id, rows])
+
+    def restore(self, record: Record, principal: Principal, now_ms: int) -> None:
+        """A session from its record, after a restart: away, and behind in every log by its cursor."""
+        session = self.sessions[record.client_id] = Session(record.client_id, principal)
+        session.expiry_s = record.expiry_s
+        session.is_recorded = True
+        session.cursors = set(record.cursors)
+        session.next_token = record.next_token
+        session.producer = producer_of(record)
+        session.received = set(record.received) or None
+        session.uncertain = dict(record.received) or None
+        session.restored = {i: (shard, offset) for i, (shard, offset) in record.sent.items()} or None
+        for packet_id in record.released:
+            session.add_released(packet_id)
+        for filter in record.subscriptions:
+            self._attach(session, record.subscription(filter))
+        for shard, end in self.log_ends.items():
+            position, outstanding = record.cursors.get(shard, (0, []))
+            self._restore_cursor(session, shard, position, outstanding, end)
+        away_us = self.wall_us if record.away_us is None else record.away_us
+        if record.will is not None:
+            plan = WillPlan.from_json(record.will)
+            session.delayed_will = plan
+            delay_ms = min(plan.delay_s, record.expiry_s) * 1000
+            self._timer(now_ms + max(0, delay_ms - (self.wall_us - away_us) // 1000), session, plan)
+        if session.expiry_s != SESSION_EXPIRY_S_NEVER:
+            left_ms = session.expiry_s * 1000 - (self.wall_us - away_us) // 1000
+            self._timer(now_ms + max(0, left_ms), session, None)
+
+    @staticmethod
+    def _restore_cursor(
+        session: Session, shard: int, position: int, outstanding: list[list[int]], end: int
+    ) -> None:
+        low = min([first for first, _ in outstanding], default=position)
+        if low >= end:
+            return
+        session.fall_behind(shard, low)
+        done: list[tuple[int, int]] = []
+        at = low
+        for first, count in sorted(outstanding):
+            if first > at:
+                done.append((at, first))
+            at = max(at, first + count)
+        if position > at:
+            done.append((at, position))
+        if done:
+            if session.skip is None:
+                session.skip = {}
+            session.skip[shard] = done
 
     def members(self) -> Iterable[Session]:
         return self.sessions.values()

@@ -9,6 +9,9 @@ the front). Ids are given at send time, never before.
 from millrace.kernels import reframe, skip
 
 _EXPIRY = 0x02
+_RUN_START = (0, 0)
+# Runs below this are not worth a copy.
+_SHED_BYTES = 4096
 # Properties of a PUBLISH whose value has a fixed width; the rest are strings or a variable length.
 _FIXED_BYTES = {0x01: 1, 0x02: 4, 0x23: 2}
 
@@ -42,11 +45,25 @@ class Run:
 class Segment:
     """`count` messages of `run` after its first `skipped`, for one session at one QoS."""
 
-    __slots__ = ("count", "extra", "first_id", "group", "qos", "retain", "run", "serial", "skipped")
+    __slots__ = (
+        "count",
+        "extra",
+        "first_id",
+        "group",
+        "mark",
+        "qos",
+        "retain",
+        "run",
+        "serial",
+        "skipped",
+    )
 
     def __init__(self, run: Run, count: int, qos: int, retain: bool, extra: bytes) -> None:
         self.run = run
         self.skipped = 0
+        # So many messages of the run end at that byte: cutting a long run piece by piece must not walk from
+        # its start each time.
+        self.mark = _RUN_START
         self.count = count
         self.qos = qos
         self.retain = retain
@@ -59,6 +76,7 @@ class Segment:
         """Cut the first `count` messages off as a segment of their own."""
         head = Segment(self.run, count, self.qos, self.retain, self.extra)
         head.skipped = self.skipped
+        head.mark = self.mark = (self.skipped, self._start(self.run.data))
         head.first_id = self.first_id
         head.serial = self.serial
         head.group = self.group
@@ -79,8 +97,31 @@ class Segment:
         data = run.aged(now_ms)
         if self.count == run.count:
             return data
-        start = skip(data, self.skipped)
-        return data[start : skip(data, self.skipped + self.count)]
+        start = self._start(data)
+        return data[start : skip(data, self.count, start)]
+
+    def _start(self, data: bytes) -> int:
+        messages, at = self.mark
+        return skip(data, self.skipped - messages, at) if data else 0
+
+    def shed(self) -> None:
+        """Keep the own bytes only, where most of a long run is done with: a client that leaves one message of
+        each run unanswered must not hold them all."""
+        run = self.run
+        if self.count * 8 < run.count and len(run.data) > _SHED_BYTES:
+            start = self._start(run.data)
+            own = Run(
+                run.data[start : skip(run.data, self.count, start)],
+                self.count,
+                run.qos,
+                run.v5,
+                run.retain,
+                run.expires_ms,
+            )
+            own.shard, own.offset = run.shard, self.offset
+            self.run = own
+            self.skipped = 0
+            self.mark = _RUN_START
 
     def encode(self, v5: bool, now_ms: int, dup: bool = False) -> bytes:
         """The packets as the receiver gets them, with the ids of this segment."""

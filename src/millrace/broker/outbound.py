@@ -9,11 +9,14 @@ What cannot be sent now (window full, client away or not reading) waits in the s
 not wait, it is dropped and counted (PROTOCOLS.md 1).
 """
 
+from collections import deque
+
 from millrace.broker.filters import matches
 from millrace.broker.group import ShareGroup
 from millrace.broker.message import Run, Segment
 from millrace.broker.routing import Receivers, Route, merge
 from millrace.broker.session import Session
+from millrace.broker.session_store import Journal
 from millrace.broker.stats import Stats
 from millrace.kernels import PACKET_ID_MAX, ack_run, reframe, skip
 from millrace.limits import Limits
@@ -34,6 +37,9 @@ class Outbound:
         # Sessions that are behind in some log and could take more; the node reads it for them. A dict for
         # its order: a set's would not be the same in every run.
         self.behind: dict[Session, None] = {}
+        # Both are the broker's; see there.
+        self.journal = Journal()
+        self.touched: dict[Session, None] = {}
 
     # ------------------------------------------------------------------------------- runs to routes
 
@@ -101,9 +107,10 @@ class Outbound:
             if (
                 session.blocked
                 or session.queue
+                or session.resending
                 or session.inflight_count + count > session.window
                 or (inflight and self._serial + count - inflight[0].serial > PACKET_ID_MAX)
-                or (session.released and self._serial + count - session.released[0].serial > PACKET_ID_MAX)
+                or (session.released and self._serial + count - session.released_serial > PACKET_ID_MAX)
             ):
                 self.send(session, segment, now_ms)
                 continue
@@ -118,11 +125,14 @@ class Outbound:
                 session.track(segment.take(PACKET_ID_MAX + 1 - first_id))
                 segment.first_id = 1
             session.track(segment)
+            self._stats.sent += count
+            if session.is_recorded:
+                self._emit_recorded(session, segment, first_id, data)
+                continue
             session.out.append(data)
             if not session.dirty:
                 session.dirty = True
                 dirty.append(session)
-            self._stats.sent += count
 
     def _deliver_one(
         self,
@@ -198,9 +208,11 @@ class Outbound:
 
     def pump(self, session: Session, now_ms: int) -> None:
         """Send what waits, as far as the window allows."""
+        if session.resending:
+            self._send_again_some(session, now_ms)
         budget = _PUMP_BYTES_MAX
         queue = session.queue
-        while queue and not session.blocked and budget > 0:
+        while queue and not session.resending and not session.blocked and budget > 0:
             room = session.window - session.inflight_count
             head = queue[0]
             if head.run.expires_ms is not None and head.run.expires_ms <= now_ms:
@@ -216,7 +228,13 @@ class Outbound:
             budget -= segment.size_bytes
             for piece in self._write(session, segment, now_ms):
                 session.track(piece)
-        if session.lag and not queue and not session.blocked and session.inflight_count < session.window:
+        if (
+            session.lag
+            and not queue
+            and not session.resending
+            and not session.blocked
+            and session.inflight_count < session.window
+        ):
             self.behind[session] = None
 
     def send_some(self, session: Session, segment: Segment, now_ms: int) -> bool:
@@ -240,20 +258,41 @@ class Outbound:
         run = segment.run
         if session.lag and run.shard in session.lag:
             return
-        if session.queue or not self.send_some(session, segment, now_ms):
+        if session.queue or session.resending or not self.send_some(session, segment, now_ms):
             session.fall_behind(run.shard, segment.offset)
 
     def resend(self, session: Session, now_ms: int) -> None:
         """After a reconnect: unanswered messages again with DUP, releases again, then what waits (4.4)."""
-        unanswered, session.inflight = session.inflight, None
+        waiting = session.resending or ()
+        session.resending = deque((*(session.inflight or ()), *waiting))
+        session.inflight = None
         session.inflight_count = 0
-        for segment in unanswered or ():
-            for piece in self._write(session, segment, now_ms, dup=True):
-                session.track(piece)
         for segment in session.released or ():
             self.put(session, ack_run(0x62, segment.first_id, segment.count))
             session.inflight_count += segment.count
+        if session.restored:
+            self.behind[session] = None
         self.pump(session, now_ms)
+
+    def _send_again_some(self, session: Session, now_ms: int) -> None:
+        """Unanswered messages after a reconnect, as far as the window lets them ([MQTT-3.3.4-9])."""
+        resending = session.resending
+        while resending and not session.blocked:
+            room = session.window - session.inflight_count
+            if room <= 0:
+                return
+            head = resending[0]
+            piece = resending.popleft() if head.count <= room else head.take(room)
+            for sent in self._write(session, piece, now_ms, dup=True):
+                session.track(sent)
+
+    def send_again(self, session: Session, segment: Segment, packet_id: int, now_ms: int) -> None:
+        """A message from before a restart, under the id that the client knows it by."""
+        segment.first_id = packet_id
+        # Old enough that new ids are picked around it.
+        segment.serial = self._serial - PACKET_ID_MAX
+        session.track(segment)
+        self.put(session, segment.encode(session.v5, now_ms, dup=True))
 
     def _write(self, session: Session, segment: Segment, now_ms: int, dup: bool = False) -> list[Segment]:
         """Encode for this client and put it out; returns what was really sent of it."""
@@ -266,9 +305,33 @@ class Outbound:
             return []
         if session.alias_max:
             data = _aliased(session, data)
-        self.put(session, data)
+        if session.is_recorded and segment.qos:
+            self._emit_recorded(session, segment, segment.first_id, data)
+        else:
+            self.put(session, data)
         self._stats.sent += segment.count
         return [segment]
+
+    def _emit_recorded(self, session: Session, segment: Segment, first_id: int, data: bytes) -> None:
+        """To a session with a record: its cursor moves, and QoS 2 leaves only once its ids are on disk."""
+        self.touched[session] = None
+        run = segment.run
+        if segment.qos != 2 or not run.shard:
+            self.put(session, data)
+            return
+        epoch = session.epoch
+
+        def written() -> None:
+            if session.epoch == epoch:
+                self.put(session, data)
+
+        offset, left = segment.offset, segment.count
+        # Ids wrap inside a run; each operation names ids without a wrap.
+        ahead = segment.first_id - first_id
+        if ahead < 0:
+            before = PACKET_ID_MAX + 1 - first_id
+            self.journal.add(["out", session.client_id, first_id, before, run.shard, offset - before])
+        self.journal.add(["out", session.client_id, segment.first_id, left, run.shard, offset], written)
 
     # ------------------------------------------------------------------------------------ bookkeeping
 
@@ -292,12 +355,13 @@ class Outbound:
 
     def _allocate_for(self, session: Session, count: int) -> tuple[int, int, int]:
         """Up to `count` consecutive ids, without wrapping, that this client does not hold."""
-        oldest = min(
-            (segments[0].serial for segments in (session.inflight, session.released) if segments),
-            default=self._serial,
-        )
         count = min(count, PACKET_ID_MAX + 1 - self._next_id)
-        if self._serial + count - oldest <= PACKET_ID_MAX:
+        # What was given before this serial may have the same ids.
+        oldest = self._serial + count - PACKET_ID_MAX
+        inflight, released = session.inflight, session.released
+        if (not inflight or inflight[0].serial >= oldest) and (
+            not released or session.released_serial >= oldest or session.oldest_released() >= oldest
+        ):
             first_id, serial = self._allocate(count)
             return first_id, serial, count
         held = session.in_use()

@@ -5,12 +5,13 @@ them once per loop turn. `blocked` says that nothing may be sent now: the client
 Structures that most sessions never need stay None: an idle connection must cost little.
 """
 
+import base64
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 from millrace.broker.access import Principal
 from millrace.broker.message import Run, Segment
+from millrace.kernels import PACKET_ID_MAX
 from millrace.types import Subscription
 
 
@@ -26,6 +27,16 @@ class WillPlan:
         # Counted from the moment the will is published, not from CONNECT.
         self.expiry_s = expiry_s
 
+    def to_json(self) -> list[Any]:
+        run = self.run
+        packet = base64.b64encode(run.data).decode()
+        return [self.topic, packet, run.qos, run.v5, run.retain, self.delay_s, self.expiry_s]
+
+    @staticmethod
+    def from_json(fields: list[Any]) -> "WillPlan":
+        topic, packet, qos, v5, retain, delay_s, expiry_s = fields
+        return WillPlan(topic, Run(base64.b64decode(packet), 1, qos, v5, retain), delay_s, expiry_s)
+
     def due(self, now_ms: int) -> Run:
         """The message as it is published now."""
         run = self.run
@@ -40,22 +51,32 @@ class Session:
         "blocked",
         "client_id",
         "connection",
+        "cursors",
+        "delayed_will",
         "dirty",
         "dropped",
         "epoch",
         "expiry_s",
         "inflight",
         "inflight_count",
+        "is_recorded",
         "lag",
+        "next_token",
         "out",
         "packet_bytes_max",
         "principal",
+        "producer",
         "queue",
         "queued_bytes",
         "queued_messages",
         "received",
         "released",
+        "released_serial",
+        "resending",
+        "restored",
+        "skip",
         "subscriptions",
+        "uncertain",
         "v5",
         "will",
         "window",
@@ -71,6 +92,8 @@ class Session:
         self.epoch = 0
         self.expiry_s = 0
         self.will: WillPlan | None = None
+        # The will of a connection that is gone, until its delay has passed or the client is back.
+        self.delayed_will: WillPlan | None = None
         self.subscriptions: dict[str, Subscription] = {}
 
         self.blocked = True
@@ -87,6 +110,10 @@ class Session:
         self.inflight: deque[Segment] | None = None
         # QoS 2 after PUBREC: PUBREL sent, waiting for PUBCOMP. Only ids matter here.
         self.released: deque[Segment] | None = None
+        # No serial in `released` is lower. PUBRECs may come in any order, so the first is not the oldest.
+        self.released_serial = 0
+        # After a reconnect: unanswered segments that the window does not let out yet, ids kept.
+        self.resending: deque[Segment] | None = None
         self.queue: deque[Segment] | None = None
         self.queued_messages = 0
         self.queued_bytes = 0
@@ -95,6 +122,21 @@ class Session:
         self.lag: dict[int, int] | None = None
         # QoS 2 from this client: ids received and not yet released.
         self.received: set[int] | None = None
+
+        # Whether there is a record of this session in the session store: what it must not forget is written
+        # there before anything that depends on it leaves.
+        self.is_recorded = False
+        # Shards in which the record has a cursor.
+        self.cursors: set[int] | None = None
+        # Its QoS 2 messages are keyed (producer, token) in their shards.
+        self.producer = b""
+        self.next_token = 1
+        # After a restart: ids in `received` with their tokens, where it is not known whether the message
+        # reached its shard; messages sent at QoS 2 and not answered, by packet id; and ranges of offsets
+        # above a cursor that are done.
+        self.uncertain: dict[int, int] | None = None
+        self.restored: dict[int, tuple[int, int]] | None = None
+        self.skip: dict[int, list[tuple[int, int]]] | None = None
 
     @property
     def is_durable(self) -> bool:
@@ -178,8 +220,11 @@ class Session:
         if self.released is None:
             self.released = deque()
         released = self.released
+        self.released_serial = min(self.released_serial, serial) if released else serial
         if released and released[-1].first_id + released[-1].count == packet_id:
-            released[-1].count += count
+            last = released[-1]
+            last.serial = min(last.serial, serial - last.count)
+            last.count += count
             return
         segment = Segment(_NO_RUN, count, 2, False, b"")
         segment.first_id = packet_id
@@ -187,40 +232,62 @@ class Session:
         released.append(segment)
 
     @staticmethod
-    def _cut(segments: deque[Segment], packet_id: int, count: int, qos: int) -> Iterator[Segment]:
+    def _cut(segments: deque[Segment], packet_id: int, count: int, qos: int) -> list[Segment]:
         """Take the ids out wherever they are. Answers out of order are the exception ([MQTT-4.6.0-2])."""
         last = packet_id + count
-        kept: list[Segment] = []
-        for segment in segments:
+        passed: list[Segment] = []
+        pieces: list[Segment] = []
+        # An id is held once, so nothing is left to find when all were seen.
+        while segments and count:
+            segment = segments.popleft()
             first, end = segment.first_id, segment.first_id + segment.count
             low, high = max(first, packet_id), min(end, last)
-            if low >= high or segment.qos != qos:
-                kept.append(segment)
+            if low >= high:
+                passed.append(segment)
+                continue
+            count -= high - low
+            if segment.qos != qos:
+                passed.append(segment)
                 continue
             if low > first:
-                kept.append(segment.take(low - first))
+                before = segment.take(low - first)
+                before.shed()
+                passed.append(before)
             if high < end:
-                yield segment.take(high - low)
-                kept.append(segment)
+                pieces.append(segment.take(high - low))
+                segment.shed()
+                passed.append(segment)
             else:
-                yield segment
-        segments.clear()
-        segments.extend(kept)
+                pieces.append(segment)
+        segments.extendleft(reversed(passed))
+        return pieces
+
+    def oldest_released(self) -> int:
+        """The lowest serial that waits for PUBCOMP, looked up anew. There must be one."""
+        assert self.released
+        self.released_serial = min(segment.serial for segment in self.released)
+        return self.released_serial
 
     def in_use(self) -> set[int]:
         """Every packet id that this client has not finished with."""
         ids: set[int] = set()
-        for segments in (self.inflight, self.released):
+        for segments in (self.inflight, self.released, self.resending):
             for segment in segments or ():
                 ids.update(range(segment.first_id, segment.first_id + segment.count))
         return ids
 
     def forget_traffic(self) -> None:
         """Drop everything on the way in either direction (a session that starts clean)."""
-        self.inflight = self.released = self.queue = None
+        self.inflight = self.released = self.resending = self.queue = None
         self.inflight_count = self.queued_messages = self.queued_bytes = 0
         self.received = None
-        self.lag = None
+        self.lag = self.cursors = self.uncertain = self.restored = self.skip = None
+
+    def add_released(self, packet_id: int) -> None:
+        """After a restart: PUBREL was due or sent for this id."""
+        # Older than any id that can be given, so that new ids are picked around it.
+        self._release(packet_id, 1, -PACKET_ID_MAX)
+        self.inflight_count += 1
 
     def fall_behind(self, shard: int, offset: int) -> None:
         """From this offset on, what the log of `shard` holds for this session must be read from it."""

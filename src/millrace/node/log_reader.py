@@ -61,7 +61,12 @@ class LogReader:
 
     def _serve(self, session: Session) -> None:
         """Go on with the first log in which it is behind."""
-        if session in self._reading or session.blocked or not session.lag or session.queue:
+        if session in self._reading or session.blocked:
+            return
+        if session.restored:
+            self._restore(session)
+            return
+        if not session.lag or session.queue:
             return
         number, offset = next(iter(session.lag.items()))
         shard = self._shards.get(number)
@@ -88,6 +93,54 @@ class LogReader:
                 log.debug("a read finished after the node stopped")
 
         self._pool.submit(_read, shard, offset).add_done_callback(arrived)
+
+    def _restore(self, session: Session) -> None:
+        """After a restart: QoS 2 messages that were sent and not answered, again under their ids."""
+        assert session.restored is not None
+        wanted, session.restored = session.restored, None
+        self._reading.add(session)
+        epoch = session.epoch
+        loop = asyncio.get_running_loop()
+        reads = [
+            (i, self._shards[shard], offset) for i, (shard, offset) in wanted.items() if shard in self._shards
+        ]
+
+        def arrived(future: "Future[list[tuple[int, int, Block]]]") -> None:
+            try:
+                loop.call_soon_threadsafe(self._restored, session, epoch, wanted, future)
+            except RuntimeError:
+                log.debug("a read finished after the node stopped")
+
+        self._pool.submit(_read_each, reads).add_done_callback(arrived)
+
+    def _restored(
+        self,
+        session: Session,
+        epoch: int,
+        wanted: dict[int, tuple[int, int]],
+        future: "Future[list[tuple[int, int, Block]]]",
+    ) -> None:
+        self._reading.discard(session)
+        if session.epoch != epoch:
+            session.restored = wanted
+            self._again(session)
+            return
+        now_ms = self._now_ms()
+        wishes: dict[bytes, Wish] = {}
+        for packet_id, offset, block in future.result():
+            shard = self._shards[wanted[packet_id][0]]
+            columns = block.columns()
+            row = offset - block.header.base_offset
+            topic = block.topics()[columns.topic_ids[row]]
+            if topic not in wishes:
+                wishes[topic] = _wish(session, topic.decode()) or (2, False, b"")
+            _, retain_as_published, extra = wishes[topic] or (2, False, b"")
+            segment = self._segment(
+                shard, block, columns, (2, retain_as_published, extra), row, row + 1, now_ms
+            )
+            self._broker.outbound.send_again(session, segment, packet_id, now_ms)
+        self._again(session)
+        self._wake()
 
     def _arrived(
         self, session: Session, epoch: int, shard: Shard, offset: int, future: "Future[list[Block]]"
@@ -116,13 +169,17 @@ class LogReader:
         self._again(session)
 
     def _again(self, session: Session) -> None:
-        if session.lag and not session.blocked:
+        if (session.lag or session.restored) and not session.blocked:
             self._broker.outbound.behind[session] = None
             self._wake()
 
     def _caught_up(self, session: Session, number: int) -> None:
         assert session.lag is not None
         del session.lag[number]
+        if session.skip is not None:
+            session.skip.pop(number, None)
+        if session.is_recorded:
+            self._broker.touched[session] = None
         self._again(session)
 
     def _feed(self, session: Session, shard: Shard, offset: int, blocks: list[Block]) -> None:
@@ -176,18 +233,23 @@ class LogReader:
         if 1 not in wanted:
             return []
         columns = block.columns()
-        first = max(0, offset - block.header.base_offset)
+        base = block.header.base_offset
+        first = max(0, offset - base)
+        done = [(a - base, b - base) for a, b in (session.skip or {}).get(shard.number, ())]
         segments: list[Segment] = []
         no_local = any(s.no_local for s in session.subscriptions.values())
         for start, end in select_rows(columns.topic_ids, bytes(wanted), first, block.header.count):
             row = start
             while row < end:
-                last = self._run_end(columns, topics, wishes, row, end)
-                segment = self._segment(
-                    session, shard, block, columns, wishes[topics[columns.topic_ids[row]]], row, last, now_ms
-                )
+                after = next((b for a, b in done if a <= row < b), 0)
+                if after:
+                    row = after
+                    continue
+                limit = min([end, *(a for a, _ in done if a > row)])
+                last = self._run_end(columns, topics, wishes, row, limit)
+                wish = wishes[topics[columns.topic_ids[row]]]
                 if not (no_local and self._is_own(session, columns, topics, row)):
-                    segments.append(segment)
+                    segments.append(self._segment(shard, block, columns, wish, row, last, now_ms))
                 row = last
         return segments
 
@@ -212,7 +274,6 @@ class LogReader:
 
     def _segment(
         self,
-        session: Session,
         shard: Shard,
         block: Block,
         columns: Columns,
@@ -264,6 +325,17 @@ def _wish(session: Session, topic: str) -> Wish:
         return None
     qos, retain, extra = merge(found)
     return qos, retain, extra if session.v5 else b""
+
+
+def _read_each(reads: list[tuple[int, Shard, int]]) -> list[tuple[int, int, Block]]:
+    """In a worker thread: single messages by offset; what is gone or damaged is left out."""
+    found = []
+    for packet_id, shard, offset in reads:
+        try:
+            found.append((packet_id, offset, _read(shard, offset)[0]))
+        except StorageError as error:
+            log.error("a message sent at QoS 2 cannot be sent again: %s", error)
+    return found
 
 
 def _read(shard: Shard, offset: int) -> list[Block]:

@@ -47,7 +47,7 @@ from millrace.wire.mqtt.packets import (
 
 log = logging.getLogger("millrace.mqtt")
 
-_NEW, _AUTHENTICATING, _CONNECTED, _CLOSED = range(4)
+_NEW, _AUTHENTICATING, _OPENING, _CONNECTED, _CLOSED = range(5)
 _PING = b"\xc0\x00"
 _PONG = b"\xd0\x00"
 # [MQTT-3.1.2-22]: one and a half times the keep alive.
@@ -104,9 +104,9 @@ class Door:
             data = out[0] if len(out) == 1 else b"".join(out)
             broker.stats.bytes_sent += len(data)
             connection.write(data)
-            if session.queue or session.lag:
+            if session.queue or session.lag or session.resending:
                 outbound.pump(session, now_ms)
-        if outbound.dirty or outbound.behind or broker.inbound.waiting:
+        if broker.has_work:
             self.wake()
 
     def sweep(self) -> None:
@@ -220,7 +220,7 @@ class MqttConnection:
             if data:
                 self._receive(data, 0, [])
         broker = door.broker
-        if broker.outbound.dirty or broker.inbound.waiting or broker.outbound.behind:
+        if broker.has_work:
             door.wake()
 
     # --------------------------------------------------------------------------- incoming packets
@@ -236,7 +236,7 @@ class MqttConnection:
                     return
                 if pos == size:
                     return
-                if self._state == _AUTHENTICATING and self._exchange is None:
+                if self._state == _OPENING or (self._state == _AUTHENTICATING and self._exchange is None):
                     # What follows CONNECT waits until we know whether the client may say it.
                     self._inbox.keep(data, pos, self._packet_bytes_max)
                     return
@@ -305,8 +305,7 @@ class MqttConnection:
             case Subscribe():
                 self._on_subscribe(session, packet)
             case Unsubscribe():
-                reasons = tuple(self._door.broker.unsubscribe(session, f) for f in packet.filters)
-                self._send(session, Unsuback(packet_id=packet.packet_id, reasons=reasons))
+                self._on_unsubscribe(session, packet)
             case Pingreq():
                 self._door.broker.outbound.put(session, _PONG)
             case Disconnect():
@@ -350,10 +349,10 @@ class MqttConnection:
         if message.retain and not door.settings.retain:
             raise ProtocolError("retained messages are off here", Reason.RETAIN_NOT_SUPPORTED)
         packet_id = packet.packet_id or 0
-        if message.qos == 2 and session.received and packet_id in session.received:
-            door.broker.inbound.repeat(session, topic, packet_id)
-            return
         run = self._run(message, topic, packet_id, self._v5)
+        if message.qos == 2 and session.received and packet_id in session.received:
+            door.broker.inbound.repeat(session, topic, run, packet_id)
+            return
         door.broker.inbound.accept(session, topic, run, packet_id, self.seen_ms)
         if message.qos == 2:
             self._check_receive_maximum()
@@ -399,12 +398,33 @@ class MqttConnection:
     def _on_subscribe(self, session: Session, packet: Subscribe) -> None:
         broker = self._door.broker
         results = [(s, *broker.subscribe(session, s)) for s in packet.subscriptions]
-        self._send(
-            session, Suback(packet_id=packet.packet_id, reasons=tuple(reason for _, reason, _ in results))
-        )
-        for subscription, reason, is_new in results:
-            if reason.value < 0x80:
-                broker.subscribed(session, subscription, is_new, self.seen_ms)
+        reasons = tuple(reason for _, reason, _ in results)
+
+        def answer() -> None:
+            if session.connection is not self:
+                return
+            self._send(session, Suback(packet_id=packet.packet_id, reasons=reasons))
+            for subscription, reason, is_new in results:
+                if reason.value < 0x80:
+                    broker.subscribed(session, subscription, is_new, self.seen_ms)
+
+        if session.is_recorded:
+            broker.journal.after(answer)
+        else:
+            answer()
+
+    def _on_unsubscribe(self, session: Session, packet: Unsubscribe) -> None:
+        broker = self._door.broker
+        reasons = tuple(broker.unsubscribe(session, filter) for filter in packet.filters)
+
+        def answer() -> None:
+            if session.connection is self:
+                self._send(session, Unsuback(packet_id=packet.packet_id, reasons=reasons))
+
+        if session.is_recorded:
+            broker.journal.after(answer)
+        else:
+            answer()
 
     # --------------------------------------------------------------------------------- connecting
 
@@ -446,8 +466,6 @@ class MqttConnection:
             return
         self.transport.resume_reading()
         self._accept(packet, None)
-        if not self._inbox.is_empty:
-            self._resume_input()
 
     def _resume_input(self) -> None:
         data = self._inbox.join(b"")
@@ -478,12 +496,10 @@ class MqttConnection:
         principal = broker.rules.principal(self.username, client_id)
         if packet.will is not None and not self._will_allowed(packet.will, principal):
             return
-        expiry_s = self._expiry(packet)
-        keep_alive_s = self._keep_alive(packet)
         request = ConnectRequest(
             client_id=client_id,
             clean_start=packet.clean_start,
-            expiry_s=expiry_s,
+            expiry_s=self._expiry(packet),
             v5=self._v5,
             window=min(packet.receive_maximum or limits.inflight_max, PACKET_ID_TOP),
             packet_bytes_max=packet.packet_bytes_max or 0,
@@ -491,15 +507,42 @@ class MqttConnection:
             principal=principal,
             will=None if packet.will is None else self._will(packet.will),
         )
+        operation = broker.opening(request, self.username)
+        if operation is None:
+            self._open(packet, request, assigned, authentication_data)
+            return
+        # Whoever leaves something behind is accepted once that is on disk (PROTOCOLS.md 7, 10).
+        self._state = _OPENING
+        broker.journal.add(operation, lambda: self._open(packet, request, assigned, authentication_data))
+        if self._state == _OPENING:
+            self.transport.pause_reading()
+            self._wake()
+
+    def _open(
+        self,
+        packet: Connect,
+        request: ConnectRequest,
+        assigned: str | None,
+        authentication_data: bytes | None,
+    ) -> None:
+        """The client is accepted: open the session, answer, and go on with what it sent meanwhile."""
+        door = self._door
+        limits, broker = door.limits, door.broker
         session, present, displaced = broker.connect(request, self, self.seen_ms)
         if displaced is not None:
             displaced.session = None
             displaced.fail(Reason.SESSION_TAKEN_OVER, "the client connected again")
+        if self._state == _CLOSED:
+            # It went away while its record was written.
+            broker.disconnect(session, self.seen_ms, will=True)
+            return
+        was_waiting = self._state == _OPENING
         self.session = session
-        self._table = broker.router.table(principal)
+        self._table = broker.router.table(request.principal)
         self._state = _CONNECTED
+        keep_alive_s = self._keep_alive(packet)
         self.deadline_ms = int(keep_alive_s * 1000 * _KEEP_ALIVE_GRACE)
-        asked_s = packet.session_expiry_s or 0
+        expiry_s, asked_s = request.expiry_s, packet.session_expiry_s or 0
         self._send(
             session,
             Connack(
@@ -522,6 +565,10 @@ class MqttConnection:
             ),
         )
         broker.resume(session, self.seen_ms)
+        if was_waiting:
+            self.transport.resume_reading()
+        if not self._inbox.is_empty:
+            self._resume_input()
         self._wake()
 
     def _expiry(self, packet: Connect) -> int:
@@ -679,7 +726,7 @@ class MqttConnection:
 
     def _wake(self) -> None:
         broker = self._door.broker
-        if broker.outbound.dirty or broker.inbound.waiting or broker.outbound.behind:
+        if broker.has_work:
             self._door.wake()
 
     def _name(self) -> str:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("millrace.node")
 
 # Session ends, delayed wills and keep alives are due to the second; this is how late they may be noticed.
-_TICK_S = 0.25
-_SWEEP_EVERY_TICKS = 4
+_TICK_S = 0.1
+_SWEEP_EVERY_TICKS = 10
 # Clients get this long to take their last bytes when the node stops.
 _GOODBYE_S = 1.0
 
@@ -223,7 +223,10 @@ class Server:
     def _tick(self) -> None:
         self._timer = self._loop.call_later(_TICK_S, self._tick)
         self._ticks += 1
+        self.broker.wall_us = _wall_us()
         self.broker.tick(self._now_ms())
+        # QoS 1 cursors: a crash repeats at most what was acknowledged since (PROTOCOLS.md 8).
+        self.broker.checkpoint()
         if self._ticks % _SWEEP_EVERY_TICKS == 0:
             self.door.sweep()
             self.streams.check_space()
@@ -234,7 +237,7 @@ class Server:
             self._sys_due_s = self._loop.time() + interval_s
             values = sys_topics.figures(self.broker, self.config.node.id, __version__, self.uptime_s())
             sys_topics.publish(self.broker, values, self._now_ms())
-        if self.broker.outbound.dirty or self.broker.inbound.waiting or self.broker.outbound.behind:
+        if self.broker.has_work:
             self._wake()
 
 

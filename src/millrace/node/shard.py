@@ -16,7 +16,7 @@ from millrace.broker.inbound import payload_is_empty
 from millrace.broker.intake import Arrival, Intake
 from millrace.broker.machine import Broker
 from millrace.broker.message import Run, expiry_of
-from millrace.broker.producers import Producers
+from millrace.broker.producers import Producers, Verdict
 from millrace.broker.stream import Capture, Stream
 from millrace.kernels import blocks as kernel
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
@@ -100,6 +100,9 @@ class Shard:
         if is_full or not self.group.is_serving:
             self.refuse(arrivals, Reason.QUOTA_EXCEEDED if is_full else Reason.SERVER_BUSY)
             return
+        for arrival in arrivals:
+            if arrival.is_doubtful and self._is_known(arrival):
+                self._broker.inbound.forget(arrival)
         start = size = count = 0
         for position, arrival in enumerate(arrivals):
             run = arrival.run
@@ -120,6 +123,11 @@ class Shard:
             count += run.count
         if start < len(arrivals):
             self._propose(arrivals[start:], count, wall_us)
+
+    def _is_known(self, arrival: Arrival) -> bool:
+        """Whether its message is in the log already, by its key."""
+        assert arrival.producer is not None
+        return self.producers.judge(arrival.producer, arrival.sequence) is not Verdict.NEW
 
     def _propose(self, arrivals: list[Arrival], count: int, wall_us: int) -> None:
         runs = [_logged(arrival) for arrival in arrivals if arrival.run is not None]
@@ -166,6 +174,7 @@ class Shard:
             self._apply_control(block)
         else:
             self.next_offset = header.next_offset
+            self._broker.log_ends[self.number] = header.next_offset
             self._keep_in_memory(block)
             if not isinstance(token, Batch) and token is not _EARLIER:
                 self._learn(block)
@@ -181,8 +190,9 @@ class Shard:
             run = arrival.run
             if run is not None and run.retain and arrival.topic is not None:
                 self._retained.add(arrival.topic)
-            if arrival.producer is not None:
-                self.producers.store(arrival.producer, arrival.sequence)
+            if arrival.producer is not None and run is not None:
+                for sequence in range(arrival.sequence, arrival.sequence + run.count):
+                    self.producers.store(arrival.producer, sequence)
 
     def _learn(self, block: Block) -> None:
         """The same from a block that this run of the program did not make."""
@@ -272,7 +282,7 @@ class Shard:
 
     def restore(self, state: bytes) -> None:
         fields = json.loads(state)
-        self.next_offset = fields["next_offset"]
+        self.next_offset = self._broker.log_ends[self.number] = fields["next_offset"]
         self.intake.is_sealed = fields["sealed"]
         self.producers = Producers.from_json(fields["producers"])
         for item in fields["retained"]:
@@ -296,7 +306,9 @@ def _logged(arrival: Arrival) -> kernel.Run:
         version=5 if run.v5 else 4,
         publisher=session.client_id.encode() if session is not None else None,
         producer=arrival.producer,
-        sequences=(arrival.sequence,) if arrival.producer is not None else (),
+        sequences=range(arrival.sequence, arrival.sequence + run.count)
+        if arrival.producer is not None
+        else (),
     )
 
 

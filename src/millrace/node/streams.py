@@ -22,6 +22,7 @@ from millrace.node.config import Config
 from millrace.node.group import Group
 from millrace.node.log_reader import LogReader
 from millrace.node.replica_log import ReplicaLog
+from millrace.node.session_group import SessionGroup
 from millrace.node.shard import Shard
 from millrace.node.syncer import Syncer
 from millrace.replication.contract import EntryKind, PeerBody, ReplicaId
@@ -32,6 +33,7 @@ from millrace.storage.disk import Disk, SystemDisk
 log = logging.getLogger("millrace.streams")
 
 _META_GROUP = 0
+_SESSION_GROUP = 1
 _SERVING_TIMEOUT_S = 30.0
 _READERS = 2
 # A shard writes its state as a snapshot after so much log, which bounds what a restart applies again.
@@ -81,6 +83,7 @@ class Streams:
         self._disk = disk or SystemDisk()
         self._meta = _MetaApp(self._on_change)
         self._pending: list[meta.Result] = []
+        self.sessions = SessionGroup(broker, wake)
         self.shards: dict[int, Shard] = {}
         self._groups: dict[int, Group] = {}
         self._is_low = False
@@ -117,14 +120,22 @@ class Streams:
         self._reconcile()
         for shard in list(self.shards.values()):
             await self._serving(shard.group)
-        self._broker.router.find_intake = self.find_intake
-        self._broker.router.forget_all()
+        self.sessions.group = self._open_group(_SESSION_GROUP, self.sessions)
+        await self._serving(self.sessions.group)
+        broker = self._broker
+        broker.wall_us = self._wall_us()
+        broker.find_record = lambda client_id: self.sessions.store.records.get(client_id)
+        broker.router.find_intake = self.find_intake
+        broker.router.forget_all()
+        self.sessions.begin(self._now_ms())
 
     async def stop(self) -> None:
         """Take snapshots, so that the next start is quick, and let go of the files."""
         if not self._is_open:
             return
         self._is_open = False
+        self._broker.checkpoint()
+        self.sessions.cut()
         for group in self._groups.values():
             await self._settled(group)
         self._syncer.close()
@@ -212,6 +223,7 @@ class Streams:
                 )
                 self.shards[number] = shard
                 shard.group = self._open_group(number, shard)
+                self._broker.log_ends.setdefault(number, 0)
             elif number in self.shards:
                 self.shards[number].change(stream)
         for result in self._pending:
@@ -221,6 +233,7 @@ class Streams:
         self._pending.clear()
         for number in [n for n in self.shards if n not in wanted]:
             shard = self.shards.pop(number)
+            self._broker.log_ends.pop(number, None)
             group = self._groups.pop(number)
             group.replica_log.close()
             self._directory.remove_shard(number)
@@ -239,9 +252,11 @@ class Streams:
 
     def cut(self) -> None:
         """Propose what arrived. Called once per turn of the loop."""
-        waiting = self._broker.inbound.waiting
-        if waiting:
-            self._broker.inbound.waiting = []
+        broker = self._broker
+        waiting = broker.inbound.waiting
+        if waiting or broker.journal.operations:
+            self.sessions.cut()
+            broker.inbound.waiting = []
             wall_us = self._wall_us()
             for intake in waiting:
                 self.shards[intake.shard].cut(wall_us, self._syncer.is_full or self._is_low)

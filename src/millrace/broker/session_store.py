@@ -1,0 +1,251 @@
+"""What must survive of sessions: a replicated state of its own, changed only by the operations in its log.
+
+An operation is a short list whose first element names it; `Journal` collects those of one turn of the loop,
+with what is to happen once they are on disk. `SessionStore.apply` is deterministic. The live `Session` is
+ahead of its record by what is not committed yet; nothing that depends on such an operation leaves before.
+
+A record's cursor says, per shard: everything below `position` is done except the outstanding ranges. QoS 1
+cursors are written in batches, so a crash repeats at most what was acknowledged since the last batch; QoS 2
+ids are written before the packet that depends on them leaves (PROTOCOLS.md 8).
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from millrace.errors import LocalError
+from millrace.types import RetainHandling, Subscription
+
+_STATE_VERSION = 1
+
+Operation = list[Any]
+
+
+class Record:
+    """One client's durable state."""
+
+    __slots__ = (
+        "away_us",
+        "client_id",
+        "cursors",
+        "expiry_s",
+        "incarnation",
+        "next_token",
+        "received",
+        "released",
+        "sent",
+        "subscriptions",
+        "username",
+        "will",
+    )
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+        # Tells this session from earlier ones of the same client: their tokens must not be mixed up.
+        self.incarnation = 0
+        self.username: str | None = None
+        self.expiry_s = 0
+        # When the client went away, on the wall's clock; None while it is connected.
+        self.away_us: int | None = None
+        self.will: list[Any] | None = None
+        self.subscriptions: dict[str, list[Any]] = {}
+        # Shard -> [position, [[first offset, count], ...]].
+        self.cursors: dict[int, list[Any]] = {}
+        # QoS 2 from the client: packet id -> token, the key of the message in its shard.
+        self.received: dict[int, int] = {}
+        self.next_token = 1
+        # QoS 2 to the client: packet id -> [shard, offset] until PUBREC, then the id until PUBCOMP.
+        self.sent: dict[int, list[int]] = {}
+        self.released: dict[int, None] = {}
+
+    def subscription(self, filter: str) -> Subscription:
+        qos, no_local, retain_as_published, handling, identifier = self.subscriptions[filter]
+        return Subscription(
+            filter=filter,
+            qos=qos,
+            no_local=bool(no_local),
+            retain_as_published=bool(retain_as_published),
+            retain_handling=RetainHandling(handling),
+            identifier=identifier,
+        )
+
+    def to_json(self) -> list[Any]:
+        return [
+            self.client_id,
+            self.username,
+            self.expiry_s,
+            self.away_us,
+            self.will,
+            sorted(self.subscriptions.items()),
+            sorted(self.cursors.items()),
+            sorted(self.received.items()),
+            self.next_token,
+            sorted(self.sent.items()),
+            list(self.released),
+            self.incarnation,
+        ]
+
+    @staticmethod
+    def from_json(fields: list[Any]) -> "Record":
+        record = Record(fields[0])
+        record.username, record.expiry_s, record.away_us, record.will = fields[1:5]
+        record.subscriptions = dict(fields[5])
+        record.cursors = dict(fields[6])
+        record.received = dict(fields[7])
+        record.next_token = fields[8]
+        record.sent = dict(fields[9])
+        record.released = dict.fromkeys(fields[10])
+        record.incarnation = fields[11]
+        return record
+
+
+class SessionStore:
+    """All records, by client id."""
+
+    __slots__ = ("incarnations", "records")
+
+    def __init__(self) -> None:
+        self.records: dict[str, Record] = {}
+        self.incarnations = 0
+
+    def apply(self, operations: list[Operation]) -> None:
+        for operation in operations:
+            self._apply_one(operation)
+
+    def _apply_one(self, operation: Operation) -> None:
+        name, client_id, *rest = operation
+        if name == "open":
+            self._open(client_id, *rest)
+            return
+        record = self.records.get(client_id)
+        if record is None:
+            # The session ended before this was applied; nothing of it is left to change.
+            return
+        match name:
+            case "end":
+                del self.records[client_id]
+            case "away":
+                record.away_us, record.will = rest
+            case "sub":
+                filter, options, starts = rest
+                record.subscriptions[filter] = options
+                for shard, offset in starts:
+                    record.cursors.setdefault(shard, [offset, []])
+            case "unsub":
+                record.subscriptions.pop(rest[0], None)
+            case "cur":
+                for shard, position, outstanding in rest[0]:
+                    record.cursors[shard] = [position, outstanding]
+            case "in":
+                for packet_id in rest[0]:
+                    record.received[packet_id] = record.next_token
+                    record.next_token += 1
+            case "rel":
+                for packet_id in range(rest[0], rest[0] + rest[1]):
+                    record.received.pop(packet_id, None)
+            case "out":
+                first, count, shard, offset = rest
+                for position in range(count):
+                    record.sent[first + position] = [shard, offset + position]
+            case "rec":
+                for packet_id in range(rest[0], rest[0] + rest[1]):
+                    record.sent.pop(packet_id, None)
+                    record.released[packet_id] = None
+            case "comp":
+                for packet_id in range(rest[0], rest[0] + rest[1]):
+                    record.sent.pop(packet_id, None)
+                    record.released.pop(packet_id, None)
+            case _:
+                raise LocalError(f"unknown session operation {name!r}")
+
+    def _open(
+        self, client_id: str, is_clean: bool, username: str | None, expiry_s: int, will: list[Any] | None
+    ) -> None:
+        record = self.records.get(client_id)
+        if record is None or is_clean:
+            self.incarnations += 1
+            record = self.records[client_id] = Record(client_id)
+            record.incarnation = self.incarnations
+        record.username = username
+        record.expiry_s = expiry_s
+        record.will = will
+        record.away_us = None
+
+    def to_bytes(self) -> bytes:
+        records = [record.to_json() for _, record in sorted(self.records.items())]
+        return json.dumps([_STATE_VERSION, self.incarnations, records], separators=(",", ":")).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> "SessionStore":
+        version, incarnations, records = json.loads(data)
+        if version != _STATE_VERSION:
+            raise LocalError(f"sessions on disk have version {version}, not {_STATE_VERSION}")
+        store = SessionStore()
+        store.incarnations = incarnations
+        for fields in records:
+            record = Record.from_json(fields)
+            store.records[record.client_id] = record
+        return store
+
+
+class Journal:
+    """Operations on their way to the disk, in order, each with what waits for it.
+
+    Off by default: a broker without a log (a test, an embedded toy) runs what waits at once.
+    """
+
+    __slots__ = ("is_on", "operations", "waiting")
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.operations: list[Operation] = []
+        self.waiting: list[Callable[[], None]] = []
+
+    def add(self, operation: Operation, then: Callable[[], None] | None = None) -> None:
+        """Write an operation; `then` runs on the loop once it is on disk, in order with the others."""
+        if not self.is_on:
+            if then is not None:
+                then()
+            return
+        self.operations.append(operation)
+        if then is not None:
+            self.waiting.append(then)
+
+    def after(self, then: Callable[[], None]) -> None:
+        """Run `then` once everything that was added in this turn is on disk."""
+        if self.operations:
+            self.waiting.append(then)
+        else:
+            then()
+
+    def take(self) -> tuple[list[Operation], list[Callable[[], None]]]:
+        operations, self.operations = self.operations, []
+        waiting, self.waiting = self.waiting, []
+        return operations, waiting
+
+
+def producer_of(record: Record) -> bytes:
+    """The producer under which the QoS 2 messages of this session are keyed in their shards."""
+    return f"qos2/{record.incarnation}/{record.client_id}".encode()
+
+
+def encode(operations: list[Operation]) -> bytes:
+    return json.dumps(operations, separators=(",", ":")).encode()
+
+
+def decode(data: bytes) -> list[Operation]:
+    operations: list[Operation] = json.loads(data)
+    return operations
+
+
+def subscribe_operation(
+    client_id: str, subscription: Subscription, starts: list[tuple[int, int]]
+) -> Operation:
+    options = [
+        subscription.qos,
+        int(subscription.no_local),
+        int(subscription.retain_as_published),
+        int(subscription.retain_handling),
+        subscription.identifier,
+    ]
+    return ["sub", client_id, subscription.filter, options, starts]
