@@ -26,6 +26,7 @@ FLOORS = {
     "sim": 4,
     "spark": 4,
     "bench": 4,
+    "demo": 5,
     "cli": 6,
 }
 PURE = ("kernels", "broker", "replication", "storage", "wire")

@@ -478,7 +478,8 @@ class Broker:
             self._attach(session, record.subscription(filter))
         for shard, end in self.log_ends.items():
             position, outstanding = record.cursors.get(shard, (0, []))
-            self._restore_cursor(session, shard, position, outstanding, end)
+            handled = record.handled.get(shard, [])
+            self._restore_cursor(session, shard, position, outstanding, handled, end)
         away_us = self.wall_us if record.away_us is None else record.away_us
         if record.will is not None:
             plan = WillPlan.from_json(record.will)
@@ -491,13 +492,18 @@ class Broker:
 
     @staticmethod
     def _restore_cursor(
-        session: Session, shard: int, position: int, outstanding: list[list[int]], end: int
+        session: Session,
+        shard: int,
+        position: int,
+        outstanding: list[list[int]],
+        handled: list[list[int]],
+        end: int,
     ) -> None:
         low = min([first for first, _ in outstanding], default=position)
         if low >= end:
             return
         session.fall_behind(shard, low)
-        done: list[tuple[int, int]] = []
+        done = [(first, first + count) for first, count in handled]
         at = low
         for first, count in sorted(outstanding):
             if first > at:
@@ -508,7 +514,7 @@ class Broker:
         if done:
             if session.skip is None:
                 session.skip = {}
-            session.skip[shard] = done
+            session.skip[shard] = sorted(done)
 
     def members(self) -> Iterable[Session]:
         return self.sessions.values()

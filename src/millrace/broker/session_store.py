@@ -6,7 +6,8 @@ ahead of its record by what is not committed yet; nothing that depends on such a
 
 A record's cursor says, per shard: everything below `position` is done except the outstanding ranges. QoS 1
 cursors are written in batches, so a crash repeats at most what was acknowledged since the last batch; QoS 2
-ids are written before the packet that depends on them leaves (PROTOCOLS.md 8).
+ids are written before the packet that depends on them leaves (PROTOCOLS.md 8), and the offsets they stand
+for are remembered above the cursor, so that a cursor from before does not send them again.
 """
 
 import json
@@ -29,6 +30,7 @@ class Record:
         "client_id",
         "cursors",
         "expiry_s",
+        "handled",
         "incarnation",
         "next_token",
         "received",
@@ -51,6 +53,8 @@ class Record:
         self.subscriptions: dict[str, list[Any]] = {}
         # Shard -> [position, [[first offset, count], ...]].
         self.cursors: dict[int, list[Any]] = {}
+        # Shard -> [[first offset, count], ...]: sent at QoS 2 since the cursor was written.
+        self.handled: dict[int, list[list[int]]] = {}
         # QoS 2 from the client: packet id -> token, the key of the message in its shard.
         self.received: dict[int, int] = {}
         self.next_token = 1
@@ -83,6 +87,7 @@ class Record:
             sorted(self.sent.items()),
             list(self.released),
             self.incarnation,
+            sorted(self.handled.items()),
         ]
 
     @staticmethod
@@ -96,6 +101,7 @@ class Record:
         record.sent = dict(fields[9])
         record.released = dict.fromkeys(fields[10])
         record.incarnation = fields[11]
+        record.handled = dict(fields[12])
         return record
 
 
@@ -136,6 +142,10 @@ class SessionStore:
             case "cur":
                 for shard, position, outstanding in rest[0]:
                     record.cursors[shard] = [position, outstanding]
+                    low = min([first for first, _ in outstanding], default=position)
+                    handled = [r for r in record.handled.pop(shard, ()) if r[0] + r[1] > low]
+                    if handled:
+                        record.handled[shard] = handled
             case "in":
                 for packet_id in rest[0]:
                     record.received[packet_id] = record.next_token
@@ -147,6 +157,11 @@ class SessionStore:
                 first, count, shard, offset = rest
                 for position in range(count):
                     record.sent[first + position] = [shard, offset + position]
+                handled = record.handled.setdefault(shard, [])
+                if handled and sum(handled[-1]) == offset:
+                    handled[-1][1] += count
+                else:
+                    handled.append([offset, count])
             case "rec":
                 for packet_id in range(rest[0], rest[0] + rest[1]):
                     record.sent.pop(packet_id, None)

@@ -20,10 +20,14 @@ from millrace.errors import ConfigError, MillraceError
 # In the order of the help text.
 FAMILIES = (
     "start",
+    "demo",
     "status",
+    "pub",
+    "sub",
     "user",
     "acl",
     "config",
+    "bench",
 )
 
 

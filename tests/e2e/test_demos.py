@@ -1,0 +1,15 @@
+"""The demos run and prove what they say: each ends in a check of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("name", ["basic"])
+def test_demo(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "millrace.cli.main", "demo", name], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " NO " not in done.stdout
