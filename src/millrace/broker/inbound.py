@@ -19,6 +19,9 @@ from millrace.types import Reason
 
 _PUBACK, _PUBREC = 0x40, 0x50
 
+Key = tuple[bytes, int]
+"""Producer and sequence: what tells a message that is sent again from a new one."""
+
 
 class Inbound:
     def __init__(self, router: Router, outbound: Outbound, retained: Retained, stats: Stats) -> None:
@@ -107,16 +110,20 @@ class Inbound:
         keyed by their tokens, so that a repeat after a crash finds it (PROTOCOLS.md 8)."""
         session, run = arrival.session, arrival.run
         assert session is not None and run is not None
-        arrival.producer = session.producer
-        arrival.sequence = session.next_token
+        if arrival.producer is None:
+            arrival.producer = session.producer
+            arrival.sequence = session.next_token
         session.next_token += run.count
         operation = ["in", session.client_id, packet_ids(run.data)]
         self.journal.add(operation, lambda: self._arrive(intake, arrival))
 
     # ------------------------------------------------------------------------------- careful path
 
-    def accept(self, session: Session, topic: str, run: Run, packet_id: int, now_ms: int) -> None:
-        """One message of a client, seen to in every way, its acknowledgement included."""
+    def accept(
+        self, session: Session, topic: str, run: Run, packet_id: int, now_ms: int, key: Key | None = None
+    ) -> None:
+        """One message of a client, seen to in every way, its acknowledgement included. A `key` of the
+        client's own makes a repeat known, also over another connection."""
         route = self._route(session, topic)
         first = 0x32 if run.qos == 1 else 0x34
         if not route.allowed:
@@ -136,6 +143,9 @@ class Inbound:
         intake = route.intake
         if intake is not None and (run.qos or intake.captures_all):
             arrival = Arrival(session, route, self._router.generation, run, topic, ack)
+            if key is not None:
+                arrival.producer, arrival.sequence = key
+                arrival.is_doubtful = True
             if run.qos == 2 and session.is_recorded:
                 self._arrive_recorded(intake, arrival)
             else:
@@ -150,15 +160,17 @@ class Inbound:
         if ack:
             self._outbound.put(session, ack)
 
-    def repeat(self, session: Session, topic: str, run: Run, packet_id: int) -> None:
+    def repeat(
+        self, session: Session, topic: str, run: Run, packet_id: int, key: Key | None = None
+    ) -> None:
         """A QoS 2 message that is here already is answered again, but no earlier than the first time."""
         route = self._route(session, topic)
         ack = ack_run(_PUBREC, packet_id, 1)
         if session.uncertain and packet_id in session.uncertain and route.intake is not None:
             # From before a restart: its shard knows by the token whether it got there.
             arrival = Arrival(session, route, self._router.generation, run, topic, ack)
-            arrival.producer = session.producer
-            arrival.sequence = session.uncertain.pop(packet_id)
+            token = session.uncertain.pop(packet_id)
+            arrival.producer, arrival.sequence = key or (session.producer, token)
             arrival.is_doubtful = True
             self._arrive(route.intake, arrival)
             return
@@ -237,6 +249,7 @@ class Inbound:
             moved.epoch = arrival.epoch
             moved.is_retained_only = arrival.is_retained_only
             moved.producer, moved.sequence = arrival.producer, arrival.sequence
+            moved.is_doubtful, moved.done = arrival.is_doubtful, arrival.done
             if route.intake is not None:
                 self._arrive(route.intake, moved)
             else:
@@ -291,6 +304,7 @@ class Inbound:
             run, session = arrival.run, arrival.session
             if run is not None:
                 self.uncommitted_bytes -= len(run.data)
+            arrival.reason = reason
             if arrival.done is not None:
                 arrival.done(None)
             if session is None or not arrival.ack or session.epoch != arrival.epoch:

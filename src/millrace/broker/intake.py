@@ -10,6 +10,7 @@ from typing import Any
 
 from millrace.broker.message import Run
 from millrace.broker.session import Session
+from millrace.types import Reason
 
 
 class Arrival:
@@ -23,6 +24,7 @@ class Arrival:
         "is_doubtful",
         "is_retained_only",
         "producer",
+        "reason",
         "route",
         "run",
         "sequence",
@@ -58,6 +60,8 @@ class Arrival:
         self.is_doubtful = False
         # For those who are not sessions: called with the offset, or None where it could not be stored.
         self.done: Callable[[int | None], None] | None = None
+        # Why it could not be.
+        self.reason: Reason | None = None
 
 
 class Intake:

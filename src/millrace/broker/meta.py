@@ -1,4 +1,4 @@
-"""What the whole cluster agrees on: streams and their shards.
+"""What the whole cluster agrees on: its nodes, streams and their shards, and who keeps which.
 
 A replicated state: `apply` takes one command of the meta group's log and is deterministic, so every node that
 applied the same commands has the same streams, the same shard ids and the same routing generation. A command
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from millrace.broker.durable_group import DurableGroups, group_from_dict
+from millrace.broker.members import Member, Members
 from millrace.broker.stream import (
     DEFAULT_SPEC,
     DEFAULT_STREAM,
@@ -27,6 +29,8 @@ from millrace.broker.stream import (
 from millrace.errors import LocalError
 
 # Group numbers below this are not shards: 0 is the meta group, the rest keep sessions.
+META_GROUP = 0
+SESSION_GROUP = 1
 FIRST_SHARD = 16
 _STATE_VERSION = 1
 
@@ -44,9 +48,11 @@ class Result:
 class MetaState:
     """Streams by name. The stream `default` is always there."""
 
-    __slots__ = ("_next_shard", "generation", "table")
+    __slots__ = ("_next_shard", "generation", "groups", "members", "table")
 
     def __init__(self) -> None:
+        self.members = Members()
+        self.groups = DurableGroups()
         self.generation = 1
         self._next_shard = FIRST_SHARD + DEFAULT_SPEC.shards
         shards = tuple(range(FIRST_SHARD, self._next_shard))
@@ -63,8 +69,25 @@ class MetaState:
                     return self._put(spec_from_dict(fields["spec"]), bool(fields.get("create")))
                 case "stream.delete":
                     return self._delete(fields["name"])
+                case "group.put":
+                    spec = group_from_dict(fields["spec"])
+                    self.groups.put(spec, bool(fields.get("create")), dict(fields["starts"]))
+                case "group.delete":
+                    self.groups.delete(fields["name"])
+                case "cluster.init":
+                    groups = (META_GROUP, SESSION_GROUP, *self.shards())
+                    self.members.init(fields["cluster"], _member(fields["member"]), groups)
+                case "member.put":
+                    self.members.put(_member(fields["member"]))
+                case "member.drain":
+                    self.members.drain(fields["replica"], bool(fields["draining"]))
+                case "member.remove":
+                    self.members.remove(fields["replica"])
+                case "group.place":
+                    self.members.place(fields["group"], tuple(fields["replicas"]))
                 case other:
                     return Result(error=f"unknown command {other!r}")
+            return Result()
         except LocalError as error:
             return Result(error=str(error))
         except (KeyError, TypeError, ValueError) as error:
@@ -87,6 +110,8 @@ class MetaState:
         self.generation += 1
         opened = tuple(range(self._next_shard, self._next_shard + spec.shards))
         self._next_shard += spec.shards
+        for shard in opened:
+            self.members.found(shard, self.members.choose(spec.replicas))
         sealed = old.shards if old is not None else ()
         streams[spec.name] = Stream(
             spec=spec,
@@ -106,6 +131,8 @@ class MetaState:
             raise LocalError(f"there is no stream {name!r}")
         self.generation += 1
         self.table = StreamTable(streams)
+        for shard in (*old.sealed, *old.shards):
+            self.members.forget(shard)
         return Result(removed=(*old.sealed, *old.shards))
 
     def shards(self) -> dict[int, Stream]:
@@ -124,6 +151,8 @@ class MetaState:
                 "version": _STATE_VERSION,
                 "generation": self.generation,
                 "next_shard": self._next_shard,
+                "members": self.members.to_json(),
+                "groups": self.groups.to_json(),
                 "streams": [
                     {
                         "spec": spec_to_dict(stream.spec),
@@ -145,6 +174,8 @@ class MetaState:
         state = MetaState()
         state.generation = fields["generation"]
         state._next_shard = fields["next_shard"]
+        state.members = Members.from_json(fields["members"])
+        state.groups = DurableGroups.from_json(fields["groups"])
         streams = [
             Stream(
                 spec=spec_from_dict(item["spec"]),
@@ -156,6 +187,15 @@ class MetaState:
         ]
         state.table = StreamTable({stream.spec.name: stream for stream in streams})
         return state
+
+
+def command(op: str, **fields: Any) -> bytes:
+    """A command of the cluster: cluster.init, member.put, member.drain, member.remove, group.place."""
+    return json.dumps({"op": op, **fields}).encode()
+
+
+def _member(fields: Mapping[str, Any]) -> Member:
+    return Member(**{key: fields[key] for key in ("replica", "name", "peer", "mqtt", "http")})
 
 
 def put_stream(spec: StreamSpec, *, create: bool) -> bytes:

@@ -1,0 +1,30 @@
+"""Clients of a broker: `Client` for asyncio, `millrace.client.blocking.Client` for scripts."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millrace.client.client import Client
+    from millrace.client.errors import CannotConnect, ClientError, Closed, ConnectionLost, Refused
+    from millrace.client.incoming import Message
+    from millrace.client.subscription import Subscription
+
+__all__ = [
+    "CannotConnect",
+    "Client",
+    "ClientError",
+    "Closed",
+    "ConnectionLost",
+    "Message",
+    "Refused",
+    "Subscription",
+]
+
+_HOMES = {"Client": "client", "Message": "incoming", "Subscription": "subscription"}
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: who wants the errors or one small module should not load an event loop and TLS.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"millrace.client.{_HOMES.get(name, 'errors')}"), name)

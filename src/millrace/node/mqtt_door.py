@@ -11,6 +11,7 @@ An error of the client ends its connection with the reason code the standard nam
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any, Protocol, assert_never
 
@@ -52,6 +53,8 @@ _PING = b"\xc0\x00"
 _PONG = b"\xd0\x00"
 # [MQTT-3.1.2-22]: one and a half times the keep alive.
 _KEEP_ALIVE_GRACE = 1.5
+# How long a closed connection may take to read its last bytes.
+_CLOSING_MS_MAX = 5_000
 
 
 class EnhancedAuthentication(Protocol):
@@ -112,9 +115,8 @@ class Door:
     def sweep(self) -> None:
         """Close connections that were silent for too long. Called about once a second."""
         now_ms = self.now_ms()
-        late = [c for c in self.connections if c.deadline_ms and c.seen_ms + c.deadline_ms < now_ms]
-        for connection in late:
-            connection.fail(Reason.KEEP_ALIVE_TIMEOUT, "nothing was heard within the time agreed")
+        for connection in [c for c in self.connections if c.is_late(now_ms)]:
+            connection.expire()
 
     def assigned_id(self) -> str:
         return f"auto-{self.random.getrandbits(64):016x}"
@@ -123,6 +125,7 @@ class Door:
 class MqttConnection:
     __slots__ = (
         "_aliases",
+        "_client_bytes_max",
         "_door",
         "_exchange",
         "_inbox",
@@ -134,6 +137,7 @@ class MqttConnection:
         "peer",
         "seen_ms",
         "session",
+        "since_ms",
         "transport",
         "username",
         "version",
@@ -145,6 +149,7 @@ class MqttConnection:
         self._state = _NEW
         self._inbox = Inbox()
         self._packet_bytes_max = door.limits.packet_bytes_max
+        self._client_bytes_max = 0
         self._table: Table = {}
         self._v5 = False
         self._aliases: dict[int, str] | None = None
@@ -155,7 +160,8 @@ class MqttConnection:
         self.transport: Any = None
         self.write: Callable[[bytes], None] = _write_nowhere
         self.peer: Any = None
-        self.seen_ms = door.now_ms()
+        # Heard last; and the beginning of the time before the session, or after it.
+        self.seen_ms = self.since_ms = door.now_ms()
         # Silence allowed: the CONNECT deadline first, then the keep alive; 0 is for ever.
         self.deadline_ms = door.limits.connect_deadline_ms
 
@@ -223,6 +229,20 @@ class MqttConnection:
         if broker.has_work:
             door.wake()
 
+    # -------------------------------------------------------------------------------------- time
+
+    def is_late(self, now_ms: int) -> bool:
+        """Bytes that do not make a CONNECT buy no time: only a session is kept alive by being heard."""
+        begin_ms = self.since_ms if self.session is None else self.seen_ms
+        return bool(self.deadline_ms) and begin_ms + self.deadline_ms < now_ms
+
+    def expire(self) -> None:
+        if self._state == _CLOSED:
+            # It does not take its last bytes; they must not be kept for it.
+            self.transport.abort()
+        else:
+            self.fail(Reason.KEEP_ALIVE_TIMEOUT, "nothing was heard within the time agreed")
+
     # --------------------------------------------------------------------------- incoming packets
 
     def _receive(self, data: bytes, pos: int, spans: list[Any]) -> None:
@@ -265,6 +285,8 @@ class MqttConnection:
                 broker.publish_runs(session, first, subject, data[start:end], count, now_ms)
                 if first == 0x34:
                     self._check_receive_maximum()
+                    if self._state == _CLOSED:
+                        return
             else:
                 broker.on_acks(session, first, subject, count, now_ms)
 
@@ -344,7 +366,7 @@ class MqttConnection:
             # [MQTT-3.3.4-6]
             raise ProtocolError("a PUBLISH from a client carries no subscription identifier")
         topic = self._topic(message)
-        if topic.count("/") >= door.limits.topic_levels_max or len(topic) > door.limits.topic_bytes_max:
+        if not self._is_topic_within_limits(topic):
             raise ProtocolError("the topic has too many levels or bytes", Reason.TOPIC_NAME_INVALID)
         if message.retain and not door.settings.retain:
             raise ProtocolError("retained messages are off here", Reason.RETAIN_NOT_SUPPORTED)
@@ -356,6 +378,10 @@ class MqttConnection:
         door.broker.inbound.accept(session, topic, run, packet_id, self.seen_ms)
         if message.qos == 2:
             self._check_receive_maximum()
+
+    def _is_topic_within_limits(self, topic: str) -> bool:
+        limits = self._door.limits
+        return topic.count("/") < limits.topic_levels_max and len(topic.encode()) <= limits.topic_bytes_max
 
     def _topic(self, message: Message) -> str:
         """The topic of a publish, through its alias where it has one (3.3.2.3.4)."""
@@ -372,7 +398,7 @@ class MqttConnection:
         try:
             return self._aliases[alias]
         except KeyError:
-            raise ProtocolError(f"topic alias {alias} is not set", Reason.TOPIC_ALIAS_INVALID) from None
+            raise ProtocolError(f"topic alias {alias} is not set") from None
 
     def _run(self, message: Message, topic: str, packet_id: int, v5: bool) -> Run:
         """One message in the framing that runs have: no DUP, no RETAIN, no alias."""
@@ -381,7 +407,7 @@ class MqttConnection:
             given = message.properties
             properties = b"\0"
             if given != _NOTHING:
-                properties = encode_properties(_without_alias(given))
+                properties = encode_properties(replace(given, topic_alias=None))
             if given.message_expiry_s is not None:
                 expires_ms = self.seen_ms + given.message_expiry_s * 1000
         data = encode_publish(
@@ -443,6 +469,7 @@ class MqttConnection:
             return
         assert isinstance(packet, Connect)
         self.version = packet.version
+        self._client_bytes_max = packet.packet_bytes_max or 0
         self._v5 = packet.version == Version.MQTT_5
         if packet.authentication_method is not None:
             self._begin_exchange(packet)
@@ -507,30 +534,53 @@ class MqttConnection:
             principal=principal,
             will=None if packet.will is None else self._will(packet.will),
         )
+        answer = self._connack(packet, request, assigned, authentication_data)
+        if self._client_bytes_max and len(encode(answer, self.version)) > self._client_bytes_max:
+            # [MQTT-3.1.2-24]: what it says cannot be left out, and a client must not wait for it in vain.
+            self._close("the client takes no packet as large as the answer to CONNECT")
+            return
         operation = broker.opening(request, self.username)
         if operation is None:
-            self._open(packet, request, assigned, authentication_data)
+            self._open(packet, request, answer)
             return
         # Whoever leaves something behind is accepted once that is on disk (PROTOCOLS.md 7, 10).
         self._state = _OPENING
-        broker.journal.add(operation, lambda: self._open(packet, request, assigned, authentication_data))
+        broker.journal.add(operation, lambda: self._open(packet, request, answer))
         if self._state == _OPENING:
             self.transport.pause_reading()
             self._wake()
 
-    def _open(
+    def _connack(
         self,
         packet: Connect,
         request: ConnectRequest,
         assigned: str | None,
         authentication_data: bytes | None,
-    ) -> None:
+    ) -> Connack:
+        """Yes to a CONNECT; whether a session was present is known only once it is opened."""
+        settings, limits = self._door.settings, self._door.limits
+        keep_alive_s, expiry_s = self._keep_alive(packet), request.expiry_s
+        return Connack(
+            reason=Reason.SUCCESS,
+            session_expiry_s=expiry_s if expiry_s != (packet.session_expiry_s or 0) else None,
+            receive_maximum=limits.receive_maximum if limits.receive_maximum < PACKET_ID_TOP else None,
+            packet_bytes_max=limits.packet_bytes_max,
+            topic_alias_max=limits.topic_alias_in_max or None,
+            assigned_client_id=assigned,
+            server_keep_alive_s=keep_alive_s if keep_alive_s != packet.keep_alive_s else None,
+            retain_available=None if settings.retain else False,
+            response_information=(
+                settings.response_information or None if packet.request_response_information else None
+            ),
+            authentication_method=packet.authentication_method,
+            authentication_data=authentication_data,
+        )
+
+    def _open(self, packet: Connect, request: ConnectRequest, answer: Connack) -> None:
         """The client is accepted: open the session, answer, and go on with what it sent meanwhile."""
-        door = self._door
-        limits, broker = door.limits, door.broker
+        broker = self._door.broker
         session, present, displaced = broker.connect(request, self, self.seen_ms)
         if displaced is not None:
-            displaced.session = None
             displaced.fail(Reason.SESSION_TAKEN_OVER, "the client connected again")
         if self._state == _CLOSED:
             # It went away while its record was written.
@@ -540,30 +590,8 @@ class MqttConnection:
         self.session = session
         self._table = broker.router.table(request.principal)
         self._state = _CONNECTED
-        keep_alive_s = self._keep_alive(packet)
-        self.deadline_ms = int(keep_alive_s * 1000 * _KEEP_ALIVE_GRACE)
-        expiry_s, asked_s = request.expiry_s, packet.session_expiry_s or 0
-        self._send(
-            session,
-            Connack(
-                reason=Reason.SUCCESS,
-                session_present=present and packet.version != Version.MQTT_3_1,
-                session_expiry_s=expiry_s if expiry_s != asked_s else None,
-                receive_maximum=limits.receive_maximum if limits.receive_maximum < PACKET_ID_TOP else None,
-                packet_bytes_max=limits.packet_bytes_max,
-                topic_alias_max=limits.topic_alias_in_max or None,
-                assigned_client_id=assigned,
-                server_keep_alive_s=keep_alive_s if keep_alive_s != packet.keep_alive_s else None,
-                retain_available=None if door.settings.retain else False,
-                response_information=(
-                    door.settings.response_information or None
-                    if packet.request_response_information
-                    else None
-                ),
-                authentication_method=packet.authentication_method,
-                authentication_data=authentication_data,
-            ),
-        )
+        self.deadline_ms = int(self._keep_alive(packet) * 1000 * _KEEP_ALIVE_GRACE)
+        self._send(session, replace(answer, session_present=present and packet.version != Version.MQTT_3_1))
         broker.resume(session, self.seen_ms)
         if was_waiting:
             self.transport.resume_reading()
@@ -588,6 +616,9 @@ class MqttConnection:
         return min(asked or most, most) if most else asked
 
     def _will_allowed(self, will: Will, principal: Principal) -> bool:
+        if not self._is_topic_within_limits(will.message.topic):
+            self._refuse(Reason.TOPIC_NAME_INVALID, "the will's topic has too many levels or bytes")
+            return False
         if not principal.may_publish(will.message.topic):
             self._refuse(Reason.NOT_AUTHORIZED, "the will's topic may not be published to")
             return False
@@ -661,9 +692,8 @@ class MqttConnection:
             session.expiry_s = min(packet.session_expiry_s, door.limits.session_expiry_s_max)
         keeps_will = packet.reason is not Reason.SUCCESS
         self.session = None
-        self._state = _CLOSED
+        self._end()
         door.broker.disconnect(session, self.seen_ms, will=keeps_will)
-        self.transport.close()
         self._wake()
 
     def fail(self, reason: Reason, detail: str) -> None:
@@ -683,11 +713,10 @@ class MqttConnection:
                 out, session.out = session.out, []
                 self.write(b"".join(out))
         if self._v5:
-            self.write(encode(Disconnect(reason=reason, reason_string=detail), self.version))
-        self._state = _CLOSED
+            self._write_bounded(Disconnect(reason=reason, reason_string=detail), Disconnect(reason=reason))
+        self._end()
         if session is not None and session.connection is self:
             self._door.broker.disconnect(session, self._door.now_ms(), will=True)
-        self.transport.close()
         self._wake()
 
     def reassign(self) -> None:
@@ -703,13 +732,20 @@ class MqttConnection:
         """No to a CONNECT."""
         log.info("refused %s: %s (0x%02x)", self.peer, detail, reason)
         self._door.broker.stats.clients_refused += 1
-        self.write(encode(Connack(reason=reason, reason_string=detail if self._v5 else None), self.version))
-        self._state = _CLOSED
-        self.transport.close()
+        self._write_bounded(
+            Connack(reason=reason, reason_string=detail if self._v5 else None), Connack(reason=reason)
+        )
+        self._end()
 
     def _close(self, detail: str) -> None:
         log.info("closing %s: %s", self.peer, detail)
+        self._end()
+
+    def _end(self) -> None:
+        """Close once the client took what was written; `expire` sees to it that this is not for ever."""
         self._state = _CLOSED
+        self.since_ms = self._door.now_ms()
+        self.deadline_ms = _CLOSING_MS_MAX
         self.transport.close()
 
     # ------------------------------------------------------------------------------------- output
@@ -724,6 +760,13 @@ class MqttConnection:
     def _write_packet(self, packet: Packet) -> None:
         self.write(encode(packet, self.version))
 
+    def _write_bounded(self, *packets: Packet) -> None:
+        """The first of these that the client has room for ([MQTT-3.2.2-19], [MQTT-3.14.2-3])."""
+        for data in (encode(packet, self.version) for packet in packets):
+            if not self._client_bytes_max or len(data) <= self._client_bytes_max:
+                self.write(data)
+                return
+
     def _wake(self) -> None:
         broker = self._door.broker
         if broker.has_work:
@@ -734,17 +777,6 @@ class MqttConnection:
 
 
 _NOTHING = Properties()
-
-
-def _without_alias(properties: Properties) -> Properties:
-    return Properties(
-        payload_format=properties.payload_format,
-        message_expiry_s=properties.message_expiry_s,
-        response_topic=properties.response_topic,
-        correlation_data=properties.correlation_data,
-        content_type=properties.content_type,
-        user=properties.user,
-    )
 
 
 def _level(body: bytes) -> int:

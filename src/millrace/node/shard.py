@@ -20,6 +20,7 @@ from millrace.broker.producers import Producers, Verdict
 from millrace.broker.stream import Capture, Stream
 from millrace.kernels import blocks as kernel
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
+from millrace.node.consumer_groups import ShardConsumers
 from millrace.node.group import Group
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Codec, Kind, data_blocks, opaque_block
@@ -67,6 +68,11 @@ class Shard:
         self._wake = wake
         self.intake = Intake(number, stream.spec.capture is Capture.ALL)
         self.producers = Producers()
+        # Keys that are proposed and not committed: a repeat of one waits for it (PROTOCOLS.md 2).
+        self._keys_in_flight: set[tuple[bytes, int]] = set()
+        self.consumers = ShardConsumers(self, wall_us)
+        self.start_offset = 0
+        """What is below was trimmed, though its segment may still be there."""
         self.group: Group
         self.next_offset = 0
         """Of the next message to be committed: what readers may see ends here."""
@@ -100,9 +106,7 @@ class Shard:
         if is_full or not self.group.is_serving:
             self.refuse(arrivals, Reason.QUOTA_EXCEEDED if is_full else Reason.SERVER_BUSY)
             return
-        for arrival in arrivals:
-            if arrival.is_doubtful and self._is_known(arrival):
-                self._broker.inbound.forget(arrival)
+        arrivals = [arrival for arrival in arrivals if not arrival.is_doubtful or self._admit(arrival)]
         start = size = count = 0
         for position, arrival in enumerate(arrivals):
             run = arrival.run
@@ -124,10 +128,20 @@ class Shard:
         if start < len(arrivals):
             self._propose(arrivals[start:], count, wall_us)
 
-    def _is_known(self, arrival: Arrival) -> bool:
-        """Whether its message is in the log already, by its key."""
+    def _admit(self, arrival: Arrival) -> bool:
+        """Ask by its key whether the message is in the log already: then only its answer goes on. One that
+        is too old to tell is refused; the tokens of a session follow each other, so theirs never are."""
         assert arrival.producer is not None
-        return self.producers.judge(arrival.producer, arrival.sequence) is not Verdict.NEW
+        key = (arrival.producer, arrival.sequence)
+        verdict = self.producers.judge(*key)
+        if verdict is Verdict.TOO_OLD and not arrival.producer.startswith(b"qos2/"):
+            self.refuse([arrival], Reason.IMPLEMENTATION_SPECIFIC)
+            return False
+        if verdict is not Verdict.NEW or key in self._keys_in_flight:
+            self._broker.inbound.forget(arrival)
+        else:
+            self._keys_in_flight.add(key)
+        return True
 
     def _propose(self, arrivals: list[Arrival], count: int, wall_us: int) -> None:
         runs = [_logged(arrival) for arrival in arrivals if arrival.run is not None]
@@ -157,6 +171,9 @@ class Shard:
             self._broker.inbound.arrive_again(arrival, self._now_ms())
 
     def refuse(self, arrivals: list[Arrival], reason: Reason) -> None:
+        for arrival in arrivals:
+            if arrival.is_doubtful and arrival.run is not None and arrival.producer is not None:
+                self._keys_in_flight.discard((arrival.producer, arrival.sequence))
         for session in self._broker.inbound.refused(arrivals, reason):
             if session.connection is not None:
                 session.connection.fail(reason, "the message could not be stored")
@@ -165,17 +182,20 @@ class Shard:
         """Proposed, but another leader's entry stands in its place."""
         if isinstance(batch, Batch):
             self.refuse(batch.arrivals, Reason.SERVER_BUSY)
+        else:
+            self.consumers.lost(batch)
 
     # ---------------------------------------------------------------------------------- committed
 
     def apply(self, block: Block, token: Any) -> None:
         header = block.header
         if header.kind is Kind.CONTROL:
-            self._apply_control(block)
+            self._apply_control(block, token)
         else:
             self.next_offset = header.next_offset
             self._broker.log_ends[self.number] = header.next_offset
             self._keep_in_memory(block)
+            self.consumers.on_data()
             if not isinstance(token, Batch) and token is not _EARLIER:
                 self._learn(block)
         if isinstance(token, Batch):
@@ -191,6 +211,7 @@ class Shard:
             if run is not None and run.retain and arrival.topic is not None:
                 self._retained.add(arrival.topic)
             if arrival.producer is not None and run is not None:
+                self._keys_in_flight.discard((arrival.producer, arrival.sequence))
                 for sequence in range(arrival.sequence, arrival.sequence + run.count):
                     self.producers.store(arrival.producer, sequence)
 
@@ -222,7 +243,7 @@ class Shard:
         self._retained.add(topic)
         self._broker.retained.keep(topic, run, is_empty=payload_is_empty(run))
 
-    def _apply_control(self, block: Block) -> None:
+    def _apply_control(self, block: Block, token: Any) -> None:
         fields = json.loads(block.payload())
         match fields.get("op"):
             case "retain":
@@ -230,6 +251,11 @@ class Shard:
                 self._retain(fields["topic"], packet, fields["qos"], fields["v5"], fields["time_us"])
             case "seal":
                 self.intake.is_sealed = True
+            case "consume":
+                self.consumers.apply(fields, token)
+            case "trim":
+                self.start_offset = min(max(self.start_offset, fields["offset"]), self.next_offset)
+                self.consumers.trim(self.start_offset)
             case None:
                 pass
             case other:
@@ -245,7 +271,13 @@ class Shard:
 
     @property
     def first_offset(self) -> int:
-        return int(self.group.replica_log.log.first_offset)
+        """The earliest that may be read."""
+        return max(self.start_offset, int(self.group.replica_log.log.first_offset))
+
+    def trim(self, offset: int) -> None:
+        """Let go of everything below `offset`, as an entry of the log (PROTOCOLS.md 18)."""
+        note = json.dumps({"op": "trim", "offset": offset}).encode()
+        self.group.propose([opaque_block(Kind.CONTROL, note)], [None], EntryKind.CONTROL)
 
     def recent(self, offset: int) -> list[Block] | None:
         """Blocks from the one that holds `offset`, if it is among those in memory."""
@@ -266,6 +298,8 @@ class Shard:
             "version": _STATE_VERSION,
             "next_offset": self.next_offset,
             "sealed": self.intake.is_sealed,
+            "start_offset": self.start_offset,
+            "consumers": self.consumers.to_json(),
             "producers": self.producers.to_json(),
             "retained": retained,
         }
@@ -284,6 +318,8 @@ class Shard:
         fields = json.loads(state)
         self.next_offset = self._broker.log_ends[self.number] = fields["next_offset"]
         self.intake.is_sealed = fields["sealed"]
+        self.start_offset = fields["start_offset"]
+        self.consumers.restore(fields["consumers"])
         self.producers = Producers.from_json(fields["producers"])
         for item in fields["retained"]:
             packet = base64.b64decode(item["packet"])

@@ -155,23 +155,26 @@ class Core:
     def finish(self) -> list[Effect]:
         """The effects of this step, in their order."""
         self._announce()
-        given = min(self.commit, self.log.durable)
+        log = self.log
+        given = min(self.commit, log.durable)
         if given > self._commit_given:
             self._commit_given = given
             self._now.append(Commit(index=given))
         now, self._now = self._now, []
-        after, self._after = self._after, []
+        after = self._after
+        if after:
+            self._after = []
         hard_state = self._changed_hard_state()
-        if hard_state is not None or self._is_hard_state_pending():
+        if hard_state is not None or (log.pending and log.pending[0].number <= self._hard_number):
             if "hard_state_not_awaited" not in self.mutations:
                 after = [effect for effect in now if isinstance(effect, Send)] + after
                 now = [effect for effect in now if not isinstance(effect, Send)]
-        persist = self.log.take_writes(self._number + 1, self.tick, hard_state)
-        if persist is None and after and self.log.pending:
+        persist = log.take_writes(self._number + 1, self.tick, hard_state)
+        if persist is None and after and log.pending:
             if self.is_disk_behind:
                 return now  # what would wait for the disk is lost instead: the queue of waiters is bounded
             persist = Persist(number=self._number + 1)
-            self.log.note_pending(persist, self.tick)
+            log.note_pending(persist, self.tick)
         if persist is not None:
             self._number = persist.number
             if hard_state is not None:
@@ -180,18 +183,11 @@ class Core:
         return now + after if after else now
 
     def _changed_hard_state(self) -> HardState | None:
-        vote = self.vote
-        if "vote_not_persisted" in self.mutations:
-            vote = None
-        hard_state = self._hard_state
-        if hard_state.term == self.term and hard_state.vote == vote:
+        vote = self.vote if "vote_not_persisted" not in self.mutations else None
+        if self._hard_state.term == self.term and self._hard_state.vote == vote:
             return None
         self._hard_state = HardState(term=self.term, vote=vote)
         return self._hard_state
-
-    def _is_hard_state_pending(self) -> bool:
-        pending = self.log.pending
-        return bool(pending) and pending[0].number <= self._hard_number
 
     def _announce(self) -> None:
         announced = self._announced
@@ -233,8 +229,6 @@ class Core:
         config = self.configs.config
         if not self.mutations:
             return config.voters
-        if "learner_counts" in self.mutations:
-            return tuple(sorted(config.members))
         return tuple(voter for voter in config.voters if voter not in self._unreachable)
 
     def link_changed(self, peer: ReplicaId, is_open: bool) -> None:

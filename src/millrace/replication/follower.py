@@ -44,6 +44,8 @@ class Follower:
         core, log = self._core, self._core.log
         if core.is_disk_behind:
             return
+        if "follower_commit_unclipped" in core.mutations:
+            core.commit_to(min(body.commit, log.last_index))
         prev_index, prev_term, entries = body.prev_index, body.prev_term, body.entries
         if prev_index < core.commit:
             known = core.commit - prev_index
@@ -65,12 +67,7 @@ class Follower:
                 core.configs.append(entry)
         matched = Index(prev_index + len(entries))
         # Beyond `matched` this log may hold entries of another leader, whatever the commit index says.
-        commit = min(body.commit, matched)
-        if "follower_commit_unclipped" in core.mutations:
-            commit = min(body.commit, log.last_index)
-        core.commit_to(commit)
-        if "reply_last_index" in core.mutations:
-            matched = log.last_index
+        core.commit_to(min(body.commit, matched))
         self._accept(sender, matched)
 
     def _follows(self, prev_index: Index, prev_term: Term) -> bool:
@@ -110,6 +107,8 @@ class Follower:
         core.commit_to(min(body.commit, core.log.last_index))
         if body.context:
             core.send(sender, HeartbeatReply(term=core.term, context=body.context))
+        if "reply_last_index" in core.mutations:
+            core.send(sender, AppendReply(term=core.term, matched=core.log.durable))
         if core.damage is not None and self._matched[0] != core.term:
             # The leader may believe that this log is complete, and then nothing would ever be sent.
             self._reject(sender, Index(core.log.last_index + 1), core.term)
@@ -184,4 +183,7 @@ class Follower:
         if "snapshot_over_newer_log" in core.mutations:
             core.commit = snapshot.index
         core.commit_to(snapshot.index)
+        if "snapshot_keeps_tail" in core.mutations:
+            self._accept(sender, core.log.last_index)
+            return
         self._accept(sender, snapshot.index)

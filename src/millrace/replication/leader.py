@@ -245,7 +245,7 @@ class Leader:
             return
         matched = body.matched
         if matched > core.log.last_index:
-            if body.term == self.term and "reply_last_index" not in core.mutations:
+            if body.term == self.term and not core.mutations:
                 raise ProtocolError(f"{sender} claims entry {matched}, which this leader never had")
             matched = core.log.last_index
         peer.is_probe_out = False
@@ -262,7 +262,7 @@ class Leader:
             return
         if body.is_repairing and body.hint_index < peer.match:
             peer.match = body.hint_index
-        elif peer.pace is Pace.REPLICATE and body.prev_index <= peer.match:
+        elif body.prev_index <= peer.match:
             return  # a late answer: that place is known to match
         elif peer.pace is Pace.PROBE and body.prev_index != peer.next - 1:
             return
@@ -344,6 +344,8 @@ class Leader:
         voters = core.voters
         own = core.log.last_index if "leader_counts_unsynced_self" in mutations else core.log.durable
         values = [own if voter == core.replica else self._peers[voter].match for voter in voters]
+        if "learner_counts" in mutations:
+            values += [self._peers[learner].match for learner in core.configs.config.learners]
         if "commit_before_majority" in mutations:
             return sorted(values, reverse=True)[max(0, majority(len(values)) - 2)]
         if "removed_still_counts" in mutations:

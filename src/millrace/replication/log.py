@@ -42,7 +42,6 @@ class RaftLog:
     """Writes collect during a step and leave together by `take_writes`."""
 
     __slots__ = (
-        "_durable",
         "_entries_new",
         "_mutations",
         "_snapshot_new",
@@ -51,37 +50,28 @@ class RaftLog:
         "_tail_first",
         "_truncate_new",
         "_view",
+        "durable",
+        "last_index",
+        "last_term",
         "pending",
     )
 
     def __init__(self, view: LogView, mutations: frozenset[str]) -> None:
         self._view = view
         self._mutations = mutations
-        self._durable = view.last_index()
+        self.last_index = view.last_index()
+        self.durable = self.last_index
+        """Up to here this log, as it is now, is on disk."""
         self._tail: list[Entry] = []
-        self._tail_first = Index(self._durable + 1)
+        self._tail_first = Index(self.last_index + 1)
         self._snapshot_pending: Snapshot | None = None
         self._snapshot_new: Snapshot | None = None
         self._truncate_new: Index | None = None
         self._entries_new: list[Entry] = []
         self.pending: deque[PendingWrite] = deque()
+        self.last_term = self._find_last_term()
 
     # -------------------------------------------------------------------------------------- reading
-
-    @property
-    def durable(self) -> Index:
-        """Up to here this log, as it is now, is on disk."""
-        return self._durable
-
-    @property
-    def last_index(self) -> Index:
-        return Index(self._tail_first + len(self._tail) - 1)
-
-    @property
-    def last_term(self) -> Term:
-        term = self.term(self.last_index)
-        assert term is not None
-        return term
 
     @property
     def first_index(self) -> Index:
@@ -149,9 +139,15 @@ class RaftLog:
             Entry(term=term, index=Index(first + position), kind=kind, payload=payload)
             for position, payload in enumerate(payloads)
         ]
-        self._tail += fresh
-        self._entries_new += fresh
+        self._extend(fresh)
         return fresh
+
+    def _extend(self, fresh: Sequence[Entry]) -> None:
+        if fresh:
+            self._tail += fresh
+            self._entries_new += fresh
+            self.last_index = fresh[-1].index
+            self.last_term = fresh[-1].term
 
     def merge(self, entries: Sequence[Entry]) -> tuple[Index | None, Sequence[Entry]]:
         """A leader's entries that follow on something this log has: keep what is equal, cut from the first
@@ -173,8 +169,7 @@ class RaftLog:
             cut = Index(entries[-1].index + 1)
         if cut is not None:
             self._truncate_from(cut)
-        self._tail += fresh
-        self._entries_new += fresh
+        self._extend(fresh)
         return cut, fresh
 
     def _truncate_from(self, index: Index) -> None:
@@ -185,9 +180,16 @@ class RaftLog:
         if index < self._tail_first:
             self._tail = []
             self._tail_first = index
-            self._durable = Index(index - 1)
+            self.durable = Index(index - 1)
         else:
             del self._tail[index - self._tail_first :]
+        self.last_index = Index(index - 1)
+        self.last_term = self._find_last_term()
+
+    def _find_last_term(self) -> Term:
+        term = self.term(self.last_index)
+        assert term is not None
+        return term
 
     def install(self, snapshot: Snapshot, commit: Index) -> None:
         """Replace the whole log. Up to `commit` the old entries are certainly right, so they stay durable
@@ -201,7 +203,9 @@ class RaftLog:
         self._tail = kept
         self._entries_new = list(kept)
         self._tail_first = Index(snapshot.index + 1)
-        self._durable = min(self._durable, commit)
+        self.last_index = kept[-1].index if kept else snapshot.index
+        self.last_term = kept[-1].term if kept else snapshot.term
+        self.durable = min(self.durable, commit)
 
     def take_writes(self, number: int, tick: int, hard_state: HardState | None) -> Persist | None:
         """What this step wrote, together with the hard state, as one effect; None if there is nothing."""
@@ -251,8 +255,8 @@ class RaftLog:
                 if write.truncate_from is not None:
                     last_index = min(last_index, Index(write.truncate_from - 1))
         last_index = min(last_index, self.last_index)
-        if last_index > self._durable or installed is not None:
-            self._durable = last_index
+        if last_index > self.durable or installed is not None:
+            self.durable = last_index
             del self._tail[: last_index + 1 - self._tail_first]
             self._tail_first = Index(last_index + 1)
         return installed

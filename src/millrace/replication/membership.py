@@ -1,11 +1,13 @@
 """Who counts, as a function of the log: one replica at a time, in force from the append on.
 
 Two configurations that differ by one voter have overlapping majorities, so no joint phase is needed, under
-three rules that `check_change` and the leader keep: the change before it is committed; the leader has
+three rules that the leader keeps: the change before it is committed; the leader has
 committed an entry of its own term (without it two leaders can each commit a change made from the same base);
 and a configuration whose entry is truncated is forgotten with it. The reasons are in
 docs/decisions on membership.
 """
+
+from dataclasses import dataclass
 
 from millrace.replication.contract import (
     ChangeKind,
@@ -16,7 +18,15 @@ from millrace.replication.contract import (
     RefusedReason,
     ReplicaId,
 )
-from millrace.types import Index
+from millrace.types import Index, Term
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    index: Index
+    config: Config
+    term: Term | None
+    """Of the entry that set it; None for a base, whose entry may be compacted."""
 
 
 class ConfigHistory:
@@ -25,7 +35,7 @@ class ConfigHistory:
     __slots__ = ("_history",)
 
     def __init__(self, base: ConfigAt) -> None:
-        self._history = [base]
+        self._history = [_Item(base.index, base.config, None)]
 
     @property
     def config(self) -> Config:
@@ -35,6 +45,11 @@ class ConfigHistory:
     def index(self) -> Index:
         """Where the configuration in force was set."""
         return self._history[-1].index
+
+    @property
+    def term(self) -> Term | None:
+        """The term of the entry there, if it is known."""
+        return self._history[-1].term
 
     @property
     def replaced(self) -> Config:
@@ -49,7 +64,7 @@ class ConfigHistory:
 
     def append(self, entry: Entry) -> None:
         assert entry.kind is EntryKind.CONFIG and entry.index > self.index
-        self._history.append(ConfigAt(index=entry.index, config=Config.decode(entry.payload)))
+        self._history.append(_Item(entry.index, Config.decode(entry.payload), entry.term))
 
     def truncate_from(self, index: Index) -> None:
         while self._history[-1].index >= index:
@@ -61,7 +76,7 @@ class ConfigHistory:
             self._history.pop(0)
 
     def reset(self, base: ConfigAt) -> None:
-        self._history = [base]
+        self._history = [_Item(base.index, base.config, None)]
 
 
 def change(config: Config, kind: ChangeKind, replica: ReplicaId) -> Config | RefusedReason:

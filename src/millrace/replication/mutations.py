@@ -35,8 +35,8 @@ MUTATIONS: dict[str, str] = {
     # log repair
     "truncate_on_stale_append": "a late, shorter append cuts the log after it (-)",
     "no_prev_term_check": "the entry before an append is compared by index only (-)",
-    "reply_last_index": "a follower answers with its last index instead of the matched one (-)",
-    "follower_commit_unclipped": "a follower commits up to its own last index on an append (-)",
+    "reply_last_index": "a follower reports its last index as matched without comparing (-)",
+    "follower_commit_unclipped": "a follower commits to its own last index, matched or not, on an append (-)",
     "heartbeat_commit_unclipped": "a heartbeat carries a commit index above what the follower matched (-)",
     "config_not_rolled_back": "a configuration outlives the entry that set it (-)",
     # membership
@@ -49,7 +49,7 @@ MUTATIONS: dict[str, str] = {
     "read_counts_old_round": "answers to an earlier heartbeat round confirm a read (-)",
     # snapshots and transfer
     "snapshot_over_newer_log": "a snapshot older than the log is installed (-)",
-    "snapshot_keeps_tail": "entries after an installed snapshot survive unchecked (-)",
+    "snapshot_keeps_tail": "entries after an installed snapshot survive and count as matched (-)",
     "transfer_while_behind": "leadership goes to a follower that lacks entries, and its election skips the"
     " log check (-)",
 }

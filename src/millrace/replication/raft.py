@@ -538,7 +538,9 @@ class Raft:
             assert core.term == term, "asking around raised the term"
         assert commit <= core.commit <= log.last_index, "the commit index fell or left the log"
         assert core.applied <= core.commit_given <= core.commit, "something uncommitted was given to apply"
-        assert core.configs.index <= log.last_index, "a configuration without its entry"
+        set_term = core.configs.term
+        if set_term is not None and core.configs.index >= log.first_index:
+            assert log.term(core.configs.index) == set_term, "a configuration without its entry"
         assert log.last_term <= core.term, "an entry of a term this replica never entered"
         assert (core.role is Role.LEADER) == (self._leader is not None)
         assert not core.is_serving or core.role is Role.LEADER

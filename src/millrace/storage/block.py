@@ -1,6 +1,6 @@
 """The block: the unit that is replicated, stored and handed to readers. `docs/format.md` draws the bytes.
 
-A block is a head of 80 bytes and a body. The head has its own checksum and holds the checksum of the body, so
+A block is a head of 96 bytes and a body. The head has its own checksum and holds the checksum of the body, so
 the leader stamps shard, term, index, offset and time into a new head and the body is never touched or copied.
 A block therefore is the pair (header, body): both parts go to the disk and to peers side by side.
 
@@ -26,11 +26,11 @@ from millrace.storage.files import NewerFormat
 MAGIC = b"MRBK"
 VERSION = 1
 # magic, version, kind, codec, body bytes, plain bytes, raw bytes, count, topics, shard,
-# term, index, previous term, base offset, base time, body checksum, (head checksum)
-_HEAD = struct.Struct("<4sHBBIIIIIIQQQQqI")
+# term, index, previous term, base offset, base time, origin, sequence, body checksum, (head checksum)
+_HEAD = struct.Struct("<4sHBBIIIIIIQQQQqQQI")
 _CHECKSUM = struct.Struct("<I")
 HEAD_BYTES = _HEAD.size + _CHECKSUM.size
-assert HEAD_BYTES == 80
+assert HEAD_BYTES == 96
 
 BLOCK_BYTES_AIM = 1 << 20
 """A block is closed before it passes this, unless one message alone is larger."""
@@ -60,7 +60,7 @@ class Codec(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The fields of a head. The last six are what the leader stamps; they are 0 before."""
+    """The fields of a head. From `shard` to `base_time_us` they are what the leader stamps, 0 before."""
 
     kind: Kind
     codec: Codec
@@ -79,6 +79,10 @@ class Header:
     base_offset: int = 0
     """Offset of the first message; of a block without messages: the next one to come."""
     base_time_us: int = 0
+    origin: int = 0
+    """Which run of which node made this block, and its place among the blocks that this origin made for the
+    shard: a leader takes each once and in order (PROTOCOLS.md 2). Both are 0 where nobody asks."""
+    sequence: int = 0
 
     @property
     def block_bytes(self) -> int:
@@ -105,6 +109,8 @@ class Header:
             self.previous_term,
             self.base_offset,
             self.base_time_us,
+            self.origin,
+            self.sequence,
             self.body_checksum,
         )
         return head + _CHECKSUM.pack(crc32c(head))
@@ -142,7 +148,9 @@ def parse_header(data: bytes, position: int = 0) -> Header:
         previous_term=fields[12],
         base_offset=fields[13],
         base_time_us=fields[14],
-        body_checksum=fields[15],
+        origin=fields[15],
+        sequence=fields[16],
+        body_checksum=fields[17],
     )
 
 

@@ -234,7 +234,7 @@ class Log:
 
     def truncate_from(self, index: Index) -> None:
         """Drop this block and all after it; durable when this returns. Nothing to do above last_index.
-        RangeDamaged if `index` is inside damage: begin with the first damaged one, or repair before."""
+        RangeDamaged if an earlier block of its segment is damaged: begin with that one, or repair before."""
         self._check()
         if index > self.last_index:
             return
@@ -292,7 +292,7 @@ class Log:
             segment = self._segment_of(Index(blocks[0].header.index))
             if blocks[-1].header.index >= segment.tail.next_index:
                 raise RepairRefused(f"{segment.path}: the blocks reach into the next segment")
-            if segment.is_active:
+            if segment.is_whole:
                 raise RepairRefused(f"{segment.path}: nothing is damaged here")
             rebuilt = rebuild(segment, blocks)
             self._segments = [rebuilt if old is segment else old for old in self._segments]
@@ -420,8 +420,10 @@ class Log:
             return segment.start, MARK_BYTES
         for _ in range(2):
             damage = segment.damage_at(index)
-            if damage is not None and damage.first_index != index:
-                raise RangeDamaged(damage)
+            # What is cut off may be all that proves damage before it to be no torn tail.
+            for earlier in segment.damages:
+                if earlier.is_loss and earlier.first_index < index:
+                    raise RangeDamaged(earlier)
             # A damaged block does not say what it follows; the one before it does.
             wanted = int(index) if damage is None else index - 1
             found = None
@@ -435,9 +437,6 @@ class Log:
                     else (tail_after(header), damage.position)
                 )
             segment.examine()
-        hidden = segment.damage_at(wanted)
-        if hidden is not None:
-            raise RangeDamaged(hidden)
         raise StorageError(f"{segment.path}: block {wanted} cannot be read")
 
     def _locate(

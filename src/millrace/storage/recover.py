@@ -69,11 +69,6 @@ def recover(home: Home) -> Recovered:
             segments.append(_open_last(home, this, previous, reports))
         if segments[-1].floor_offset == UNKNOWN:
             segments[-1].floor_offset = segments[-2].floor_offset if n else 0
-    if not segments[-1].is_whole:
-        # The damaged segment is sealed at once: from then on all of it counts as synced, and no start will
-        # take the damage for a torn tail.
-        segments.append(Segment.create(home, segments[-1].tail))
-        segments[-2].seal()
     home.disk.sync_directory(home.directory)
     return Recovered(segments=segments, reports=reports)
 

@@ -43,7 +43,9 @@ def _merged(segment: Segment, given: dict[int, Block]) -> Iterator[Block]:
 
 def rebuild(segment: Segment, blocks: Sequence[Block]) -> Segment:
     """A whole, sealed segment in place of this one, on disk when this returns. The blocks must cover all that
-    is damaged in the segment. DiskFull and RepairRefused leave everything as it was."""
+    is damaged in the segment. DiskFull and RepairRefused leave everything as it was.
+
+    A damaged segment has a suspect index at most, so a start after a crash on the way reads the new file."""
     home, aside = segment.home, segment.path + ASIDE
     given = {block.header.index: block for block in blocks}
     out = home.disk.create(aside)
@@ -55,9 +57,6 @@ def rebuild(segment: Segment, blocks: Sequence[Block]) -> Segment:
         raise
     finally:
         out.close()
-    # Any index describes the old file, and must not meet the new one after a crash.
-    home.disk.remove(segment.index_path)
-    home.disk.sync_directory(home.directory)
     home.disk.rename(aside, segment.path)
     home.disk.sync_directory(home.directory)
     rebuilt = Segment(home, start=start, tail=tail, size=size, is_start=segment.is_start)

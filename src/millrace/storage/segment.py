@@ -1,8 +1,8 @@
 """One segment of a log: a file of records, its index, and the damage that is known in it.
 
 The last segment of a log is *active*: its file is open for appending and its index is in memory. All others
-are sealed: their files are opened for each read, so that a long log holds no descriptors, and their points
-are read from the index file when needed.
+are sealed: their points are read from the index file when needed. Reads open the file each time, so that a
+long log holds no descriptors and no reader meets one that the writer closed.
 
 Bytes are written by `append`, durable after `sync`, and covered by the index file after `checkpoint`. A
 segment is synced to its end before the next one is made, so a tail can be torn in the last one only.
@@ -291,9 +291,8 @@ class Segment:
 
     @contextmanager
     def source(self, window_bytes: int = WINDOW_BYTES) -> Iterator[Source]:
-        """Reads of the file: the active one, or one opened for this."""
-        active = self._file
-        file = active or self.home.disk.open(self.path)
+        """Reads of the file, opened for this: the writer may close its own at any time."""
+        file = self.home.disk.open(self.path)
         try:
             yield Source(
                 file,
@@ -303,8 +302,7 @@ class Segment:
                 window_bytes=window_bytes,
             )
         finally:
-            if active is None:
-                file.close()
+            file.close()
 
     def read(self, first: int, last: int, bytes_max: int) -> list[Block]:
         """Blocks first..last, cut once they pass bytes_max, at least one. Blocks before a bad one are

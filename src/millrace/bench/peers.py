@@ -1,0 +1,194 @@
+"""The brokers under load: this one and its peers, each a real process on a free port of the loopback.
+
+Every start is a fresh process with its own directory, so that no run inherits memory, sessions or queues of
+another (mosquitto's in-flight list, for one, grows all through a fan-in run). Peers get the settings that let
+them show their best: nothing that queues is bounded.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from millrace.errors import LocalError
+
+MILLRACE = "millrace"
+MOSQUITTO = "mosquitto"
+NATS = "nats"
+PEERS = (MOSQUITTO, NATS)
+
+_HOST = "127.0.0.1"
+_START_S_MAX = 15.0
+_START_TRIES = 3
+_STOP_S_MAX = 5.0
+_POLL_S = 0.01
+# Debian keeps servers where an ordinary user's PATH does not look.
+_SERVER_DIRECTORIES = ("/usr/local/sbin", "/usr/sbin")
+_MOSQUITTO_CONFIGURATION = """\
+listener {port} {host}
+allow_anonymous true
+max_inflight_messages 0
+max_queued_messages 0
+"""
+
+
+class PeerError(LocalError):
+    """A broker did not start; the message holds what it said last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """How to start one broker. `command` gets a free port and an empty directory."""
+
+    name: str
+    version: str
+    command: Callable[[int, Path], list[str]]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    port: int
+    process: subprocess.Popen[bytes]
+
+    def pids(self) -> list[int]:
+        """The broker's process and all its descendants, for the accounts of CPU and memory."""
+        found = [self.process.pid]
+        for pid in found:
+            for children in Path(f"/proc/{pid}/task").glob("*/children"):
+                try:
+                    found += map(int, children.read_text().split())
+                except OSError:
+                    # The thread ended meanwhile.
+                    continue
+        return found
+
+
+def this_broker(kernels: str) -> Broker:
+    """Millrace as `millrace start` runs it, with the C or the Python kernels and otherwise its defaults."""
+    from millrace import __version__
+
+    def command(port: int, directory: Path) -> list[str]:
+        start = [sys.executable, "-m", "millrace.cli.main", "start"]
+        return [*start, "--data", str(directory), "--mqtt", f"{_HOST}:{port}", "--set", "listeners.http="]
+
+    return Broker(
+        name=MILLRACE, version=__version__, command=command, environment={"MILLRACE_KERNELS": kernels}
+    )
+
+
+def find_peer(name: str) -> Broker | None:
+    """The peer if it is installed on this machine."""
+    if name == MOSQUITTO:
+        return _find_mosquitto()
+    if name == NATS:
+        return _find_nats()
+    raise ValueError(f"no such peer: {name}")
+
+
+def _find_mosquitto() -> Broker | None:
+    program = _which("mosquitto")
+    if program is None:
+        return None
+
+    def command(port: int, directory: Path) -> list[str]:
+        path = directory / "mosquitto.conf"
+        path.write_text(_MOSQUITTO_CONFIGURATION.format(port=port, host=_HOST))
+        return [program, "-c", str(path)]
+
+    return Broker(name=MOSQUITTO, version=_version([program, "-h"]), command=command)
+
+
+def _find_nats() -> Broker | None:
+    program = _which("nats-server")
+    if program is None:
+        return None
+
+    def command(port: int, directory: Path) -> list[str]:
+        return [program, "-a", _HOST, "-p", str(port)]
+
+    return Broker(name=NATS, version=_version([program, "--version"]), command=command)
+
+
+def _which(program: str) -> str | None:
+    """Beside our own interpreter first: a wheel that carries the server puts it there."""
+    directories = (str(Path(sys.executable).parent), os.environ.get("PATH", ""), *_SERVER_DIRECTORIES)
+    return shutil.which(program, path=os.pathsep.join(directories))
+
+
+def _version(command: list[str]) -> str:
+    said = subprocess.run(command, capture_output=True, text=True, timeout=_START_S_MAX, check=False).stdout
+    return (said.split("\n", 1)[0].split() or ["unknown"])[-1].removeprefix("v")
+
+
+@contextmanager
+def running(broker: Broker) -> Iterator[Running]:
+    """Start the broker, wait until it takes connections, stop it at the end."""
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name:
+        directory = Path(name)
+        for remaining in reversed(range(_START_TRIES)):
+            try:
+                started = _start(broker, directory)
+                break
+            except PeerError:
+                # Somebody else may have taken the port between our look and the broker's.
+                if not remaining:
+                    raise
+        try:
+            yield started
+        finally:
+            _stop(started.process)
+
+
+def _start(broker: Broker, directory: Path) -> Running:
+    port = _free_port()
+    # A setting of this shell must not change what is measured.
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("MILLRACE_")}
+    said = directory / "output.log"
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            broker.command(port, directory),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=inherited | broker.environment,
+            # Ctrl-C is for us; the broker is stopped after its last account is read.
+            start_new_session=True,
+        )
+    deadline_s = time.monotonic() + _START_S_MAX
+    while not _listens(port):
+        if process.poll() is not None or time.monotonic() > deadline_s:
+            _stop(process)
+            last = said.read_text(errors="replace").strip().rpartition("\n")[2]
+            raise PeerError(f"{broker.name} did not start: {last or 'it said nothing'}")
+        time.sleep(_POLL_S)
+    return Running(port=port, process=process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_STOP_S_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((_HOST, port)) == 0

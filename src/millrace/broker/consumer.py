@@ -1,0 +1,391 @@
+"""A durable group's cursor over one shard: which messages are done, which are out, which come again.
+
+Everything below `position` is done, except what `items` holds: leased to somebody, given back and ready, put
+off until a time, or dead (delivered too often, to be republished elsewhere). That is the same as a next
+offset with the set of acknowledged offsets above it, and it is bounded by what may be in flight.
+
+The state is replicated: it changes only by operations in the shard's log, and time is in the entry, never
+read here. What the log holds is not read here either: whoever proposes a `take` looks ahead in the log and
+says in the entry what was found (`Scan`), so applying it costs the messages taken and nothing else. A scan
+that another operation overtook does no harm: what is below the position is passed over, and a scan that
+begins above the position is not believed.
+
+A request that names itself gets the same answer when it is repeated, as long as it is remembered.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+TAKEN_MAX = 1_000
+"""Messages of one take."""
+IN_FLIGHT_MAX = 10_000
+"""Messages of one cursor that are out, put off or dead, unless its settings say otherwise."""
+ANSWERED_MAX = 10_000
+"""Messages in the answers that are remembered, over all requests of one cursor."""
+
+Delivery = tuple[int, int]
+"""Offset, and how often it was delivered with this time."""
+
+
+class State(IntEnum):
+    READY = 0
+    LEASED = 1
+    DELAYED = 2
+    DEAD = 3
+
+
+class Item:
+    """A message below the position that is not done."""
+
+    __slots__ = ("deliveries", "due_us", "state")
+
+    def __init__(self, state: State, deliveries: int, due_us: int) -> None:
+        self.state = state
+        self.deliveries = deliveries
+        # When the lease or the delay ends.
+        self.due_us = due_us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    deliveries_max: int = 0
+    """After so many deliveries without an acknowledgement a message is dead; 0 is never."""
+    in_flight_max: int = IN_FLIGHT_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """What the shard holds for the group in [start, end): offset and the time before which it is put off."""
+
+    start: int
+    end: int
+    found: tuple[tuple[int, int], ...]
+
+
+NO_SETTINGS = Settings()
+
+
+class Cursor:
+    __slots__ = (
+        "_answered",
+        "_answers",
+        "_due",
+        "_ready",
+        "dead",
+        "epoch",
+        "items",
+        "missed",
+        "position",
+        "settings",
+        "used_us",
+    )
+
+    def __init__(self, position: int, settings: Settings = NO_SETTINGS, used_us: int = 0) -> None:
+        self.position = position
+        self.settings = settings
+        self.epoch = 0
+        """Raised by a reset: a receipt from before it means nothing any more."""
+        self.items: dict[int, Item] = {}
+        self.dead: dict[int, None] = {}
+        self.missed = 0
+        """Messages that retention removed before the group was done with them, others' topics included."""
+        self.used_us = used_us
+        # Heaps with entries that may be out of date; `items` decides.
+        self._due: list[tuple[int, int]] = []
+        self._ready: list[int] = []
+        self._answers: dict[str, list[Delivery]] = {}
+        self._answered = 0
+
+    # -------------------------------------------------------------------------------------- taking
+
+    def take(self, request: str, count: int, lease_us: int, now_us: int, scan: Scan | None) -> list[Delivery]:
+        """The next messages, what comes again first. Without a lease they are done with this."""
+        known = self.answer(request)
+        if known is not None:
+            return known
+        self.used_us = now_us
+        self.advance(now_us)
+        taken: list[Delivery] = []
+        while len(taken) < count and (offset := self._next_ready()) is not None:
+            heappop(self._ready)
+            item = self.items[offset]
+            item.deliveries += 1
+            taken.append((offset, item.deliveries))
+            if lease_us:
+                self._wait(offset, item, State.LEASED, now_us + lease_us)
+            else:
+                del self.items[offset]
+        if scan is not None and scan.start <= self.position:
+            self._take_fresh(taken, count, lease_us, now_us, scan)
+        if request and taken:
+            self._remember(request, taken)
+        return taken
+
+    def _take_fresh(self, taken: list[Delivery], count: int, lease_us: int, now_us: int, scan: Scan) -> None:
+        room = self.settings.in_flight_max - len(self.items)
+        for offset, not_before_us in scan.found[bisect_left(scan.found, (self.position, 0)) :]:
+            is_late = not_before_us > now_us
+            if len(taken) >= count or (room <= 0 and (is_late or lease_us)):
+                self.position = offset
+                return
+            if is_late:
+                room -= 1
+                self._wait(offset, Item(State.DELAYED, 0, 0), State.DELAYED, not_before_us)
+                continue
+            taken.append((offset, 1))
+            if lease_us:
+                room -= 1
+                self._wait(offset, Item(State.LEASED, 1, 0), State.LEASED, now_us + lease_us)
+        self.position = max(self.position, scan.end)
+
+    def answer(self, request: str) -> list[Delivery] | None:
+        """What this request was given, if it is remembered."""
+        return self._answers.get(request) if request else None
+
+    def _remember(self, request: str, taken: list[Delivery]) -> None:
+        self._answers[request] = taken
+        self._answered += len(taken)
+        while self._answered > ANSWERED_MAX:
+            self._answered -= len(self._answers.pop(next(iter(self._answers))))
+
+    # ------------------------------------------------------------------------------------- answers
+
+    def ack(self, offset: int, delivery: int) -> bool:
+        """Done. Also after the lease ended, as long as nobody else was given the message since."""
+        item = self.items.get(offset)
+        if item is None or item.deliveries != delivery or item.state not in (State.LEASED, State.READY):
+            return False
+        del self.items[offset]
+        return True
+
+    def nack(self, offset: int, delivery: int, delay_us: int, now_us: int) -> bool:
+        """Not done: it comes again, after the delay, or is dead."""
+        item = self._leased(offset, delivery)
+        if item is None:
+            return False
+        self._give_back(offset, item, now_us + delay_us if delay_us else 0)
+        return True
+
+    def extend(self, offset: int, delivery: int, lease_us: int, now_us: int) -> bool:
+        """The lease ends so much after now."""
+        item = self._leased(offset, delivery)
+        if item is None:
+            return False
+        self._wait(offset, item, State.LEASED, now_us + lease_us)
+        return True
+
+    def bury(self, offset: int) -> bool:
+        """A dead message was republished."""
+        if offset not in self.dead:
+            return False
+        del self.dead[offset]
+        del self.items[offset]
+        return True
+
+    def _leased(self, offset: int, delivery: int) -> Item | None:
+        item = self.items.get(offset)
+        if item is None or item.state is not State.LEASED or item.deliveries != delivery:
+            return None
+        return item
+
+    # ---------------------------------------------------------------------------------------- time
+
+    def advance(self, now_us: int) -> None:
+        """End the leases and delays that are due."""
+        while self._due and self._due[0][0] <= now_us:
+            due_us, offset = heappop(self._due)
+            item = self.items.get(offset)
+            if item is None or item.due_us != due_us:
+                continue
+            if item.state is State.LEASED:
+                self._give_back(offset, item, 0)
+            elif item.state is State.DELAYED:
+                item.state = State.READY
+                heappush(self._ready, offset)
+
+    def next_due_us(self) -> int | None:
+        """When the next lease or delay ends."""
+        while self._due:
+            due_us, offset = self._due[0]
+            item = self.items.get(offset)
+            if item is not None and item.due_us == due_us and item.state in (State.LEASED, State.DELAYED):
+                return due_us
+            heappop(self._due)
+        return None
+
+    def has_ready(self, now_us: int) -> bool:
+        """Whether a message below the position could be taken at this time."""
+        if self._next_ready() is not None:
+            return True
+        due_us = self.next_due_us()
+        return due_us is not None and due_us <= now_us
+
+    def _next_ready(self) -> int | None:
+        while self._ready:
+            item = self.items.get(self._ready[0])
+            if item is not None and item.state is State.READY:
+                return self._ready[0]
+            heappop(self._ready)
+        return None
+
+    def _give_back(self, offset: int, item: Item, due_us: int) -> None:
+        deliveries_max = self.settings.deliveries_max
+        if deliveries_max and item.deliveries >= deliveries_max:
+            item.state = State.DEAD
+            self.dead[offset] = None
+        elif due_us:
+            self._wait(offset, item, State.DELAYED, due_us)
+        else:
+            item.state = State.READY
+            heappush(self._ready, offset)
+
+    def _wait(self, offset: int, item: Item, state: State, due_us: int) -> None:
+        item.state, item.due_us = state, due_us
+        self.items[offset] = item
+        heappush(self._due, (due_us, offset))
+        if len(self._due) > 2 * len(self.items) + 64:
+            # Acknowledged leases leave entries behind until they would have ended.
+            self._index()
+
+    def _index(self) -> None:
+        """Make the heaps anew from the items."""
+        waiting = (State.LEASED, State.DELAYED)
+        self._due = [(item.due_us, offset) for offset, item in self.items.items() if item.state in waiting]
+        self._ready = [offset for offset, item in self.items.items() if item.state is State.READY]
+        self.dead = {o: None for o, item in sorted(self.items.items()) if item.state is State.DEAD}
+        heapify(self._due)
+        heapify(self._ready)
+
+    # ------------------------------------------------------------------------------------ the rest
+
+    def reset(self, position: int) -> None:
+        """Begin again here; what is out is forgotten."""
+        self.position = position
+        self.epoch += 1
+        self.items = {}
+        self._answers = {}
+        self._answered = 0
+        self._index()
+
+    def trim(self, first_offset: int) -> None:
+        """The log begins here now."""
+        gone = [offset for offset in self.items if offset < first_offset]
+        self.missed += len(gone) + max(0, first_offset - self.position)
+        for offset in gone:
+            del self.items[offset]
+        self.position = max(self.position, first_offset)
+        if gone:
+            self._index()
+
+    def to_json(self) -> list[Any]:
+        return [
+            self.position,
+            self.epoch,
+            self.missed,
+            self.used_us,
+            [self.settings.deliveries_max, self.settings.in_flight_max],
+            [[o, int(i.state), i.deliveries, i.due_us] for o, i in sorted(self.items.items())],
+            list(self._answers.items()),
+        ]
+
+    @staticmethod
+    def from_json(fields: list[Any]) -> "Cursor":
+        position, epoch, missed, used_us, settings, items, answers = fields
+        cursor = Cursor(position, settings_from_json(settings), used_us)
+        cursor.epoch, cursor.missed = epoch, missed
+        cursor.items = {o: Item(State(state), deliveries, due) for o, state, deliveries, due in items}
+        cursor._answers = {request: [(o, n) for o, n in taken] for request, taken in answers}
+        cursor._answered = sum(map(len, cursor._answers.values()))
+        cursor._index()
+        return cursor
+
+
+def settings_from_json(fields: list[int]) -> Settings:
+    return Settings(deliveries_max=fields[0], in_flight_max=fields[1])
+
+
+class Consumers:
+    """All cursors of one shard, by the group's number, and the entries that change them.
+
+    An entry is {"now_us", "scans": {group: [start, end, [[offset, not before], ...]]}, "do": [operation,
+    ...]} and an operation a list that begins with its name and the group's number. `apply` gives one result
+    for each: a list of deliveries for `take`, a list of truths for what names deliveries, a truth for the
+    rest. A group without a cursor here is one that was deleted: its operations change nothing.
+    """
+
+    __slots__ = ("cursors",)
+
+    def __init__(self) -> None:
+        self.cursors: dict[int, Cursor] = {}
+
+    def apply(self, fields: dict[str, Any]) -> list[Any]:
+        scans = {
+            int(group): Scan(start=start, end=end, found=tuple((o, at) for o, at in found))
+            for group, (start, end, found) in fields.get("scans", {}).items()
+        }
+        now_us = fields["now_us"]
+        return [self._do(name, group, rest, scans, now_us) for name, group, *rest in fields["do"]]
+
+    def _do(self, name: str, group: int, rest: list[Any], scans: dict[int, Scan], now_us: int) -> Any:
+        if name == "create":
+            if group in self.cursors:
+                return False
+            self.cursors[group] = Cursor(rest[0], settings_from_json(rest[1]), now_us)
+            return True
+        cursor = self.cursors.get(group)
+        if cursor is None:
+            return [] if name in ("take", "ack", "nack", "extend") else False
+        match name:
+            case "take":
+                request, count, lease_us = rest
+                return cursor.take(request, count, lease_us, now_us, scans.get(group))
+            case "ack":
+                return _each(cursor, rest[0], rest[1], cursor.ack)
+            case "nack":
+                return _each(cursor, rest[0], rest[1], lambda o, n: cursor.nack(o, n, rest[2], now_us))
+            case "extend":
+                return _each(cursor, rest[0], rest[1], lambda o, n: cursor.extend(o, n, rest[2], now_us))
+            case "bury":
+                return cursor.bury(rest[0])
+            case "tick":
+                cursor.advance(now_us)
+                return True
+            case "skip":
+                # Nothing for the group between: a restart need not look there again.
+                start, end = rest
+                if start <= cursor.position < end:
+                    cursor.position = end
+                return True
+            case "reset":
+                cursor.reset(rest[0])
+                return True
+            case "set":
+                cursor.settings = settings_from_json(rest[0])
+                return True
+            case "delete":
+                del self.cursors[group]
+                return True
+        return False
+
+    def trim(self, first_offset: int) -> None:
+        for cursor in self.cursors.values():
+            cursor.trim(first_offset)
+
+    def to_json(self) -> list[Any]:
+        return [[group, cursor.to_json()] for group, cursor in sorted(self.cursors.items())]
+
+    @staticmethod
+    def from_json(fields: list[Any]) -> "Consumers":
+        consumers = Consumers()
+        consumers.cursors = {group: Cursor.from_json(cursor) for group, cursor in fields}
+        return consumers
+
+
+def _each(
+    cursor: Cursor, epoch: int, deliveries: list[list[int]], act: Callable[[int, int], bool]
+) -> list[bool]:
+    return [epoch == cursor.epoch and act(offset, delivery) for offset, delivery in deliveries]

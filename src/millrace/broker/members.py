@@ -1,0 +1,151 @@
+"""Who belongs to the cluster, and which of its nodes keep which group: a part of the meta group's state.
+
+A member is a replica id with a name and addresses. A group's assignment names the nodes that should keep it;
+its *founders* are those it began with, which all open it with the same first configuration, while a node
+that is assigned later opens it empty and is added by the group's leader. The state here is what is wanted;
+what is, is the configuration in each group's own log.
+
+Membership never shrinks by itself (REQUIREMENTS.md A6): a node that is gone is reported, and removed only by
+a command.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from millrace.errors import LocalError
+
+MEMBERS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    replica: str
+    name: str
+    peer: str
+    mqtt: str = ""
+    http: str = ""
+    is_draining: bool = False
+    """Keeps what it has to until others have it; gets nothing new and leads nothing it can hand over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    replicas: tuple[str, ...]
+    founders: tuple[str, ...]
+
+
+class Members:
+    __slots__ = ("assignments", "cluster", "members")
+
+    def __init__(self) -> None:
+        self.cluster = ""
+        """Random, made with the cluster; empty before."""
+        self.members: dict[str, Member] = {}
+        self.assignments: dict[int, Assignment] = {}
+
+    # ----------------------------------------------------------------------------------- commands
+
+    def init(self, cluster: str, member: Member, groups: tuple[int, ...]) -> None:
+        """The first node makes the cluster and keeps every group that exists from the start."""
+        if self.cluster:
+            raise LocalError("the cluster exists already")
+        self.cluster = cluster
+        self.members[member.replica] = member
+        for group in groups:
+            self.found(group, (member.replica,))
+
+    def put(self, member: Member) -> None:
+        """A node joins or has moved. A name belongs to one node: the same name with an empty directory is a
+        new voter that replaces the old (PROTOCOLS.md 19)."""
+        if not self.cluster:
+            raise LocalError("there is no cluster yet")
+        for other in list(self.members.values()):
+            if other.name == member.name and other.replica != member.replica:
+                self.remove(other.replica)
+        if member.replica not in self.members and len(self.members) >= MEMBERS_MAX:
+            raise LocalError(f"a cluster has at most {MEMBERS_MAX} nodes")
+        self.members[member.replica] = member
+
+    def drain(self, replica: str, is_draining: bool) -> None:
+        self.members[replica] = replace(self._known(replica), is_draining=is_draining)
+
+    def remove(self, replica: str) -> None:
+        self._known(replica)
+        if len(self.members) == 1:
+            raise LocalError("the last node stays")
+        del self.members[replica]
+        for group, assignment in list(self.assignments.items()):
+            if replica in assignment.replicas:
+                left = tuple(r for r in assignment.replicas if r != replica)
+                self.assignments[group] = replace(assignment, replicas=left)
+
+    def found(self, group: int, founders: tuple[str, ...]) -> None:
+        """A new group begins on these nodes."""
+        self.assignments[group] = Assignment(replicas=founders, founders=founders)
+
+    def place(self, group: int, replicas: tuple[str, ...]) -> None:
+        """A group is to be kept by these nodes from now on."""
+        assignment = self.assignments.get(group)
+        if assignment is None:
+            raise LocalError(f"there is no group {group}")
+        if not replicas or not set(replicas) <= self.members.keys():
+            raise LocalError(f"group {group} can only be kept by nodes of the cluster")
+        self.assignments[group] = replace(assignment, replicas=replicas)
+
+    def forget(self, group: int) -> None:
+        self.assignments.pop(group, None)
+
+    def _known(self, replica: str) -> Member:
+        member = self.members.get(replica)
+        if member is None:
+            raise LocalError(f"there is no node {replica!r} in the cluster")
+        return member
+
+    # ---------------------------------------------------------------------------------- placement
+
+    def by_name(self, name: str) -> Member:
+        for member in self.members.values():
+            if name in (member.name, member.replica):
+                return member
+        raise LocalError(f"there is no node {name!r}; there are: {', '.join(sorted(self.names()))}")
+
+    def names(self) -> list[str]:
+        return [member.name for member in self.members.values()]
+
+    def choose(self, count: int, keep: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Nodes for a group of `count` replicas: those it has, then those that keep the fewest groups."""
+        load = dict.fromkeys(self.members, 0)
+        for assignment in self.assignments.values():
+            for replica in assignment.replicas:
+                if replica in load:
+                    load[replica] += 1
+        chosen = [r for r in keep if r in self.members and not self.members[r].is_draining][:count]
+        free = sorted(
+            (r for r, member in self.members.items() if not member.is_draining and r not in chosen),
+            key=lambda r: (load[r], r),
+        )
+        return tuple(sorted(chosen + free[: count - len(chosen)]))
+
+    # ---------------------------------------------------------------------------------- snapshots
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "cluster": self.cluster,
+            "members": [
+                [m.replica, m.name, m.peer, m.mqtt, m.http, m.is_draining]
+                for _, m in sorted(self.members.items())
+            ],
+            "assignments": [[g, a.replicas, a.founders] for g, a in sorted(self.assignments.items())],
+        }
+
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> "Members":
+        state = Members()
+        state.cluster = fields["cluster"]
+        for replica, name, peer, mqtt, http, is_draining in fields["members"]:
+            state.members[replica] = Member(
+                replica=replica, name=name, peer=peer, mqtt=mqtt, http=http, is_draining=is_draining
+            )
+        for group, replicas, founders in fields["assignments"]:
+            state.assignments[group] = Assignment(replicas=tuple(replicas), founders=tuple(founders))
+        return state

@@ -1,0 +1,80 @@
+"""What `pub` and `sub` share: the options that say which broker and how, and errors that say what next."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from millrace.client.blocking import Client
+
+PASSWORD_VARIABLE = "MILLRACE_PASSWORD"
+
+
+class ProtocolVersion(StrEnum):
+    MQTT_5 = "5"
+    MQTT_3_1_1 = "3.1.1"
+
+
+Url = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Broker: mqtt://, mqtts://, ws:// or wss://, as USER@HOST:PORT; the password comes from "
+        f"{PASSWORD_VARIABLE}. Several are tried in turn. [default: mqtt://127.0.0.1:1883]",
+    ),
+]
+Qos = Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="Quality of service.")]
+ClientId = Annotated[
+    str | None, typer.Option("--client-id", metavar="ID", help="Client id. [default: a random one]")
+]
+Mqtt = Annotated[ProtocolVersion, typer.Option("--protocol", help="Version of MQTT.")]
+CaFile = Annotated[
+    str | None, typer.Option("--ca-file", metavar="FILE", help="Authorities to trust, for TLS.")
+]
+CertFile = Annotated[
+    str | None, typer.Option("--cert-file", metavar="FILE", help="Certificate of this client, for TLS.")
+]
+KeyFile = Annotated[str | None, typer.Option("--key-file", metavar="FILE", help="Its private key.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Trust any certificate of the broker.")]
+
+
+@contextmanager
+def connected(urls: list[str] | None, *, protocol: ProtocolVersion, **options: Any) -> "Iterator[Client]":
+    """An open client. What the user got wrong becomes a ConfigError, which is exit status 2."""
+    from millrace.client.address import parse
+    from millrace.client.blocking import Client
+    from millrace.client.client import DEFAULT_URL
+    from millrace.client.errors import CannotConnect, ClientError, Refused
+    from millrace.errors import ConfigError, LocalError
+    from millrace.types import Reason, Version
+
+    version = Version.MQTT_5 if protocol is ProtocolVersion.MQTT_5 else Version.MQTT_3_1_1
+    try:
+        addresses = [parse(url) for url in urls or (DEFAULT_URL,)]
+        secret = os.environ.get(PASSWORD_VARIABLE)
+        if any(address.username and address.password is None for address in addresses):
+            options["password"] = secret
+        client = Client(urls or DEFAULT_URL, version=version, **options)
+        try:
+            client.__enter__()
+        except CannotConnect as error:
+            raise ClientError(
+                f"{error}; start a broker with `millrace start`, or name one with --url"
+            ) from error
+        except Refused as error:
+            if error.reason in (Reason.BAD_USER_OR_PASSWORD, Reason.NOT_AUTHORIZED):
+                raise ClientError(
+                    f"{error}; name the user in --url mqtt://USER@HOST and set {PASSWORD_VARIABLE}"
+                ) from error
+            raise
+        try:
+            yield client
+        finally:
+            client.close()
+    except LocalError as error:
+        raise ConfigError(str(error)) from error

@@ -1,0 +1,141 @@
+"""`millrace sub`: print the messages of some topics as they come."""
+
+import base64
+import json as encoding
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millrace.cli.common import example, print_error, printable, single
+from millrace.cli.connecting import (
+    CaFile,
+    CertFile,
+    ClientId,
+    Insecure,
+    KeyFile,
+    Mqtt,
+    ProtocolVersion,
+    Qos,
+    Url,
+    connected,
+)
+
+if TYPE_CHECKING:
+    from millrace.client.incoming import Message
+
+app = single()
+
+# Messages that the broker may send ahead of the output.
+_WINDOW = 1_000
+
+
+@app.command(
+    epilog=example(
+        "millrace sub 'sensors/#' -v",
+        "millrace sub 'sensors/#' --group workers --count 10 --json",
+        "millrace sub '$SYS/#' -v --timeout 15 --url mqtt://ann@broker.example:1883",
+    )
+)
+def sub(
+    filters: Annotated[list[str], typer.Argument(metavar="FILTER", help="Topic filters.")],
+    url: Url = None,
+    qos: Qos = 1,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="G", help="Share the messages with others in group G.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("-n", "--count", metavar="N", min=1, help="End after N messages.")
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout", metavar="S", min=0, help="End after S seconds; a failure if --count is not reached."
+        ),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic before it.")] = False,
+    client_id: ClientId = None,
+    protocol: Mqtt = ProtocolVersion.MQTT_5,
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+    insecure: Insecure = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object in each line.")] = False,
+) -> None:
+    """Print messages as they come, one in each line, until Ctrl-C."""
+    end_s = None if timeout is None else time.monotonic() + timeout
+    seen = 0
+    try:
+        with (
+            connected(
+                url,
+                protocol=protocol,
+                client_id=client_id,
+                receive_maximum=min(count or _WINDOW, _WINDOW),
+                ca_file=ca_file,
+                cert_file=cert_file,
+                key_file=key_file,
+                insecure=insecure,
+            ) as client,
+            client.subscribe(*filters, qos=qos, group=group, manual_ack=True) as messages,
+        ):
+            while count is None or seen < count:
+                message = messages.get(None if end_s is None else max(0.0, end_s - time.monotonic()))
+                _write(_json_line(message) if json else _text_line(message, verbose))
+                # Only now: what could not be written is for another member of the group.
+                messages.ack(message)
+                seen += 1
+    except TimeoutError:
+        if count is not None:
+            print_error(f"{seen} of {count} messages came within {timeout:g} s")
+            raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(0 if count is None else 1) from None
+    except BrokenPipeError:
+        # The reader has all it wanted. Python would try to flush the pipe once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write(data: bytes) -> None:
+    from millrace.client.errors import ClientError
+
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ClientError(f"cannot write the output: {error.strerror}") from error
+
+
+def _text_line(message: "Message", verbose: bool) -> bytes:
+    if sys.stdout.isatty():
+        text = printable(message.payload.decode(errors="backslashreplace"))
+        return f"{printable(message.topic)} {text}\n".encode() if verbose else f"{text}\n".encode()
+    return (message.topic.encode() + b" " if verbose else b"") + message.payload + b"\n"
+
+
+def _json_line(message: "Message") -> bytes:
+    row: dict[str, Any] = {"topic": message.topic, **_readable("payload", message.payload)}
+    row["qos"] = message.qos
+    row["retain"] = message.retain
+    properties = message.properties
+    for name in ("message_expiry_s", "content_type", "response_topic"):
+        value = getattr(properties, name)
+        if value is not None:
+            row[name] = value
+    if properties.correlation_data is not None:
+        row["correlation_data"] = base64.b64encode(properties.correlation_data).decode()
+    if properties.user:
+        row["user"] = [list(pair) for pair in properties.user]
+    return encoding.dumps(row, ensure_ascii=False).encode() + b"\n"
+
+
+def _readable(name: str, data: bytes) -> dict[str, str]:
+    """Bytes as text where they are text, otherwise as base64 that says so."""
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {name: base64.b64encode(data).decode(), "encoding": "base64"}

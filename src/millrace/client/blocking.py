@@ -1,0 +1,175 @@
+"""The client for scripts: the same methods, blocking, over an event loop in a thread of its own.
+
+    with Client("mqtt://127.0.0.1:1883") as client:
+        client.publish("a/b", b"hello")
+        with client.subscribe("a/#") as messages:
+            for message in messages:
+                ...
+
+Any thread may call any method. `submit` publishes without waiting, for many messages in flight from one
+thread.
+"""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, TypeVar
+
+from millrace.client import client as asynchronous
+from millrace.client import subscription as asynchronous_subscription
+from millrace.client.errors import Closed
+from millrace.client.incoming import Message
+from millrace.errors import LocalError
+from millrace.types import NO_PROPERTIES, Properties, Reason
+
+Result = TypeVar("Result")
+
+
+class Client:
+    """Takes the arguments of `millrace.client.Client`. Use as a context manager, once."""
+
+    def __init__(self, url: Any = asynchronous.DEFAULT_URL, **options: Any) -> None:
+        self._client = asynchronous.Client(url, **options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="millrace-client", daemon=True)
+
+    def __enter__(self) -> "Client":
+        if self._thread.ident is not None:
+            raise LocalError("a client is opened once; make another one")
+        self._thread.start()
+        try:
+            self._run(self._client.__aenter__())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Say goodbye and let go of everything."""
+        if self._thread.is_alive():
+            try:
+                self._run(self._client.close())
+            finally:
+                self._stop()
+        elif not self._loop.is_closed():
+            self._loop.close()
+
+    @property
+    def client_id(self) -> str:
+        return self._client.client_id
+
+    @property
+    def connected(self) -> bool:
+        return self._client.connected
+
+    @property
+    def address(self) -> str:
+        return self._client.address
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes | bytearray | memoryview | str = b"",
+        *,
+        qos: int = 1,
+        retain: bool = False,
+        properties: Properties = NO_PROPERTIES,
+    ) -> Reason:
+        """Publish and wait for the acknowledgement."""
+        return self._run(self._client.publish(topic, payload, qos=qos, retain=retain, properties=properties))
+
+    def submit(
+        self,
+        topic: str,
+        payload: bytes | bytearray | memoryview | str = b"",
+        *,
+        qos: int = 1,
+        retain: bool = False,
+        properties: Properties = NO_PROPERTIES,
+    ) -> "concurrent.futures.Future[Reason]":
+        """Publish in the order of the calls; the future has the result. How many wait is for you to bound."""
+        return self._start(
+            self._client.publish(topic, payload, qos=qos, retain=retain, properties=properties)
+        )
+
+    def subscribe(self, *filters: str, **options: Any) -> "Subscription":
+        """As `millrace.client.Client.subscribe`: use it in a `with`, then iterate."""
+        return Subscription(self, self._client.subscribe(*filters, **options))
+
+    # -------------------------------------------------------------------------------------- inside
+
+    def _start(self, work: Coroutine[Any, Any, Result]) -> "concurrent.futures.Future[Result]":
+        if not self._thread.is_alive():
+            work.close()
+            raise Closed("the client is not open")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        future = self._start(work)
+        try:
+            return future.result()
+        except BaseException:
+            # Interrupted from outside: the work must not go on by itself.
+            future.cancel()
+            raise
+
+    def _call(self, function: Callable[[Message], None], message: Message) -> None:
+        if not self._thread.is_alive():
+            raise Closed("the client is not open")
+        self._loop.call_soon_threadsafe(function, message)
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Subscription:
+    """Iterate over messages; see `millrace.client.subscription.Subscription`."""
+
+    def __init__(self, client: Client, subscription: asynchronous_subscription.Subscription) -> None:
+        self._client = client
+        self._subscription = subscription
+
+    def __enter__(self) -> "Subscription":
+        self._client._run(self._subscription.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> "Subscription":
+        return self
+
+    def __next__(self) -> Message:
+        message = self._client._run(self._subscription.take())
+        if message is None:
+            raise StopIteration
+        return message
+
+    def get(self, timeout_s: float | None = None) -> Message:
+        """The next message; TimeoutError if none comes in time, Closed when the subscription has ended."""
+        return self._client._run(self._subscription.get(timeout_s))
+
+    def ack(self, message: Message) -> None:
+        """Acknowledge a message of a subscription with `manual_ack`; does not wait."""
+        self._client._call(self._subscription.ack, message)
+
+    @property
+    def dropped(self) -> int:
+        return self._subscription.dropped
+
+    def close(self) -> None:
+        self._client._run(self._subscription.close())
+
+    def unsubscribe(self) -> None:
+        self._client._run(self._subscription.unsubscribe())

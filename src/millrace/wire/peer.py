@@ -1,0 +1,133 @@
+"""The link between two nodes: a proof of the shared secret first, then frames.
+
+Nothing is parsed before the proof but messages of fixed size. Each side sends a hello with the versions it
+speaks and a nonce; each then proves that it knows the secret by an HMAC over both hellos, with its role in
+the link mixed in, so that a proof cannot be sent back to its maker. From then on a link carries frames:
+length, kind, group, body. What the bodies mean is not known here.
+
+Versions: each side names the lowest and the highest it speaks, and the link runs on the highest common one,
+so that neighbouring versions can run together while a cluster is upgraded.
+"""
+
+import hmac
+import struct
+from collections.abc import Iterator
+from enum import Enum
+
+from millrace.errors import MalformedPacket, ProtocolError
+
+VERSION_MIN = 1
+VERSION_MAX = 1
+
+_MAGIC = b"MRPL"
+# magic, lowest and highest version, nonce
+_HELLO = struct.Struct("<4sHH32s")
+HELLO_BYTES = _HELLO.size
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+
+# body bytes, kind, group
+_FRAME = struct.Struct("<IBI")
+FRAME_HEAD_BYTES = _FRAME.size
+FRAME_BYTES_MAX = 300 << 20
+"""The largest packet a client may send, with room; a longer frame is not believed."""
+
+
+class Side(Enum):
+    DIALED = b"dialed"
+    ANSWERED = b"answered"
+
+
+class Handshake:
+    """One side of the beginning of a link. Feed it bytes; it says what to send and when it is done."""
+
+    def __init__(self, side: Side, secret: bytes, nonce: bytes) -> None:
+        if len(nonce) != NONCE_BYTES:
+            raise ValueError(f"{NONCE_BYTES} random bytes are needed")
+        self._side = side
+        self._secret = secret
+        self.hello = _HELLO.pack(_MAGIC, VERSION_MIN, VERSION_MAX, nonce)
+        """To be sent first, at once."""
+        self._theirs = b""
+        self._held = b""
+        self.version = 0
+        self.is_proved = False
+
+    def receive(self, data: bytes) -> tuple[bytes, bytes]:
+        """Bytes to send, and bytes that came after the proof. Raises RemoteError: close, say nothing."""
+        self._held += data
+        answer = b""
+        if not self._theirs:
+            if len(self._held) < HELLO_BYTES:
+                self._check_start()
+                return b"", b""
+            self._theirs, self._held = self._held[:HELLO_BYTES], self._held[HELLO_BYTES:]
+            self.version = _common_version(self._theirs)
+            answer = self._proof(self._side)
+        if not self.is_proved:
+            if len(self._held) < PROOF_BYTES:
+                return answer, b""
+            other = Side.ANSWERED if self._side is Side.DIALED else Side.DIALED
+            proof, self._held = self._held[:PROOF_BYTES], self._held[PROOF_BYTES:]
+            if not hmac.compare_digest(proof, self._proof(other)):
+                raise ProtocolError("the other node does not know the secret of this cluster")
+            self.is_proved = True
+        rest, self._held = self._held, b""
+        return answer, rest
+
+    def _check_start(self) -> None:
+        if not _MAGIC.startswith(self._held[: len(_MAGIC)]):
+            raise MalformedPacket("whoever connected is not a node")
+
+    def _proof(self, side: Side) -> bytes:
+        dialed, answered = self.hello, self._theirs
+        if self._side is Side.ANSWERED:
+            dialed, answered = answered, dialed
+        return hmac.digest(self._secret, side.value + dialed + answered, "sha256")
+
+
+def _common_version(hello: bytes) -> int:
+    magic, lowest, highest, _ = _HELLO.unpack(hello)
+    if magic != _MAGIC:
+        raise MalformedPacket("whoever connected is not a node")
+    version = min(highest, VERSION_MAX)
+    if version < max(lowest, VERSION_MIN):
+        raise ProtocolError(
+            f"the other node speaks versions {lowest} to {highest}, this one {VERSION_MIN} to {VERSION_MAX}"
+        )
+    return int(version)
+
+
+def frame(kind: int, group: int, body: bytes) -> bytes:
+    return _FRAME.pack(len(body), kind, group) + body
+
+
+class Frames:
+    """Bytes of a link to frames, in order. Large frames are joined once, when they are whole."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._held_bytes = 0
+        self._wanted_bytes = FRAME_HEAD_BYTES
+
+    def receive(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        """(kind, group, body) of every frame that is whole now."""
+        self._parts.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes < self._wanted_bytes:
+            return
+        whole = b"".join(self._parts)
+        pos, size = 0, len(whole)
+        self._wanted_bytes = FRAME_HEAD_BYTES
+        while size - pos >= FRAME_HEAD_BYTES:
+            length, kind, group = _FRAME.unpack_from(whole, pos)
+            if length > FRAME_BYTES_MAX:
+                raise MalformedPacket(f"a frame of {length} bytes")
+            end = pos + FRAME_HEAD_BYTES + length
+            if end > size:
+                self._wanted_bytes = end - pos
+                break
+            yield kind, group, whole[pos + FRAME_HEAD_BYTES : end]
+            pos = end
+        self._parts = [whole[pos:]] if pos < size else []
+        self._held_bytes = size - pos
