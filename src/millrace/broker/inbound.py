@@ -97,12 +97,12 @@ class Inbound:
                 return data, count
             received.difference_update(ids)
         fresh: list[bytes] = []
+        end = 0
         for packet_id in ids:
-            end = skip(data, 1)
+            start, end = end, skip(data, 1, end)
             if packet_id not in received:
                 received.add(packet_id)
-                fresh.append(data[:end])
-            data = data[end:]
+                fresh.append(data[start:end])
         return b"".join(fresh), len(fresh)
 
     def _arrive_recorded(self, intake: Intake, arrival: Arrival) -> None:
@@ -287,12 +287,11 @@ class Inbound:
 
     def _deliver_again_routed(self, arrival: Arrival, run: Run, now_ms: int) -> None:
         """Subscriptions changed between arrival and commit: packet by packet, by the routes of now."""
-        data = run.data
+        data, end = run.data, 0
         for position in range(run.count):
-            end = skip(data, 1)
-            one = Run(data[:end], 1, run.qos, run.v5)
+            start, end = end, skip(data, 1, end)
+            one = Run(data[start:end], 1, run.qos, run.v5)
             one.shard, one.offset = run.shard, run.offset + position
-            data = data[end:]
             topic = topic_of(one.data)
             self._outbound.deliver(arrival.session, topic, self._router.route(topic), one, now_ms)
 

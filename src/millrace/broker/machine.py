@@ -26,6 +26,8 @@ from millrace.limits import SESSION_EXPIRY_S_NEVER, Limits
 from millrace.types import Reason, RetainHandling, Subscription
 
 _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
+# Timers that may be out of date before it is worth to look for them.
+_TIMERS_SPARE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,8 @@ class Broker:
         # Durable sessions whose cursors moved since the last checkpoint.
         self.touched: dict[Session, None] = {}
         self.outbound.touched = self.touched
+        # Who owns the sessions that this broker serves, in their records.
+        self.node = ""
         # The wall's clock, which only records need; the node sets it now and then.
         self.wall_us = 0
         # (due, order, epoch, session, will): the session ends where will is None, else a delayed will.
@@ -87,7 +91,7 @@ class Broker:
         if not request.expiry_s and request.will is None:
             return None
         will = None if request.will is None else request.will.to_json()
-        return ["open", request.client_id, request.clean_start, username, request.expiry_s, will]
+        return ["open", request.client_id, request.clean_start, username, request.expiry_s, will, self.node]
 
     def connect(self, request: ConnectRequest, connection: Any, now_ms: int) -> tuple[Session, bool, Any]:
         """Open or resume a session. Returns it, whether it was present, and the connection it displaced."""
@@ -100,6 +104,8 @@ class Broker:
         if session is not None and (request.clean_start or not session.is_durable):
             self._end(session, now_ms)
             session = None
+        if session is None and not request.clean_start and request.expiry_s:
+            session = self._take_over(request, now_ms)
         present = session is not None
         if session is None:
             session = self.sessions[request.client_id] = Session(request.client_id, request.principal)
@@ -118,6 +124,7 @@ class Broker:
         session.packet_bytes_max = request.packet_bytes_max
         session.alias_max = request.alias_max
         session.aliases = None
+        session.out_bytes = 0
         session.will = request.will
         session.delayed_will = None
         session.is_recorded = self.journal.is_on and bool(request.expiry_s or request.will is not None)
@@ -130,6 +137,29 @@ class Broker:
             for filter in session.subscriptions:
                 self.router.changed(filter)
         return session, present, displaced
+
+    def _take_over(self, request: ConnectRequest, now_ms: int) -> Session | None:
+        """A session that another node served: its record is all there is, and all that is needed."""
+        record = self.find_record(request.client_id)
+        if record is None or not record.is_resumed:
+            return None
+        self.restore(record, request.principal, now_ms)
+        return self.sessions[request.client_id]
+
+    def release(self, session: Session) -> None:
+        """Another node serves this client now: forget it here. Its record is the other's to change."""
+        session.is_recorded = False
+        session.epoch += 1
+        if session.connection is not None:
+            session.connection = None
+            session.blocked = True
+            self.connected -= 1
+        session.will = session.delayed_will = None
+        self.touched.pop(session, None)
+        for filter in list(session.subscriptions):
+            self.unsubscribe(session, filter)
+        session.forget_traffic()
+        self.sessions.pop(session.client_id, None)
 
     def _adopt_record(self, session: Session) -> None:
         record = self.find_record(session.client_id)
@@ -186,6 +216,10 @@ class Broker:
 
     def _timer(self, due_ms: int, session: Session, plan: WillPlan | None) -> None:
         self._timer_order += 1
+        if len(self._timers) > 4 * len(self.sessions) + _TIMERS_SPARE:
+            # Two timers of a session count at most; the others are of its earlier lives.
+            self._timers = [timer for timer in self._timers if timer[2] == timer[3].epoch]
+            heapq.heapify(self._timers)
         heapq.heappush(self._timers, (due_ms, self._timer_order, session.epoch, session, plan))
 
     def _end(self, session: Session, now_ms: int) -> None:
@@ -321,23 +355,7 @@ class Broker:
         """A member left: what it did not acknowledge at QoS 1, or was never sent, goes to the others.
 
         QoS 2 that was sent stays with it ([MQTT-4.8.2-4], [MQTT-4.8.2-5])."""
-        returned: list[Segment] = []
-        if session.inflight and any(s.group is not None and s.qos == 1 for s in session.inflight):
-            for segment in list(session.inflight):
-                if segment.group is not None and segment.qos == 1:
-                    session.inflight.remove(segment)
-                    session.inflight_count -= segment.count
-                    returned.append(segment)
-        if session.queue and any(s.group is not None for s in session.queue):
-            waiting = list(session.queue)
-            session.queue = None
-            session.queued_messages = session.queued_bytes = 0
-            for segment in waiting:
-                if segment.group is not None:
-                    returned.append(segment)
-                else:
-                    session.enqueue(segment)
-        for segment in returned:
+        for segment in session.give_back(_belongs_to_others):
             group = segment.group
             assert isinstance(group, ShareGroup)
             segment.first_id = segment.serial = 0
@@ -518,6 +536,15 @@ class Broker:
 
     def members(self) -> Iterable[Session]:
         return self.sessions.values()
+
+
+def _belongs_to_others(segment: Segment) -> bool:
+    """Whether a member that leaves gives these messages back. A group that it left as the last one takes
+    nothing any more: they stay with the session."""
+    group = segment.group
+    return (
+        isinstance(group, ShareGroup) and bool(group.members) and (segment.qos == 1 or not segment.first_id)
+    )
 
 
 def _answer(first: int, packet_id: int, reason: Reason | None) -> bytes:

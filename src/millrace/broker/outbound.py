@@ -24,6 +24,8 @@ from millrace.limits import Limits
 # What one session may be sent from its queue per loop turn, so that a long queue neither floods the output
 # buffer nor starves the others.
 _PUMP_BYTES_MAX = 256 * 1024
+# The property that sets an alias, and a byte more in each of the two lengths before it.
+_ALIAS_BYTES_MAX = 5
 
 
 class Outbound:
@@ -191,7 +193,7 @@ class Outbound:
     def send(self, session: Session, segment: Segment, now_ms: int) -> None:
         """Send a segment now if it can be, else let it wait (QoS 1, 2) or drop it (QoS 0)."""
         if segment.qos == 0:
-            if session.blocked:
+            if session.blocked or session.out_bytes >= self._limits.output_buffer_bytes_max:
                 self._drop_qos0(session, segment.count)
             else:
                 self._write(session, segment, now_ms)
@@ -210,9 +212,9 @@ class Outbound:
         """Send what waits, as far as the window allows."""
         if session.resending:
             self._send_again_some(session, now_ms)
-        budget = _PUMP_BYTES_MAX
+        full = min(self._limits.output_buffer_bytes_max, session.out_bytes + _PUMP_BYTES_MAX)
         queue = session.queue
-        while queue and not session.resending and not session.blocked and budget > 0:
+        while queue and not session.resending and not session.blocked and session.out_bytes < full:
             room = session.window - session.inflight_count
             head = queue[0]
             if head.run.expires_ms is not None and head.run.expires_ms <= now_ms:
@@ -225,7 +227,6 @@ class Outbound:
             segment = session.dequeue(room)
             segment.first_id = first_id
             segment.serial = serial
-            budget -= segment.size_bytes
             for piece in self._write(session, segment, now_ms):
                 session.track(piece)
         if (
@@ -239,7 +240,7 @@ class Outbound:
 
     def send_some(self, session: Session, segment: Segment, now_ms: int) -> bool:
         """Send the first messages of a segment as far as the window goes; True when none is left."""
-        while not session.blocked:
+        while not session.blocked and session.out_bytes < self._limits.output_buffer_bytes_max:
             room = session.window - session.inflight_count
             if room <= 0:
                 return False
@@ -277,7 +278,8 @@ class Outbound:
     def _send_again_some(self, session: Session, now_ms: int) -> None:
         """Unanswered messages after a reconnect, as far as the window lets them ([MQTT-3.3.4-9])."""
         resending = session.resending
-        while resending and not session.blocked:
+        full = min(self._limits.output_buffer_bytes_max, session.out_bytes + _PUMP_BYTES_MAX)
+        while resending and not session.blocked and session.out_bytes < full:
             room = session.window - session.inflight_count
             if room <= 0:
                 return
@@ -299,12 +301,14 @@ class Outbound:
         data = segment.encode(session.v5, now_ms, dup)
         if session.packet_bytes_max and len(data) > session.packet_bytes_max:
             if segment.count > 1:
-                return [p for one in _singles(segment) for p in self._write(session, one, now_ms, dup)]
+                half = segment.take(segment.count // 2)
+                return self._write(session, half, now_ms, dup) + self._write(session, segment, now_ms, dup)
             # [MQTT-3.1.2-25]: too large for this client: dropped as if it had been sent.
             self._stats.dropped_too_large += 1
             return []
         if session.alias_max:
             data = _aliased(session, data)
+        session.out_bytes += len(data)
         if session.is_recorded and segment.qos:
             self._emit_recorded(session, segment, segment.first_id, data)
         else:
@@ -374,19 +378,16 @@ class Outbound:
         return first_id, serial, free
 
 
-def _singles(segment: Segment) -> list[Segment]:
-    return [segment.take(1) for _ in range(segment.count - 1)] + [segment]
-
-
 def _aliased(session: Session, data: bytes) -> bytes:
     """Replace topics by aliases toward a client that allows them: the first topics get one each."""
     if session.aliases is None:
         session.aliases = {}
     aliases = session.aliases
     out: list[bytes] = []
-    while data:
-        end = skip(data, 1)
-        packet, data = data[:end], data[end:]
+    end = 0
+    while end < len(data):
+        start, end = end, skip(data, 1, end)
+        packet = data[start:end]
         body = 1
         while packet[body] > 127:
             body += 1
@@ -396,7 +397,8 @@ def _aliased(session: Session, data: bytes) -> bytes:
         alias = aliases.get(topic)
         known = alias is not None
         if alias is None:
-            if len(aliases) >= session.alias_max:
+            room = session.packet_bytes_max - len(packet) if session.packet_bytes_max else _ALIAS_BYTES_MAX
+            if len(aliases) >= session.alias_max or room < _ALIAS_BYTES_MAX:
                 out.append(packet)
                 continue
             alias = aliases[topic] = len(aliases) + 1

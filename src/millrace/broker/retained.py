@@ -12,6 +12,11 @@ from millrace.broker.topic import TopicTree
 
 # Work of one call of `expire_some`.
 _EXPIRE_MAX = 10_000
+# Entries of `_expiring` that may be out of date before it is worth to look for them.
+_EXPIRING_SPARE = 64
+# Tree nodes that one message may hold on average, and some for a store that is very small.
+_NODES_PER_MESSAGE_MAX = 8
+_NODES_SPARE = 1024
 
 
 class Retained:
@@ -34,7 +39,10 @@ class Retained:
         """Whether the bounds allow to keep this message."""
         old = self._tree.get(topic)
         held = self.bytes_held - (len(old.data) if old else 0) + len(run.data)
-        return held <= self.bytes_max and (old is not None or self._tree.count < self.messages_max)
+        if held > self.bytes_max or old is not None:
+            return held <= self.bytes_max
+        nodes_max = self.messages_max * _NODES_PER_MESSAGE_MAX + _NODES_SPARE
+        return self._tree.count < self.messages_max and self._tree.nodes + topic.count("/") < nodes_max
 
     def keep(self, topic: str, run: Run, *, is_empty: bool) -> None:
         """A retained message was published: it takes the place of the last one, or deletes it."""
@@ -53,9 +61,15 @@ class Retained:
         run = Run(run.data, 1, run.qos, run.v5, True, run.expires_ms)
         self._tree.set(topic, run)
         if run.expires_ms is not None:
+            if len(self._expiring) > 2 * self._tree.count + _EXPIRING_SPARE:
+                self._expiring = sorted({entry for entry in self._expiring if self._is_current(*entry)})
             heapq.heappush(self._expiring, (run.expires_ms, topic))
         self.bytes_held = held
         return True
+
+    def _is_current(self, expires_ms: int, topic: str) -> bool:
+        run = self._tree.get(topic)
+        return run is not None and run.expires_ms == expires_ms
 
     def delete(self, topic: str) -> None:
         old = self._tree.pop(topic)

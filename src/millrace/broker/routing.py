@@ -120,6 +120,7 @@ class Router:
         self._cached: TopicTree[list[Table]] = TopicTree()
         self._tables: WeakKeyDictionary[Principal, Table] = WeakKeyDictionary()
         self._routes: WeakValueDictionary[tuple[object, ...], Route] = WeakValueDictionary()
+        self._deliveries: Table = {}
         # Raised with every change: what was routed before one and waits for its commit is routed again.
         self.generation = 0
         # The node says which log keeps a topic; without one nothing is captured.
@@ -138,6 +139,10 @@ class Router:
             route = DENIED
         else:
             route = self._intern(topic)
+        self._remember(table, topic, route)
+        return route
+
+    def _remember(self, table: Table, topic: str, route: Route) -> None:
         cached = self._cached
         if self._remembered >= self._cached_max or cached.nodes >= self._cached_max * _NODES_PER_ROUTE_MAX:
             self.forget_all()
@@ -148,14 +153,22 @@ class Router:
             if holders is None:
                 cached.set(topic, [table])
             else:
-                if len(holders) > 2 * len(self._tables):
+                if len(holders) > 2 * len(self._tables) + 1:
                     # Tables of access classes that are gone.
-                    live = {id(known) for known in self._tables.values()}
+                    live = {id(known) for known in (self._deliveries, *self._tables.values())}
                     kept = [holder for holder in holders if id(holder) in live]
                     self._remembered -= len(holders) - len(kept)
                     holders[:] = kept
                 holders.append(table)
         table[key] = route
+
+    def delivery_route(self, topic: bytes) -> Route:
+        """The route of messages that came in at another node, where the right to publish was checked."""
+        route = self._deliveries.get(topic)
+        if route is None:
+            text = topic.decode()
+            route = self._intern(text)
+            self._remember(self._deliveries, text, route)
         return route
 
     def route(self, topic: str) -> Route:
@@ -176,7 +189,7 @@ class Router:
     def forget_all(self) -> None:
         """Forget every route (access rules or streams changed, or too many are remembered)."""
         self.generation += 1
-        for table in self._tables.values():
+        for table in (self._deliveries, *self._tables.values()):
             table.clear()
         self._cached.clear()
         self._remembered = 0

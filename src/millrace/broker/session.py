@@ -7,6 +7,7 @@ Structures that most sessions never need stay None: an idle connection must cost
 
 import base64
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from millrace.broker.access import Principal
@@ -63,6 +64,7 @@ class Session:
         "lag",
         "next_token",
         "out",
+        "out_bytes",
         "packet_bytes_max",
         "principal",
         "producer",
@@ -99,6 +101,9 @@ class Session:
         self.blocked = True
         self.dirty = False
         self.out: list[bytes] = []
+        # Bytes in `out` that were written for this session alone. What is shared with others is no more than
+        # was received; this can be more, so it is bounded.
+        self.out_bytes = 0
         self.dropped = 0
         self.packet_bytes_max = 0
         self.alias_max = 0
@@ -275,6 +280,23 @@ class Session:
             for segment in segments or ():
                 ids.update(range(segment.first_id, segment.first_id + segment.count))
         return ids
+
+    def give_back(self, is_given: Callable[[Segment], bool]) -> list[Segment]:
+        """Take out the segments, sent and waiting, that others get instead; oldest first."""
+        given: list[Segment] = []
+        for held in (self.inflight, self.resending, self.queue):
+            moving = [segment for segment in held or () if is_given(segment)]
+            if held and moving:
+                staying = [segment for segment in held if not is_given(segment)]
+                held.clear()
+                held.extend(staying)
+                given += moving
+                if held is self.inflight:
+                    self.inflight_count -= sum(segment.count for segment in moving)
+                elif held is self.queue:
+                    self.queued_messages = sum(segment.count for segment in staying)
+                    self.queued_bytes = sum(segment.size_bytes for segment in staying)
+        return given
 
     def forget_traffic(self) -> None:
         """Drop everything on the way in either direction (a session that starts clean)."""

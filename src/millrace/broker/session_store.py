@@ -32,7 +32,9 @@ class Record:
         "expiry_s",
         "handled",
         "incarnation",
+        "is_resumed",
         "next_token",
+        "owner",
         "received",
         "released",
         "sent",
@@ -43,9 +45,13 @@ class Record:
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
+        # Whether the last open found it there.
+        self.is_resumed = False
         # Tells this session from earlier ones of the same client: their tokens must not be mixed up.
         self.incarnation = 0
         self.username: str | None = None
+        # The node that serves, or served, this client; only it changes the record, until another opens it.
+        self.owner = ""
         self.expiry_s = 0
         # When the client went away, on the wall's clock; None while it is connected.
         self.away_us: int | None = None
@@ -88,6 +94,7 @@ class Record:
             list(self.released),
             self.incarnation,
             sorted(self.handled.items()),
+            self.owner,
         ]
 
     @staticmethod
@@ -102,6 +109,7 @@ class Record:
         record.released = dict.fromkeys(fields[10])
         record.incarnation = fields[11]
         record.handled = dict(fields[12])
+        record.owner = fields[13]
         return record
 
 
@@ -174,14 +182,24 @@ class SessionStore:
                 raise LocalError(f"unknown session operation {name!r}")
 
     def _open(
-        self, client_id: str, is_clean: bool, username: str | None, expiry_s: int, will: list[Any] | None
+        self,
+        client_id: str,
+        is_clean: bool,
+        username: str | None,
+        expiry_s: int,
+        will: list[Any] | None,
+        owner: str = "",
     ) -> None:
         record = self.records.get(client_id)
-        if record is None or is_clean:
+        if record is not None:
+            # What was clean did not outlive its connection, whatever its will left behind.
+            record.is_resumed = not is_clean and record.expiry_s > 0
+        if record is None or not record.is_resumed:
             self.incarnations += 1
             record = self.records[client_id] = Record(client_id)
             record.incarnation = self.incarnations
         record.username = username
+        record.owner = owner
         record.expiry_s = expiry_s
         record.will = will
         record.away_us = None

@@ -23,12 +23,12 @@ _WORKERS = 2
 class Authentication:
     def __init__(self, anonymous: Literal["loopback", "always", "never"], users: Users) -> None:
         self._anonymous = anonymous
-        self._has_users = bool(users.hashes)
+        self.has_users = bool(users.hashes)
         self._passwords = Passwords(users)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="password")
 
     def reload(self, users: Users) -> None:
-        self._has_users = bool(users.hashes)
+        self.has_users = bool(users.hashes)
         self._passwords.reload(users)
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class Authentication:
             else:
                 done(self._anonymous_allowed(connection.peer))
             return
-        if not self._has_users:
+        if not self.has_users:
             # No user is defined, so a name proves nothing: such a client is as good as an anonymous one.
             done(self._anonymous_allowed(connection.peer))
             return
@@ -68,6 +68,19 @@ class Authentication:
 
         work = loop.run_in_executor(self._workers, self._passwords.verify, name, password, loop.time())
         work.add_done_callback(answered)
+
+    async def verify(self, peer: Any, name: str | None, password: bytes) -> tuple[bool, str | None]:
+        """The same decision about a caller from `peer`: whether it may come in, and as whom."""
+        if name is None or not self.has_users:
+            return self._anonymous_allowed(peer), None
+        loop = asyncio.get_running_loop()
+        if self._passwords.remembers(name, password, loop.time()):
+            return True, name
+        work = loop.run_in_executor(self._workers, self._passwords.verify, name, password, loop.time())
+        allowed = await work
+        if not allowed:
+            log.warning("wrong password for user %r from %s", name, peer)
+        return allowed, name if allowed else None
 
     def _anonymous_allowed(self, peer: Any) -> bool:
         if self._anonymous == "loopback":

@@ -120,6 +120,13 @@ class Mqtt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    join: str = _setting("", "addresses HOST:PORT of nodes to join, comma separated; empty: form a cluster")
+    secret: str = _setting("", "what nodes prove to each other that they know, the same on all of them")
+    advertise: str = _setting("", "HOST:PORT under which other nodes reach this one; empty: as it listens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
     sync: Literal["always", "never"] = _setting(
         "always", "always: acknowledged means on disk; never: the system writes when it likes, for tests"
@@ -146,6 +153,7 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     access: Access = field(default_factory=Access)
     mqtt: Mqtt = field(default_factory=Mqtt)
+    cluster: Cluster = field(default_factory=Cluster)
     storage: Storage = field(default_factory=Storage)
     log: Log = field(default_factory=Log)
     # Streams by name, each with the settings of `millrace stream create`; made or changed at start.

@@ -1,29 +1,38 @@
 """The driver of one replication group: runs the machine's effects and applies what is committed.
 
 The machine says what must happen and in which order (`replication/contract.py` lists the driver's duties);
-the `App` is the replicated state on top. A proposal comes with a *token*, which is handed back with the
-committed block, or with None when the entry was lost to another leader: that is how whoever waits for it is
-answered. Nothing here knows what a block means.
+the `App` is the replicated state on top. Nothing here knows what a block means.
+
+Proposals are idempotent (PROTOCOLS.md 2). Every run of every node is an *origin* that numbers its blocks per
+group; the leader takes each number once and in order, and the numbers taken are part of the group's state.
+So a proposal may be offered again, to this leader or the next, until it is seen applied: that is also when
+its *token* comes back and whoever waits for it is answered. A node that does not lead forwards its blocks to
+the one that does.
 """
 
 import asyncio
+import json
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
-from typing import Any, Protocol, assert_never
+from typing import Any, NamedTuple, Protocol, assert_never
 
 from millrace.node.replica_log import ReplicaLog
 from millrace.node.syncer import Job, Syncer
 from millrace.replication.contract import (
     Accepted,
     Applied,
+    ChangeKind,
+    ChangeMembership,
     Commit,
     Effect,
     EntryKind,
     Event,
     InstallSnapshot,
     PeerBody,
+    PeerMessage,
     Persist,
     Persisted,
     Propose,
@@ -39,6 +48,7 @@ from millrace.replication.contract import (
     StageSnapshot,
     Status,
     Tick,
+    TransferLeadership,
     Transferred,
 )
 from millrace.replication.options import RaftOptions
@@ -51,19 +61,40 @@ log = logging.getLogger("millrace.group")
 _APPLY_BYTES_MAX = 4 << 20
 # A replica that is its own majority needs no one's silence to become leader.
 _ALONE_TICKS_MAX = 100
+# Offered and not applied: beyond it the group takes nothing more.
+_PENDING_BYTES_MAX = 64 << 20
+# Ticks without a leader after which whoever waits is told so: a bounded wait, never a false answer.
+_LEADERLESS_TICKS_MAX = 200
+# Ticks without progress after which what is pending is offered again: frames may have been lost.
+_OFFER_AGAIN_TICKS = 20
+# Runs of nodes whose numbers are remembered; one more forgets the one that was quiet longest.
+_ORIGINS_MAX = 1024
 
 
 class App(Protocol):
     """The replicated state of a group. `apply` is called once for each committed block, in order."""
 
     def apply(self, block: Block, token: Any) -> None:
-        """Data and control blocks only. `token` is what the proposer gave, None for others' entries."""
+        """Data and control blocks only. `token` is what our proposer gave, None for others' blocks."""
 
     def to_bytes(self) -> bytes:
         """The whole state after the last applied block, for a snapshot."""
 
     def restore(self, state: bytes) -> None:
         """Begin from a snapshot."""
+
+    def lost(self, token: Any) -> None:
+        """Nobody led the group for too long: what was proposed with this token may or may not happen."""
+
+
+class Pending(NamedTuple):
+    block: Block
+    kind: EntryKind
+    token: Any
+
+    @property
+    def sequence(self) -> int:
+        return self.block.header.sequence
 
 
 class Group:
@@ -75,36 +106,49 @@ class Group:
         app: App,
         syncer: Syncer,
         *,
-        voters: tuple[ReplicaId, ...],
+        origin: int,
         rng: Random,
         send: Callable[[int, ReplicaId, PeerBody], None],
-        on_lost: Callable[[Any], None],
+        forward: Callable[[int, ReplicaId, EntryKind, Block], bool],
     ) -> None:
         self.number = number
+        self.replica = replica
         self.app = app
         self.replica_log = replica_log
         self._syncer = syncer
+        self._origin = origin
         self._send = send
-        self._on_lost = on_lost
-        state = replica_log.initial_state(voters)
+        self._forward = forward
+        # Last number applied of each origin; a dict keeps the order in which they were heard.
+        self._origins: dict[int, int] = {}
+        # As leader: last number taken, applied or not. Valid for one term of serving.
+        self._taken: dict[int, int] = {}
+        state = replica_log.initial_state()
         saved = replica_log.snapshot_state()
         if saved is not None:
-            app.restore(saved)
+            self._restore(saved)
         self.applied: Index = state.applied
         self._machine = Raft(replica, state=state, log=replica_log, options=RaftOptions(), rng=rng)
-        self._is_alone = self._machine.status().config.voters == (replica,)
         self._next_request = 0
-        # Proposals whose index is not known yet (between step and its Accepted), then by index.
-        self._offered: tuple[Sequence[Block], Sequence[Any]] | None = None
-        self._tokens: dict[int, tuple[int, Any]] = {}
+        self._outcome: Accepted | Refused | None = None
+        self._sequence = 0
+        self._pending: deque[Pending] = deque()
+        self._pending_bytes = 0
+        # How many of the pending ones were offered to the present leader.
+        self._offered = 0
+        self._quiet_ticks = 0
+        self._leaderless_ticks = 0
+        self._rng = rng
         self._blocks: dict[int, Block] = {}
         # Effects that wait for a Persist: (number, effects).
         self._waiting: deque[tuple[int, list[Effect]]] = deque()
-        self._accepted = False
         self._events: deque[Event] = deque()
         self._is_stepping = False
+        self.is_closed = False
         self.serving = asyncio.Event()
-        if self._is_alone:
+        """Set while somebody serves this group: this replica, or a leader it knows."""
+        self.on_role: Callable[[], None] = _nothing
+        if self.is_alone:
             self._elect_alone()
 
     def _elect_alone(self) -> None:
@@ -114,49 +158,202 @@ class Group:
                 return
             self.step(Tick())
 
-    # --------------------------------------------------------------------------------- proposals
-
-    def propose(self, blocks: Sequence[Block], tokens: Sequence[Any], kind: EntryKind) -> bool:
-        """Offer blocks, one token each. False: refused, nothing happened. True: each token comes back with
-        its block through `App.apply`, or alone through `on_lost`. Not to be called from `App.apply`."""
-        assert not self._is_stepping
-        self._next_request += 1
-        self._offered = (blocks, tokens)
-        self._accepted = False
-        payloads = tuple(block.to_bytes() for block in blocks)
-        self.step(Propose(request=RequestId(self._next_request), payloads=payloads, kind=kind))
-        self._offered = None
-        return self._accepted
+    # -------------------------------------------------------------------------------------- state
 
     def status(self) -> Status:
         return self._machine.status()
 
     @property
-    def is_serving(self) -> bool:
+    def is_alone(self) -> bool:
+        config = self._machine.status().config
+        return config.voters == (self.replica,) and not config.learners
+
+    @property
+    def is_leader(self) -> bool:
         return self._machine.status().serving
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a proposal has somewhere to go."""
+        status = self._machine.status()
+        return status.serving or (status.leader is not None and status.leader != self.replica)
+
+    @property
+    def pending_count(self) -> int:
+        return len(self._pending)
+
+    # --------------------------------------------------------------------------------- proposals
+
+    def propose(self, blocks: Sequence[Block], tokens: Sequence[Any], kind: EntryKind) -> bool:
+        """Offer blocks, one token each. False: too much is pending, nothing happened. True: each token comes
+        back with its block through `App.apply`, sooner or later. Not to be called from `App.apply`."""
+        assert not self._is_stepping
+        if self._pending_bytes > _PENDING_BYTES_MAX:
+            return False
+        for block, token in zip(blocks, tokens, strict=True):
+            self._sequence += 1
+            header = replace(block.header, origin=self._origin, sequence=self._sequence)
+            self._pending.append(Pending(Block(header=header, body=block.body), kind, token))
+            self._pending_bytes += header.block_bytes
+        self._offer()
+        return True
+
+    def _abandon(self) -> None:
+        """Give up waiting for what is pending. What becomes of the blocks stays open, so the numbers after
+        theirs must not be used: this node goes on as another origin."""
+        tokens = [pending.token for pending in self._pending]
+        self._pending.clear()
+        self._pending_bytes = self._offered = self._sequence = 0
+        self._origin = self._rng.getrandbits(63) | 1
+        for token in tokens:
+            self.app.lost(token)
+
+    def _offer(self) -> None:
+        """Bring what is pending to the leader, whoever it is."""
+        if self._offered >= len(self._pending) or self._is_stepping:
+            return
+        status = self._machine.status()
+        if status.serving:
+            while self._offered < len(self._pending):
+                batch = self._batch()
+                if not self._take_batch(batch):
+                    return
+                self._offered += len(batch)
+        elif status.leader is not None and status.leader != self.replica:
+            while self._offered < len(self._pending):
+                pending = self._pending[self._offered]
+                if not self._forward(self.number, status.leader, pending.kind, pending.block):
+                    return
+                self._offered += 1
+
+    def _batch(self) -> list[Pending]:
+        """The next pending ones of one kind."""
+        first = self._pending[self._offered]
+        batch = [first]
+        for position in range(self._offered + 1, len(self._pending)):
+            if self._pending[position].kind is not first.kind:
+                break
+            batch.append(self._pending[position])
+        return batch
+
+    def take(self, block: Block, kind: EntryKind) -> None:
+        """A block that another node forwarded. Out of turn it is dropped: its origin offers it again."""
+        if self._machine.status().serving:
+            self._take_batch([Pending(block, kind, None)])
+
+    def _take_batch(self, batch: list[Pending]) -> bool:
+        """As leader: put blocks of one origin into the log, each number once and in order."""
+        origin = batch[0].block.header.origin
+        taken = self._taken.get(origin, self._origins.get(origin, 0))
+        fresh = [pending for pending in batch if pending.sequence > taken]
+        if not fresh:
+            return True
+        if fresh[0].sequence != taken + 1:
+            return False
+        self._next_request += 1
+        self._outcome = None
+        payloads = tuple(pending.block.to_bytes() for pending in fresh)
+        request = RequestId(self._next_request)
+        self.step(Propose(request=request, payloads=payloads, kind=fresh[0].kind))
+        if not isinstance(self._outcome, Accepted):
+            return False
+        self._taken[origin] = fresh[-1].sequence
+        return True
+
+    # ---------------------------------------------------------------------------------------- time
 
     def tick(self) -> None:
         """Time passes. A replica alone has no one to speak to and nothing to wait for."""
-        if not self._is_alone:
+        if self.is_closed:
+            return
+        if not self.is_alone:
             self.step(Tick())
+        self._leaderless_ticks = 0 if self.is_serving else self._leaderless_ticks + 1
+        if self._pending:
+            if self._leaderless_ticks >= _LEADERLESS_TICKS_MAX:
+                self._abandon()
+                return
+            self._quiet_ticks += 1
+            if self._quiet_ticks >= _OFFER_AGAIN_TICKS:
+                self._quiet_ticks = 0
+                self._offered = 0
+            self._offer()
+
+    def on_peer(self, sender: ReplicaId, body: PeerBody) -> None:
+        self.step(PeerMessage(sender=sender, body=body))
+
+    # ---------------------------------------------------------------------------------- membership
+
+    def approach(self, voters: tuple[str, ...], learners: tuple[str, ...]) -> None:
+        """As leader: one step from the present configuration toward this one."""
+        status = self.status()
+        if not status.serving:
+            return
+        config = status.config
+        caught_up = {peer.replica for peer in status.peers if peer.is_caught_up}
+        for name in (*voters, *learners):
+            if name not in config.members:
+                self._change(ChangeKind.ADD_LEARNER, ReplicaId(name))
+                return
+        for replica in config.learners:
+            if replica in voters and replica in caught_up:
+                self._change(ChangeKind.PROMOTE, replica)
+                return
+        if not set(voters) <= set(config.voters):
+            # Nobody leaves before those who take over are there.
+            return
+        for replica in config.members:
+            if replica in voters or replica in learners or replica == self.replica:
+                continue
+            self._change(ChangeKind.REMOVE, replica)
+            return
+        for replica in config.voters:
+            if replica in learners and replica != self.replica:
+                self._change(ChangeKind.DEMOTE, replica)
+                return
+        if self.replica not in voters and voters:
+            self.transfer(None)
+
+    def _change(self, kind: ChangeKind, replica: ReplicaId) -> None:
+        self._next_request += 1
+        self.step(ChangeMembership(request=RequestId(self._next_request), kind=kind, replica=replica))
+
+    def transfer(self, target: ReplicaId | None) -> None:
+        self._next_request += 1
+        self.step(TransferLeadership(request=RequestId(self._next_request), target=target))
+
+    # ----------------------------------------------------------------------------------- snapshots
 
     def snapshot_taken(self) -> None:
         """*blocking* Write the state as a snapshot; for the end of a run and for quiet times."""
         index = self.applied
-        if index == 0 or (self.replica_log.snapshot() or _NOTHING).index == index:
+        known = self.replica_log.snapshot()
+        if index == 0 or (known is not None and known.index == index):
             return
         term = self.replica_log.term(index)
         assert term is not None
         config = self._machine.config_at(index)
-        self.replica_log.take_snapshot(index, term, config, self.app.to_bytes())
+        self.replica_log.take_snapshot(index, term, config, self._to_bytes())
         self.step(SnapshotTaken(index=index, term=term, config=config))
+
+    def _to_bytes(self) -> bytes:
+        head = {
+            "origins": list(self._origins.items()),
+            "next_offset": self.replica_log.offset_after(self.applied),
+        }
+        return json.dumps(head).encode() + b"\n" + self.app.to_bytes()
+
+    def _restore(self, saved: bytes) -> None:
+        head, _, state = saved.partition(b"\n")
+        self._origins = dict(json.loads(head)["origins"])
+        self.app.restore(state)
 
     # ----------------------------------------------------------------------------------- effects
 
     def step(self, event: Event) -> None:
         """One event. Called while the effects of another run, it waits its turn: lists keep their order."""
         self._events.append(event)
-        if self._is_stepping:
+        if self._is_stepping or self.is_closed:
             return
         self._is_stepping = True
         try:
@@ -166,30 +363,17 @@ class Group:
             self._is_stepping = False
 
     def _run(self, effects: list[Effect]) -> None:
-        # The answer to a proposal stands after its Persist, but the blocks are needed to persist them.
         for position, effect in enumerate(effects):
             if isinstance(effect, Persist):
-                self._waiting.append((effect.number, effects[position + 1 :]))
-                self._note_accepted(effects[position + 1 :])
+                rest = effects[position + 1 :]
+                # `Accepted` promises nothing, so it need not wait for the disk to be read.
+                for later in rest:
+                    if isinstance(later, Reply):
+                        self._reply(later)
+                self._waiting.append((effect.number, rest))
                 self._persist(effect)
                 return
             self._run_one(effect)
-
-    def _note_accepted(self, effects: list[Effect]) -> None:
-        """Learn where the offered blocks were put. `Accepted` promises nothing, so it may be read early."""
-        for effect in effects:
-            if isinstance(effect, Reply) and isinstance(effect.outcome, Accepted) and self._offered:
-                self._place(effect.outcome)
-
-    def _place(self, accepted: Accepted) -> None:
-        assert self._offered is not None
-        blocks, tokens = self._offered
-        self._accepted = True
-        for position, token in enumerate(tokens):
-            index = accepted.first_index + position
-            self._tokens[index] = (accepted.term, token)
-            self._blocks[index] = blocks[position]
-        self._offered = None
 
     def _run_one(self, effect: Effect) -> None:
         match effect:
@@ -200,71 +384,117 @@ class Group:
             case Reply():
                 self._reply(effect)
             case RoleChanged():
-                log.debug(
-                    "group %d: %s in term %d%s",
-                    self.number,
-                    effect.role,
-                    effect.term,
-                    ", serving" if effect.serving else "",
-                )
-                if effect.serving:
-                    self.serving.set()
-                else:
-                    self.serving.clear()
-            case Repaired() | StageSnapshot() | InstallSnapshot():
-                raise AssertionError(f"{type(effect).__name__} needs peers, and there are none yet")
+                self._on_role_changed(effect)
+            case StageSnapshot():
+                self.replica_log.stage(effect.snapshot, effect.position, effect.data)
+            case InstallSnapshot():
+                saved = self.replica_log.snapshot_state()
+                assert saved is not None
+                self._restore(saved)
+                self.applied = effect.snapshot.index
+                self.step(Applied(index=self.applied))
+            case Repaired():
+                log.warning("group %d: what was damaged is whole again", self.number)
             case Persist():
                 raise AssertionError("a list has one Persist at most")
             case _:
                 assert_never(effect)
 
+    def _on_role_changed(self, effect: RoleChanged) -> None:
+        log.debug("group %d: %s in term %d, leader %s", self.number, effect.role, effect.term, effect.leader)
+        if effect.serving:
+            # Everything before the own-term entry is applied: the numbers taken are those applied.
+            self._taken = dict(self._origins)
+        self._offered = 0
+        self._quiet_ticks = 0
+        if effect.serving or (effect.leader is not None and effect.leader != self.replica):
+            self.serving.set()
+        else:
+            self.serving.clear()
+        self.on_role()
+
     def _reply(self, reply: Reply) -> None:
         match reply.outcome:
-            case Accepted():
-                if self._offered is not None:
-                    self._place(reply.outcome)
-            case Refused() | ReadReady() | Transferred():
+            case Accepted() | Refused():
+                self._outcome = reply.outcome
+            case ReadReady() | Transferred():
                 log.debug("group %d: %s", self.number, reply.outcome)
 
     def _persist(self, persist: Persist) -> None:
+        if persist.snapshot is not None:
+            self._blocks.clear()
+            self.replica_log.begin_again(persist.snapshot)
         if persist.truncate_from is not None:
             self.replica_log.rewind(persist.truncate_from)
-            for index in [i for i in self._tokens if i >= persist.truncate_from]:
-                self._on_lost(self._tokens.pop(index)[1])
-                self._blocks.pop(index, None)
+            for index in [i for i in self._blocks if i >= persist.truncate_from]:
+                del self._blocks[index]
         stamped = []
         for entry in persist.entries:
-            block = self.replica_log.stamp(entry, self._blocks.get(entry.index))
+            block = self.replica_log.stamp(entry, self._own_block(entry.payload, entry.kind))
             self._blocks[entry.index] = block
             stamped.append(block)
         self._syncer.submit(Job(self.replica_log, persist, stamped, self._persisted))
 
+    def _own_block(self, payload: bytes, kind: EntryKind) -> Block | None:
+        """The block of a payload that came from here, without parsing it again."""
+        if kind not in (EntryKind.DATA, EntryKind.CONTROL):
+            return None
+        origin, sequence = self.replica_log.mark_of(payload)
+        if origin != self._origin or not self._pending:
+            return None
+        position = sequence - self._pending[0].sequence
+        return self._pending[position].block if 0 <= position < len(self._pending) else None
+
     def _persisted(self, number: int) -> None:
+        if self.is_closed:
+            return
         while self._waiting and self._waiting[0][0] <= number:
             _, effects = self._waiting.popleft()
             for effect in effects:
-                self._run_one(effect)
+                if not isinstance(effect, Reply):
+                    self._run_one(effect)
         self.step(Persisted(number=number))
 
     def _commit(self, index: Index) -> None:
         while self.applied < index:
             first = Index(self.applied + 1)
             block = self._blocks.pop(first, None)
-            blocks = [block] if block is not None else self.replica_log.blocks(first, index, _APPLY_BYTES_MAX)
-            for found in blocks:
-                header = found.header
-                term, token = self._tokens.pop(header.index, (0, None))
-                if token is not None and term != header.term:
-                    self._on_lost(token)
-                    token = None
-                if header.kind in (Kind.DATA, Kind.CONTROL):
-                    self.app.apply(found, token)
-                self.applied = Index(header.index)
+            found = [block] if block is not None else self.replica_log.blocks(first, index, _APPLY_BYTES_MAX)
+            for one in found:
+                self._blocks.pop(one.header.index, None)
+                self._apply(one)
         self.step(Applied(index=self.applied))
 
+    def _apply(self, block: Block) -> None:
+        header = block.header
+        self.applied = Index(header.index)
+        if header.kind not in (Kind.DATA, Kind.CONTROL):
+            return
+        token = None
+        if header.origin:
+            self._origins.pop(header.origin, None)
+            self._origins[header.origin] = header.sequence
+            if len(self._origins) > _ORIGINS_MAX:
+                del self._origins[next(iter(self._origins))]
+            if header.origin == self._origin and self._pending:
+                token = self._settled(header.sequence)
+        self.app.apply(block, token)
 
-class _Nothing:
-    index = Index(0)
+    def _settled(self, sequence: int) -> Any:
+        """The token of our block with this number; those before it were applied before it."""
+        pending = self._pending[0]
+        if pending.sequence != sequence:
+            return None
+        self._pending.popleft()
+        self._pending_bytes -= pending.block.header.block_bytes
+        self._offered = max(0, self._offered - 1)
+        self._quiet_ticks = 0
+        return pending.token
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.replica_log.close()
 
 
-_NOTHING = _Nothing()
+def _nothing() -> None:
+    pass

@@ -75,6 +75,9 @@ class LogReader:
             del session.lag[number]
             self._broker.outbound.pump(session, self._now_ms())
             return
+        if offset < shard.first_offset:
+            self._broker.stats.trimmed += shard.first_offset - offset
+            session.lag[number] = offset = shard.first_offset
         if offset >= shard.next_offset:
             self._caught_up(session, number)
             return

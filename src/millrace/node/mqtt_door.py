@@ -1,8 +1,8 @@
 """The MQTT door: one client connection between the codec and the broker.
 
 `MqttConnection` has the methods that an event loop calls on a protocol object and asks of its transport
-only `write`, `close`, `abort`, `pause_reading` and `resume_reading`; it knows neither sockets nor tasks,
-so the same code serves TCP, TLS, WebSocket and the simulator.
+only `write`, `close`, `abort`, `pause_reading` and `resume_reading`, and `write_eof` where it has that; it
+knows neither sockets nor tasks, so the same code serves TCP, TLS, WebSocket and the simulator.
 
 A chunk goes through the scan kernel: runs of publishes and acknowledgements reach the broker as they are.
 The first packet the kernel does not know is decoded and handled here, then the scan goes on behind it.
@@ -17,15 +17,15 @@ from typing import Any, Protocol, assert_never
 
 from millrace.broker.access import Principal
 from millrace.broker.machine import Broker, ConnectRequest
-from millrace.broker.message import Run
 from millrace.broker.routing import Table
-from millrace.broker.session import Session, WillPlan
+from millrace.broker.session import Session
 from millrace.errors import ProtocolError, RemoteError
 from millrace.kernels import scan
 from millrace.limits import PACKET_ID_TOP
+from millrace.node import mqtt_terms as terms
 from millrace.node.config import Mqtt
-from millrace.types import Message, Properties, Reason, Version, Will
-from millrace.wire.mqtt.codec import decode, encode, encode_properties, encode_publish
+from millrace.types import Message, Reason, Version, Will
+from millrace.wire.mqtt.codec import decode, encode
 from millrace.wire.mqtt.connection import Inbox, wanted_bytes
 from millrace.wire.mqtt.packets import (
     Auth,
@@ -48,7 +48,8 @@ from millrace.wire.mqtt.packets import (
 
 log = logging.getLogger("millrace.mqtt")
 
-_NEW, _AUTHENTICATING, _OPENING, _CONNECTED, _CLOSED = range(5)
+# Parked: connected, and what else arrived waits for the next turn of the loop.
+_NEW, _AUTHENTICATING, _OPENING, _CONNECTED, _PARKED, _CLOSED = range(6)
 _PING = b"\xc0\x00"
 _PONG = b"\xd0\x00"
 # [MQTT-3.1.2-22]: one and a half times the keep alive.
@@ -88,6 +89,7 @@ class Door:
         self.random = random
         self.methods = methods or {}
         self.connections: set[MqttConnection] = set()
+        self.parked: list[MqttConnection] = []
 
     def flush(self) -> None:
         """Write what gathered, one write per connection."""
@@ -101,6 +103,7 @@ class Door:
             if not out:
                 continue
             session.out = []
+            session.out_bytes = 0
             connection = session.connection
             if connection is None:
                 continue
@@ -109,6 +112,9 @@ class Door:
             connection.write(data)
             if session.queue or session.lag or session.resending:
                 outbound.pump(session, now_ms)
+        parked, self.parked = self.parked, []
+        for connection in parked:
+            connection.unpark()
         if broker.has_work:
             self.wake()
 
@@ -130,6 +136,7 @@ class MqttConnection:
         "_exchange",
         "_inbox",
         "_packet_bytes_max",
+        "_parked",
         "_state",
         "_table",
         "_v5",
@@ -148,6 +155,7 @@ class MqttConnection:
         self._door = door
         self._state = _NEW
         self._inbox = Inbox()
+        self._parked: list[bytes] | None = None
         self._packet_bytes_max = door.limits.packet_bytes_max
         self._client_bytes_max = 0
         self._table: Table = {}
@@ -199,6 +207,7 @@ class MqttConnection:
         self.seen_ms = self._door.now_ms()
         if self.session is not None:
             self._door.broker.unblock(self.session, self.seen_ms)
+            self.unpark()
             self._wake()
 
     def data_received(self, data: bytes) -> None:
@@ -221,6 +230,8 @@ class MqttConnection:
                     broker.on_acks(session, first, subject, count, now_ms)
             else:
                 self._receive(data, pos, spans)
+        elif self._parked is not None:
+            self._parked.append(data)
         else:
             data = self._inbox.join(data)
             if data:
@@ -266,6 +277,9 @@ class MqttConnection:
                     return
                 self._on_packet(data, pos, end)
                 pos = end
+                if self._parked is not None:
+                    self._parked.append(data[pos:])
+                    return
                 if self._state == _CONNECTED:
                     pos, spans = scan(data, pos, self._table, self._v5, self._packet_bytes_max)
                 else:
@@ -358,6 +372,25 @@ class MqttConnection:
             case Pubcomp():
                 broker.on_acks(session, 0x70, packet.packet_id, 1, now_ms)
 
+    def _park(self) -> None:
+        """A subscription costs what is kept here, not what it takes to ask: others get a turn before more."""
+        self._state = _PARKED
+        self._parked = []
+        self.transport.pause_reading()
+        self._door.parked.append(self)
+        self._door.wake()
+
+    def unpark(self) -> None:
+        if self._state != _PARKED or self.session is None or self.session.blocked:
+            return
+        assert self._parked is not None
+        data, self._parked = b"".join(self._parked), None
+        self._state = _CONNECTED
+        self.transport.resume_reading()
+        if data:
+            self._receive(data, 0, [])
+        self._wake()
+
     # --------------------------------------------------------------------------------- publishing
 
     def _on_publish(self, session: Session, packet: Publish) -> None:
@@ -366,22 +399,18 @@ class MqttConnection:
             # [MQTT-3.3.4-6]
             raise ProtocolError("a PUBLISH from a client carries no subscription identifier")
         topic = self._topic(message)
-        if not self._is_topic_within_limits(topic):
+        if not terms.is_topic_within(door.limits, topic):
             raise ProtocolError("the topic has too many levels or bytes", Reason.TOPIC_NAME_INVALID)
         if message.retain and not door.settings.retain:
             raise ProtocolError("retained messages are off here", Reason.RETAIN_NOT_SUPPORTED)
         packet_id = packet.packet_id or 0
-        run = self._run(message, topic, packet_id, self._v5)
+        run = terms.run_of(message, topic, packet_id, self._v5, self.seen_ms)
         if message.qos == 2 and session.received and packet_id in session.received:
             door.broker.inbound.repeat(session, topic, run, packet_id)
             return
         door.broker.inbound.accept(session, topic, run, packet_id, self.seen_ms)
         if message.qos == 2:
             self._check_receive_maximum()
-
-    def _is_topic_within_limits(self, topic: str) -> bool:
-        limits = self._door.limits
-        return topic.count("/") < limits.topic_levels_max and len(topic.encode()) <= limits.topic_bytes_max
 
     def _topic(self, message: Message) -> str:
         """The topic of a publish, through its alias where it has one (3.3.2.3.4)."""
@@ -399,25 +428,6 @@ class MqttConnection:
             return self._aliases[alias]
         except KeyError:
             raise ProtocolError(f"topic alias {alias} is not set") from None
-
-    def _run(self, message: Message, topic: str, packet_id: int, v5: bool) -> Run:
-        """One message in the framing that runs have: no DUP, no RETAIN, no alias."""
-        properties, expires_ms = b"", None
-        if v5:
-            given = message.properties
-            properties = b"\0"
-            if given != _NOTHING:
-                properties = encode_properties(replace(given, topic_alias=None))
-            if given.message_expiry_s is not None:
-                expires_ms = self.seen_ms + given.message_expiry_s * 1000
-        data = encode_publish(
-            topic.encode(),
-            message.payload,
-            0x30 | message.qos << 1,
-            packet_id if message.qos else 0,
-            properties,
-        )
-        return Run(data, 1, message.qos, v5, message.retain, expires_ms)
 
     # ------------------------------------------------------------------------------ subscriptions
 
@@ -438,6 +448,7 @@ class MqttConnection:
             broker.journal.after(answer)
         else:
             answer()
+        self._park()
 
     def _on_unsubscribe(self, session: Session, packet: Unsubscribe) -> None:
         broker = self._door.broker
@@ -459,7 +470,7 @@ class MqttConnection:
             packet = decode(first, body, 0)
         except RemoteError as error:
             self._door.broker.stats.protocol_errors += 1
-            self._v5 = _level(body) >= Version.MQTT_5
+            self._v5 = terms.level_of(body) >= Version.MQTT_5
             self.version = Version.MQTT_5 if self._v5 else Version.MQTT_3_1_1
             # A CONNACK is an answer to a CONNECT that could be read that far.
             if self._v5 or error.reason in (Reason.UNSUPPORTED_VERSION, Reason.CLIENT_ID_NOT_VALID):
@@ -526,15 +537,15 @@ class MqttConnection:
         request = ConnectRequest(
             client_id=client_id,
             clean_start=packet.clean_start,
-            expiry_s=self._expiry(packet),
+            expiry_s=terms.expiry_s(packet, limits),
             v5=self._v5,
             window=min(packet.receive_maximum or limits.inflight_max, PACKET_ID_TOP),
             packet_bytes_max=packet.packet_bytes_max or 0,
             alias_max=min(packet.topic_alias_max, limits.topic_alias_out_max),
             principal=principal,
-            will=None if packet.will is None else self._will(packet.will),
+            will=None if packet.will is None else terms.will_of(packet.will, self._v5, self.seen_ms),
         )
-        answer = self._connack(packet, request, assigned, authentication_data)
+        answer = terms.connack(packet, request, door.settings, limits, assigned, authentication_data)
         if self._client_bytes_max and len(encode(answer, self.version)) > self._client_bytes_max:
             # [MQTT-3.1.2-24]: what it says cannot be left out, and a client must not wait for it in vain.
             self._close("the client takes no packet as large as the answer to CONNECT")
@@ -550,35 +561,10 @@ class MqttConnection:
             self.transport.pause_reading()
             self._wake()
 
-    def _connack(
-        self,
-        packet: Connect,
-        request: ConnectRequest,
-        assigned: str | None,
-        authentication_data: bytes | None,
-    ) -> Connack:
-        """Yes to a CONNECT; whether a session was present is known only once it is opened."""
-        settings, limits = self._door.settings, self._door.limits
-        keep_alive_s, expiry_s = self._keep_alive(packet), request.expiry_s
-        return Connack(
-            reason=Reason.SUCCESS,
-            session_expiry_s=expiry_s if expiry_s != (packet.session_expiry_s or 0) else None,
-            receive_maximum=limits.receive_maximum if limits.receive_maximum < PACKET_ID_TOP else None,
-            packet_bytes_max=limits.packet_bytes_max,
-            topic_alias_max=limits.topic_alias_in_max or None,
-            assigned_client_id=assigned,
-            server_keep_alive_s=keep_alive_s if keep_alive_s != packet.keep_alive_s else None,
-            retain_available=None if settings.retain else False,
-            response_information=(
-                settings.response_information or None if packet.request_response_information else None
-            ),
-            authentication_method=packet.authentication_method,
-            authentication_data=authentication_data,
-        )
-
     def _open(self, packet: Connect, request: ConnectRequest, answer: Connack) -> None:
         """The client is accepted: open the session, answer, and go on with what it sent meanwhile."""
-        broker = self._door.broker
+        door = self._door
+        broker = door.broker
         session, present, displaced = broker.connect(request, self, self.seen_ms)
         if displaced is not None:
             displaced.fail(Reason.SESSION_TAKEN_OVER, "the client connected again")
@@ -590,7 +576,8 @@ class MqttConnection:
         self.session = session
         self._table = broker.router.table(request.principal)
         self._state = _CONNECTED
-        self.deadline_ms = int(self._keep_alive(packet) * 1000 * _KEEP_ALIVE_GRACE)
+        keep_alive_s = terms.keep_alive_s(packet, door.settings, door.limits)
+        self.deadline_ms = int(keep_alive_s * 1000 * _KEEP_ALIVE_GRACE)
         self._send(session, replace(answer, session_present=present and packet.version != Version.MQTT_3_1))
         broker.resume(session, self.seen_ms)
         if was_waiting:
@@ -599,24 +586,8 @@ class MqttConnection:
             self._resume_input()
         self._wake()
 
-    def _expiry(self, packet: Connect) -> int:
-        limit_s = self._door.limits.session_expiry_s_max
-        if self._v5:
-            return min(packet.session_expiry_s or 0, limit_s)
-        # 3.1.1 knows only "clean" and "keep"; how long is ours to say.
-        return 0 if packet.clean_start else limit_s
-
-    def _keep_alive(self, packet: Connect) -> int:
-        """What this connection is held to: MQTT 5 clients can be told, others keep their own."""
-        if not self._v5:
-            return packet.keep_alive_s
-        imposed = self._door.settings.server_keep_alive_s
-        most = self._door.limits.keep_alive_s_max
-        asked = imposed or packet.keep_alive_s
-        return min(asked or most, most) if most else asked
-
     def _will_allowed(self, will: Will, principal: Principal) -> bool:
-        if not self._is_topic_within_limits(will.message.topic):
+        if not terms.is_topic_within(self._door.limits, will.message.topic):
             self._refuse(Reason.TOPIC_NAME_INVALID, "the will's topic has too many levels or bytes")
             return False
         if not principal.may_publish(will.message.topic):
@@ -626,10 +597,6 @@ class MqttConnection:
             self._refuse(Reason.RETAIN_NOT_SUPPORTED, "retained messages are off here")
             return False
         return True
-
-    def _will(self, will: Will) -> WillPlan:
-        run = self._run(will.message, will.message.topic, 1, self._v5)
-        return WillPlan(will.message.topic, run, will.delay_s, will.message.properties.message_expiry_s)
 
     # ------------------------------------------------------------------- enhanced authentication
 
@@ -692,6 +659,7 @@ class MqttConnection:
             session.expiry_s = min(packet.session_expiry_s, door.limits.session_expiry_s_max)
         keeps_will = packet.reason is not Reason.SUCCESS
         self.session = None
+        self._hand_out(session)
         self._end()
         door.broker.disconnect(session, self.seen_ms, will=keeps_will)
         self._wake()
@@ -701,7 +669,7 @@ class MqttConnection:
         if self._state == _CLOSED:
             return
         log.info("closing %s of %s: %s (0x%02x)", self.peer, self._name(), detail, reason)
-        if self._state != _CONNECTED:
+        if self._state not in (_CONNECTED, _PARKED):
             if self._v5 and self._state == _AUTHENTICATING:
                 self._refuse(reason, detail)
             else:
@@ -709,15 +677,19 @@ class MqttConnection:
             return
         session, self.session = self.session, None
         if session is not None and session.connection is self:
-            if session.out:
-                out, session.out = session.out, []
-                self.write(b"".join(out))
+            self._hand_out(session)
         if self._v5:
             self._write_bounded(Disconnect(reason=reason, reason_string=detail), Disconnect(reason=reason))
-        self._end()
+        self._end(told=self._v5)
         if session is not None and session.connection is self:
             self._door.broker.disconnect(session, self._door.now_ms(), will=True)
         self._wake()
+
+    def _hand_out(self, session: Session) -> None:
+        """What was answered before the end still arrives."""
+        out, session.out = session.out, []
+        if out:
+            self.write(b"".join(out))
 
     def reassign(self) -> None:
         """The access rules changed: ask again who this client is to them."""
@@ -735,18 +707,28 @@ class MqttConnection:
         self._write_bounded(
             Connack(reason=reason, reason_string=detail if self._v5 else None), Connack(reason=reason)
         )
-        self._end()
+        self._end(told=True)
 
     def _close(self, detail: str) -> None:
         log.info("closing %s: %s", self.peer, detail)
         self._end()
 
-    def _end(self) -> None:
-        """Close once the client took what was written; `expire` sees to it that this is not for ever."""
+    def _end(self, *, told: bool = False) -> None:
+        """Close once the client took what was written; `expire` sees to it that this is not for ever.
+
+        `told`: it was given a reason. A socket closed with bytes unread is reset, and a client that is still
+        sending would not see the reason. So, where the transport can, our side ends alone; what the client
+        sends until it ends too is dropped.
+        """
         self._state = _CLOSED
         self.since_ms = self._door.now_ms()
         self.deadline_ms = _CLOSING_MS_MAX
-        self.transport.close()
+        can_write_eof = getattr(self.transport, "can_write_eof", None)
+        if told and can_write_eof is not None and can_write_eof():
+            self.transport.resume_reading()
+            self.transport.write_eof()
+        else:
+            self.transport.close()
 
     # ------------------------------------------------------------------------------------- output
 
@@ -774,17 +756,6 @@ class MqttConnection:
 
     def _name(self) -> str:
         return self.session.client_id if self.session is not None else "a client not connected yet"
-
-
-_NOTHING = Properties()
-
-
-def _level(body: bytes) -> int:
-    """The protocol level of a CONNECT that could not be decoded, 0 where there is none."""
-    if len(body) < 2:
-        return 0
-    at = 2 + (body[0] << 8 | body[1])
-    return body[at] if at < len(body) and body[2:at] == b"MQTT" else 0
 
 
 def _write_nowhere(data: bytes) -> None:

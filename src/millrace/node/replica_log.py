@@ -8,6 +8,7 @@ Calls marked *worker* touch the disk and run in the syncer's thread (or in place
 answers from memory or from the page cache.
 """
 
+import json
 import logging
 from collections.abc import Sequence
 
@@ -23,27 +24,33 @@ from millrace.replication.contract import (
     Snapshot,
 )
 from millrace.storage import files
-from millrace.storage.block import Block, Kind, opaque_block, parse_block
+from millrace.storage.block import Block, Kind, opaque_block, parse_block, parse_header
 from millrace.storage.directory import DataDirectory
 from millrace.storage.disk import Disk
 from millrace.storage.log import Log
-from millrace.storage.snapshot import SnapshotFile, SnapshotInfo, SnapshotStore
+from millrace.storage.snapshot import SnapshotFile, SnapshotInfo, SnapshotStore, SnapshotWriter
 from millrace.types import Index, Offset, Term
 
 log = logging.getLogger("millrace.log")
 
 _HARD_STATE = "state"
+_FOUNDERS = "founders"
+_FOUNDERS_TAG = b"MRFO"
 _WRAPPED = (EntryKind.DATA, EntryKind.CONTROL)
 
 
 class ReplicaLog:
     """Implements `LogView`. Open one per group; one writer at a time."""
 
-    def __init__(self, disk: Disk, directory: DataDirectory, group: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: DataDirectory, group: int, founders: tuple[ReplicaId, ...]
+    ) -> None:
+        """`founders` are the voters of a group that begins here now; an older one remembers its own."""
         self.group = group
         self._disk = disk
         self._path = directory.shard_path(group)
         files.remove_leftovers(disk, self._path)
+        self._founders = self._read_founders(founders)
         self.log = Log.open(disk, self._path, shard=group, salt=directory.salt)
         for report in self.log.reports:
             log.warning("group %d: %s", group, report)
@@ -57,6 +64,12 @@ class ReplicaLog:
         self._next_offset = int(self.log.next_offset)
         self._last_term = int(self.log.last_term)
         self._last_time_us = 0
+        self.trim_to = Index(0)
+        """Whole segments up to this entry go with the next write; a snapshot covers it."""
+        # An incoming snapshot, and the offset after it, which stands in its first line.
+        self._staged: SnapshotWriter | None = None
+        self._staged_head = b""
+        self._staged_offset = 0
 
     # ------------------------------------------------------------------------------------ LogView
 
@@ -98,11 +111,20 @@ class ReplicaLog:
 
     # -------------------------------------------------------------------------------------- start
 
-    def initial_state(self, voters: tuple[ReplicaId, ...]) -> InitialState:
-        """What a restart found. `voters` form the group if it is new."""
+    def _read_founders(self, given: tuple[ReplicaId, ...]) -> tuple[ReplicaId, ...]:
+        """The first configuration is the same for ever: it is what the log begins from."""
+        path = f"{self._path}/{_FOUNDERS}"
+        known = files.read_record(self._disk, path, _FOUNDERS_TAG)
+        if known is not None:
+            return tuple(ReplicaId(name) for name in json.loads(known))
+        files.write_record(self._disk, path, _FOUNDERS_TAG, json.dumps(given).encode())
+        return given
+
+    def initial_state(self) -> InitialState:
+        """What a restart found."""
         hard = self._hard_state
         snapshot = self._snapshot
-        config = ConfigAt(index=Index(0), config=Config(voters=voters))
+        config = ConfigAt(index=Index(0), config=Config(voters=self._founders))
         applied = Index(0)
         if snapshot is not None:
             applied = snapshot.info.index
@@ -150,15 +172,67 @@ class ReplicaLog:
         self._last_term = int(self.log.term_at(Index(index - 1)))
         self._next_offset = self.log.read(index, index)[0].header.base_offset
 
+    @staticmethod
+    def mark_of(payload: bytes) -> tuple[int, int]:
+        """Origin and sequence of a block that has just been made or received."""
+        header = parse_header(payload)
+        return header.origin, header.sequence
+
+    def begin_again(self, snapshot: Snapshot) -> None:
+        """A snapshot from the leader is about to take the place of the log: what follows comes after it."""
+        assert self._staged is not None
+        self._last_term = int(snapshot.term)
+        self._next_offset = self._staged_offset
+
+    def stage(self, snapshot: Snapshot, position: int, data: bytes) -> None:
+        """Bytes of an incoming snapshot, in order; position 0 starts over."""
+        if position == 0:
+            if self._staged is not None:
+                self._staged.abandon()
+            self._staged = self._snapshots.begin(snapshot.index)
+            self._staged_head = b""
+        assert self._staged is not None and self._staged.size_bytes == position
+        self._staged.write(data)
+        if b"\n" not in self._staged_head:
+            self._staged_head += data
+            head, newline, _ = self._staged_head.partition(b"\n")
+            if newline:
+                self._staged_offset = int(json.loads(head)["next_offset"])
+
+    def offset_after(self, index: Index) -> int:
+        """The next offset to come after this entry."""
+        if index >= self.log.last_index:
+            return int(self.log.next_offset)
+        return self.log.read(Index(index + 1), Index(index + 1))[0].header.base_offset
+
     def write(self, persist: Persist, blocks: list[Block]) -> None:
         """*worker* Everything of a `Persist` but the final sync; DiskFull leaves the log as it was."""
         if persist.hard_state is not None:
             state = files.HardState(term=persist.hard_state.term, vote=persist.hard_state.vote)
             files.write_hard_state(self._disk, f"{self._path}/{_HARD_STATE}", state)
+        if persist.snapshot is not None:
+            self._install(persist.snapshot)
         if persist.truncate_from is not None:
             self.log.truncate_from(persist.truncate_from)
         if blocks:
             self.log.append(blocks)
+        if self.trim_to >= self.log.first_index:
+            self.log.trim(self.trim_to)
+
+    def _install(self, snapshot: Snapshot) -> None:
+        """*worker* The staged snapshot is this replica's now, and its log is empty behind it."""
+        assert self._staged is not None
+        self._staged.finish(term=snapshot.term, config=snapshot.config.encode())
+        self._staged = None
+        self.log.reset(
+            next_index=Index(snapshot.index + 1),
+            last_term=snapshot.term,
+            next_offset=Offset(self._staged_offset),
+        )
+        old, self._snapshot = self._snapshot, self._snapshots.open(snapshot.index)
+        if old is not None:
+            old.close()
+        self._snapshots.drop_below(snapshot.index)
 
     def sync(self) -> None:
         """*worker*"""

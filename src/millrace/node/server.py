@@ -52,7 +52,7 @@ class Server:
         # A file that was named must be there: a mistyped name must not open everything.
         self._users = users.load(config.users_path, missing_ok=not config.access.users_file)
         self.broker = Broker(config.limits, AccessRules(self._users.rules))
-        self._authentication = Authentication(config.access.anonymous, self._users)
+        self.authentication = Authentication(config.access.anonymous, self._users)
         self._random = random or SystemRandom()
         self._methods = methods
         self._servers: list[asyncio.Server] = []
@@ -76,7 +76,7 @@ class Server:
             self.config.mqtt,
             now_ms=self._now_ms,
             wake=self._wake,
-            authenticate=self._authentication,
+            authenticate=self.authentication,
             random=self._random,
             methods=self._methods,
         )
@@ -91,7 +91,7 @@ class Server:
             on_failure=self._on_disk_failure,
         )
         try:
-            await self.streams.start()
+            await self.streams.start(lambda: self.ports)
             for name, address in (("mqtt", listeners.mqtt), ("mqtts", listeners.mqtts)):
                 await self._open(name, address, self._tcp_connection)
             for name, address in (("ws", listeners.ws), ("wss", listeners.wss)):
@@ -135,7 +135,7 @@ class Server:
             await http.stop()
         if hasattr(self, "streams"):
             await self.streams.stop()
-        self._authentication.close()
+        self.authentication.close()
 
     def reload(self) -> None:
         """Read users and access rules again (SIGHUP). A broken file changes nothing."""
@@ -144,7 +144,7 @@ class Server:
             self.config.users_path, missing_ok=not self.config.access.users_file and not had_any
         )
         self._users = fresh
-        self._authentication.reload(fresh)
+        self.authentication.reload(fresh)
         self.broker.reload(self.broker.rules.successor(fresh.rules))
         for connection in list(self.door.connections):
             connection.reassign()
@@ -166,6 +166,10 @@ class Server:
             "streams": self.streams.status(),
             "counters": broker.stats.as_dict(),
         }
+
+    @staticmethod
+    def wall_us() -> int:
+        return _wall_us()
 
     def uptime_s(self) -> int:
         return int(self._loop.time() - self.started_s)
@@ -231,6 +235,8 @@ class Server:
             self.door.sweep()
             self.streams.check_space()
             self.streams.snapshot_some()
+            self.streams.retention.tick()
+            self.streams.groups.tick()
             self.broker.retained.expire_some(self._now_ms())
         interval_s = self.config.mqtt.sys_interval_s
         if interval_s and self._loop.time() >= self._sys_due_s:

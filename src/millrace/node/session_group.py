@@ -14,6 +14,7 @@ from millrace.broker.session_store import SessionStore
 from millrace.node.group import Group
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind, opaque_block
+from millrace.types import Reason
 
 log = logging.getLogger("millrace.sessions")
 
@@ -34,6 +35,8 @@ class SessionGroup:
         """The records are complete: make the broker's sessions of them, and write from now on."""
         broker = self._broker
         for record in list(self.store.records.values()):
+            if record.owner != self._broker.node:
+                continue
             broker.restore(record, broker.rules.principal(record.username, record.client_id), now_ms)
         broker.journal.is_on = True
         if self.store.records:
@@ -42,7 +45,7 @@ class SessionGroup:
     def cut(self) -> None:
         """Propose the operations of this turn."""
         journal = self._broker.journal
-        if not journal.operations or not self.group.is_serving:
+        if not journal.operations:
             return
         operations, waiting = journal.take()
         made = [
@@ -56,11 +59,27 @@ class SessionGroup:
             journal.waiting[:0] = waiting
 
     def apply(self, block: Block, token: Any) -> None:
-        self.store.apply(session_store.decode(block.payload()))
+        operations = session_store.decode(block.payload())
+        self.store.apply(operations)
+        if self._broker.journal.is_on:
+            self._give_up(operations)
         if token:
             for then in token:
                 then()
             self._wake()
+
+    def _give_up(self, operations: list[session_store.Operation]) -> None:
+        """Clients that connected at another node: here they are served no longer (REQUIREMENTS.md E4)."""
+        for operation in operations:
+            if operation[0] != "open" or operation[6] == self._broker.node:
+                continue
+            session = self._broker.sessions.get(operation[1])
+            if session is not None:
+                connection = session.connection
+                self._broker.release(session)
+                if connection is not None:
+                    connection.session = None
+                    connection.fail(Reason.SESSION_TAKEN_OVER, "the client connected at another node")
 
     def to_bytes(self) -> bytes:
         return self.store.to_bytes()
@@ -69,5 +88,5 @@ class SessionGroup:
         self.store = SessionStore.from_bytes(state)
 
     def lost(self, token: Any) -> None:
-        """Another leader's entry took the place. Whoever waited is not answered and will ask again."""
-        log.warning("operations of sessions were lost to another leader")
+        """Nobody led the group for too long. Whoever waited is not answered, and will ask again."""
+        log.warning("operations of sessions were given up: no majority of their group is there")

@@ -21,6 +21,7 @@ from millrace.broker.stream import Capture, Stream
 from millrace.kernels import blocks as kernel
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
 from millrace.node.consumer_groups import ShardConsumers
+from millrace.node.fan_out import fan_out
 from millrace.node.group import Group
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Codec, Kind, data_blocks, opaque_block
@@ -103,8 +104,8 @@ class Shard:
         if self.intake.is_sealed:
             self._route_again(arrivals)
             return
-        if is_full or not self.group.is_serving:
-            self.refuse(arrivals, Reason.QUOTA_EXCEEDED if is_full else Reason.SERVER_BUSY)
+        if is_full:
+            self.refuse(arrivals, Reason.QUOTA_EXCEEDED)
             return
         arrivals = [arrival for arrival in arrivals if not arrival.is_doubtful or self._admit(arrival)]
         start = size = count = 0
@@ -179,7 +180,7 @@ class Shard:
                 session.connection.fail(reason, "the message could not be stored")
 
     def lost(self, batch: object) -> None:
-        """Proposed, but another leader's entry stands in its place."""
+        """Nobody led the shard for too long: whether it was stored is open, so nothing is acknowledged."""
         if isinstance(batch, Batch):
             self.refuse(batch.arrivals, Reason.SERVER_BUSY)
         else:
@@ -198,6 +199,8 @@ class Shard:
             self.consumers.on_data()
             if not isinstance(token, Batch) and token is not _EARLIER:
                 self._learn(block)
+                fan_out(self._broker, block, self.number, self._now_ms(), self._wall_us())
+                self._wake()
         if isinstance(token, Batch):
             first = header.next_offset - token.count
             self._note(token)
@@ -255,7 +258,7 @@ class Shard:
                 self.consumers.apply(fields, token)
             case "trim":
                 self.start_offset = min(max(self.start_offset, fields["offset"]), self.next_offset)
-                self.consumers.trim(self.start_offset)
+                self.consumers.trim(self.start_offset, token)
             case None:
                 pass
             case other:
@@ -274,10 +277,11 @@ class Shard:
         """The earliest that may be read."""
         return max(self.start_offset, int(self.group.replica_log.log.first_offset))
 
-    def trim(self, offset: int) -> None:
+    def trim(self, offset: int, token: Any = None) -> bool:
         """Let go of everything below `offset`, as an entry of the log (PROTOCOLS.md 18)."""
         note = json.dumps({"op": "trim", "offset": offset}).encode()
-        self.group.propose([opaque_block(Kind.CONTROL, note)], [None], EntryKind.CONTROL)
+        block = _timed(opaque_block(Kind.CONTROL, note), self._wall_us())
+        return self.group.propose([block], [token], EntryKind.CONTROL)
 
     def recent(self, offset: int) -> list[Block] | None:
         """Blocks from the one that holds `offset`, if it is among those in memory."""

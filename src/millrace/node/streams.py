@@ -7,7 +7,6 @@ were committed. Definitions change only through the meta group's log, so every n
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
@@ -16,26 +15,29 @@ from typing import Any
 from millrace.broker import meta
 from millrace.broker.intake import Intake
 from millrace.broker.machine import Broker
+from millrace.broker.meta import MetaState
 from millrace.broker.stream import Capture, Stream, StreamSpec, StreamTable
 from millrace.errors import LocalError, StorageError
+from millrace.node.cluster import Cluster
 from millrace.node.config import Config
 from millrace.node.group import Group
+from millrace.node.groups import Groups
 from millrace.node.log_reader import LogReader
-from millrace.node.replica_log import ReplicaLog
+from millrace.node.reading import Reading
+from millrace.node.replicas import Replicas
+from millrace.node.retention import Retention
 from millrace.node.session_group import SessionGroup
 from millrace.node.shard import Shard
-from millrace.node.syncer import Syncer
-from millrace.replication.contract import EntryKind, PeerBody, ReplicaId
+from millrace.replication.contract import EntryKind, Status
 from millrace.storage.block import Block, Kind, opaque_block
-from millrace.storage.directory import DataDirectory
-from millrace.storage.disk import Disk, SystemDisk
+from millrace.storage.disk import Disk
+from millrace.types import Reason
 
 log = logging.getLogger("millrace.streams")
 
-_META_GROUP = 0
-_SESSION_GROUP = 1
 _SERVING_TIMEOUT_S = 30.0
 _READERS = 2
+_COMMAND_S = 10.0
 # A shard writes its state as a snapshot after so much log, which bounds what a restart applies again.
 _SNAPSHOT_EVERY_BYTES = 256 * 1024 * 1024
 
@@ -59,6 +61,12 @@ class _MetaApp:
     def restore(self, state: bytes) -> None:
         self.state = meta.MetaState.from_bytes(state)
 
+    def lost(self, token: Any) -> None:
+        if isinstance(token, asyncio.Future) and not token.done():
+            token.set_exception(
+                LocalError("no majority of the cluster is there; the change may still happen")
+            )
+
 
 class Streams:
     def __init__(
@@ -75,110 +83,83 @@ class Streams:
     ) -> None:
         self._config = config
         self._broker = broker
-        self._random = random
         self._now_ms = now_ms
         self._wall_us = wall_us
         self._wake = wake
-        self._on_failure = on_failure
-        self._disk = disk or SystemDisk()
+        self.replicas = Replicas(config, random, on_failure, disk)
+        self.cluster = Cluster(config, self.replicas, self)
         self._meta = _MetaApp(self._on_change)
         self._pending: list[meta.Result] = []
         self.sessions = SessionGroup(broker, wake)
         self.shards: dict[int, Shard] = {}
-        self._groups: dict[int, Group] = {}
         self._is_low = False
-        self._is_open = False
-        self._directory: DataDirectory
-        self._syncer: Syncer
-        self._replica: ReplicaId
         self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="reader")
         self.reader = LogReader(broker, self.shards, self._pool, now_ms, wall_us, wake)
+        self.reading = Reading(self._pool)
+        self.retention = Retention(self.shards, wall_us)
+        self.groups = Groups(self, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
 
     # --------------------------------------------------------------------------- start and stop
 
-    async def start(self) -> None:
+    async def start(self, ports: Callable[[], dict[str, int]]) -> None:
         """Open the data directory and every log in it; returns once this node can take messages."""
-        loop = asyncio.get_running_loop()
-        owner = f"process {os.getpid()}, node {self._config.node.id}"
-        path = os.path.abspath(self._config.node.data)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        self._directory = DataDirectory.open(self._disk, path, owner=owner, fresh=self._random.randbytes(24))
-        self._replica = ReplicaId(self._directory.identity.hex())
-        self._syncer = Syncer(
-            loop,
-            self._on_failure,
-            in_place=self._config.storage.sync_in_place,
-            sync=self._config.storage.sync == "always",
-        )
-        self._is_open = True
-        group = self._open_group(_META_GROUP, self._meta)
-        await self._serving(group)
+        await self.replicas.start()
+        await self.cluster.begin(ports)
         for spec in self._config.stream_specs():
             known = self.table.streams.get(spec.name)
             if known is None or known.spec != spec:
                 await self.put(spec, create=False)
-        self._reconcile()
+        self.reconcile()
         for shard in list(self.shards.values()):
             await self._serving(shard.group)
-        self.sessions.group = self._open_group(_SESSION_GROUP, self.sessions)
         await self._serving(self.sessions.group)
         broker = self._broker
         broker.wall_us = self._wall_us()
+        broker.node = self.replicas.replica
         broker.find_record = lambda client_id: self.sessions.store.records.get(client_id)
         broker.router.find_intake = self.find_intake
         broker.router.forget_all()
         self.sessions.begin(self._now_ms())
+        self.cluster.run()
 
     async def stop(self) -> None:
         """Take snapshots, so that the next start is quick, and let go of the files."""
-        if not self._is_open:
+        if not self.replicas.is_open:
             return
-        self._is_open = False
-        self._broker.checkpoint()
-        self.sessions.cut()
-        for group in self._groups.values():
+        await self.cluster.stop()
+        if self._broker.journal.is_on:
+            self._broker.checkpoint()
+            self.sessions.cut()
+        for group in self.replicas.groups.values():
             await self._settled(group)
-        self._syncer.close()
-        for group in self._groups.values():
-            try:
-                group.snapshot_taken()
-                group.replica_log.close()
-            except StorageError as error:
-                log.error("group %d was not closed cleanly: %s", group.number, error)
+        await self.replicas.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._directory.close()
 
     async def _serving(self, group: Group) -> None:
         try:
             await asyncio.wait_for(group.serving.wait(), _SERVING_TIMEOUT_S)
         except TimeoutError:
             raise StorageError(
-                f"group {group.number} did not come up in {_SERVING_TIMEOUT_S:.0f} s"
+                f"group {group.number} has no leader after {_SERVING_TIMEOUT_S:.0f} s: is a majority up?"
             ) from None
 
     async def _settled(self, group: Group) -> None:
         """Wait until everything proposed is applied, for a moment."""
         for _ in range(100):
             status = group.status()
-            if status.applied == status.last or self._syncer.is_full:
+            if status.applied == status.last or self.replicas.syncer.is_full or not group.is_serving:
                 return
             await asyncio.sleep(0.01)
 
-    def _open_group(self, number: int, app: Any) -> Group:
-        replica_log = ReplicaLog(self._disk, self._directory, number)
-        group = Group(
-            number,
-            self._replica,
-            replica_log,
-            app,
-            self._syncer,
-            voters=(self._replica,),
-            rng=Random(self._random.getrandbits(64)),
-            send=_send_nowhere,
-            on_lost=getattr(app, "lost", _forget),
-        )
-        self._groups[number] = group
-        return group
+    def open_meta(self, voters: tuple[str, ...]) -> None:
+        self.replicas.open(meta.META_GROUP, self._meta, voters)
+
+    async def meta_serving(self) -> None:
+        await self._serving(self.meta_group)
+
+    @property
+    def meta_group(self) -> Group:
+        return self.replicas.groups[meta.META_GROUP]
 
     # ------------------------------------------------------------------------------- definitions
 
@@ -188,7 +169,7 @@ class Streams:
 
     async def put(self, spec: StreamSpec, *, create: bool) -> Stream:
         """Make or change a stream; LocalError says why not."""
-        await self._command(meta.put_stream(spec, create=create))
+        await self.command(meta.put_stream(spec, create=create))
         stream = self.table.streams[spec.name]
         for number in stream.shards:
             if number in self.shards:
@@ -196,15 +177,27 @@ class Streams:
         return stream
 
     async def delete(self, name: str) -> None:
-        await self._command(meta.delete_stream(name))
+        await self.command(meta.delete_stream(name))
 
-    async def _command(self, command: bytes) -> meta.Result:
+    @property
+    def definitions(self) -> MetaState:
+        """What the meta group agreed on."""
+        return self._meta.state
+
+    def meta_status(self) -> Status:
+        return self.meta_group.status()
+
+    async def command(self, command: bytes) -> meta.Result:
+        """A change of what the meta group keeps; LocalError says why not."""
         answer: asyncio.Future[meta.Result] = asyncio.get_running_loop().create_future()
-        group = self._groups[_META_GROUP]
+        group = self.meta_group
         if not group.propose([opaque_block(Kind.CONTROL, command)], [answer], EntryKind.CONTROL):
             raise LocalError("the node cannot take changes right now; try again")
-        result = await answer
-        self._reconcile()
+        try:
+            result = await asyncio.wait_for(answer, _COMMAND_S)
+        except TimeoutError:
+            raise LocalError("no majority of the cluster answered; it may still happen") from None
+        self.reconcile()
         if result.error is not None:
             raise LocalError(result.error)
         return result
@@ -213,11 +206,17 @@ class Streams:
         """Called while the meta group applies: what follows from it waits until it has."""
         self._pending.append(result)
 
-    def _reconcile(self) -> None:
-        """Open, seal and remove shards as the definitions say."""
-        wanted = self._meta.state.shards()
+    def reconcile(self) -> None:
+        """Open, seal and remove groups as the definitions say."""
+        if not self.definitions.members.cluster:
+            return
+        wanted = self.definitions.shards()
+        changed = bool(self._pending)
+        if meta.SESSION_GROUP not in self.replicas.groups:
+            self.sessions.group = self._open_group(meta.SESSION_GROUP, self.sessions)
         for number, stream in wanted.items():
             if number not in self.shards and stream.spec.capture is not Capture.NONE:
+                changed = True
                 shard = Shard(
                     number, stream, self._broker, now_ms=self._now_ms, wall_us=self._wall_us, wake=self._wake
                 )
@@ -232,13 +231,26 @@ class Streams:
                     self.shards[number].seal()
         self._pending.clear()
         for number in [n for n in self.shards if n not in wanted]:
+            changed = True
             shard = self.shards.pop(number)
             self._broker.log_ends.pop(number, None)
-            group = self._groups.pop(number)
-            group.replica_log.close()
-            self._directory.remove_shard(number)
+            shard.consumers.close()
+            self.replicas.remove(number)
             log.info("shard %d of stream %s is gone", number, shard.stream.spec.name)
-        self._broker.router.forget_all()
+        if changed:
+            self._broker.router.forget_all()
+
+    def _open_group(self, number: int, app: Any) -> Group:
+        """Founders begin a group together; others open it empty and are added by its leader."""
+        assignment = self.definitions.members.assignments.get(number)
+        founders = assignment.founders if assignment is not None else ()
+        return self.replicas.open(number, app, founders if self.replicas.replica in founders else ())
+
+    def taken_elsewhere(self, client_id: str) -> None:
+        """The client connected at another node with a clean session."""
+        session = self._broker.sessions.get(client_id)
+        if session is not None and session.connection is not None:
+            session.connection.fail(Reason.SESSION_TAKEN_OVER, "the client connected at another node")
 
     # ------------------------------------------------------------------------------------ traffic
 
@@ -259,17 +271,17 @@ class Streams:
             broker.inbound.waiting = []
             wall_us = self._wall_us()
             for intake in waiting:
-                self.shards[intake.shard].cut(wall_us, self._syncer.is_full or self._is_low)
+                self.shards[intake.shard].cut(wall_us, self.replicas.syncer.is_full or self._is_low)
             # At once: what is synced in place is committed, and answered, in this very turn.
-            self._syncer.start()
+            self.replicas.syncer.start()
         if self._broker.outbound.behind:
             self.reader.serve_behind()
 
     def check_space(self) -> None:
         """Refuse what would fill the disk to the last byte. Called about once a second."""
-        if not self._is_open:
+        if not self.replicas.is_open:
             return
-        free = self._directory.free_bytes()
+        free = self.replicas.directory.free_bytes()
         floor = self._config.storage.free_bytes_min
         if not self._is_low and free < floor:
             self._is_low = True
@@ -290,7 +302,7 @@ class Streams:
 
     @property
     def is_refusing(self) -> bool:
-        return self._is_low or (self._is_open and self._syncer.is_full)
+        return self._is_low or (self.replicas.is_open and self.replicas.syncer.is_full)
 
     def status(self) -> list[dict[str, Any]]:
         return [
@@ -306,12 +318,3 @@ class Streams:
             }
             for number, shard in sorted(self.shards.items())
         ]
-
-
-def _send_nowhere(group: int, replica: ReplicaId, body: PeerBody) -> None:
-    raise AssertionError("a group of one has nobody to send to")
-
-
-def _forget(token: Any) -> None:
-    if isinstance(token, asyncio.Future) and not token.done():
-        token.set_exception(LocalError("the change was lost to another leader; try again"))

@@ -4,7 +4,6 @@
 lie across frames in any way, so the payload of every binary frame is simply the next piece of the stream.
 """
 
-import logging
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,8 +21,7 @@ from wsproto.events import (
 from wsproto.utilities import RemoteProtocolError
 
 from millrace.node.mqtt_door import MqttConnection
-
-log = logging.getLogger("millrace.websocket")
+from millrace.types import Reason
 
 # [MQTT-6.0.0-3]: "mqtt"; the older name is that of MQTT 3.1 clients.
 _SUBPROTOCOLS = ("mqtt", "mqttv3.1")
@@ -38,6 +36,8 @@ class WebSocketAdapter:
         self._frames = WSConnection(ConnectionType.SERVER)
         self._transport: Any = None
         self._open = False
+        # Closed from here: what else the chunk holds is nobody's any more.
+        self._is_over = False
 
     # ----------------------------------------------------------------- called by the event loop
 
@@ -58,15 +58,18 @@ class WebSocketAdapter:
         self._inner.resume_writing()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_over:
+            return
         try:
             self._frames.receive_data(data)
             for event in self._frames.events():
                 self._on_event(event)
+                if self._is_over:
+                    return
         except RemoteProtocolError as error:
-            log.info("closing %s: not a WebSocket: %s", self._inner.peer, error)
             if error.event_hint is not None:
                 self._transport.write(self._frames.send(error.event_hint))
-            self._transport.close()
+            self._drop(f"not a WebSocket: {error}")
 
     def _on_event(self, event: Event) -> None:
         match event:
@@ -78,13 +81,12 @@ class WebSocketAdapter:
             case TextMessage():
                 # [MQTT-6.0.0-1]: binary frames only.
                 self._end(_UNSUPPORTED_DATA, "MQTT needs binary frames")
+                self._drop("a text frame")
             case Ping():
                 self._transport.write(self._frames.send(event.response()))
             case CloseConnection():
-                if self._open:
-                    self._open = False
-                    self._transport.write(self._frames.send(event.response()))
-                self._transport.close()
+                self._transport.write(self._frames.send(event.response()))
+                self._drop(f"WebSocket closed, code {event.code}")
             case _:
                 pass
 
@@ -92,13 +94,12 @@ class WebSocketAdapter:
         headers = {name.lower(): value for name, value in request.extra_headers}
         if not self._origin_allowed(headers.get(b"origin"), request.host):
             self._transport.write(self._frames.send(RejectConnection(status_code=403)))
-            self._transport.close()
+            self._drop("the page's origin is not allowed")
             return
         chosen = next((name for name in _SUBPROTOCOLS if name in request.subprotocols), None)
         if chosen is None:
-            log.info("closing %s: the WebSocket asks for no MQTT subprotocol", self._inner.peer)
             self._transport.write(self._frames.send(RejectConnection(status_code=400)))
-            self._transport.close()
+            self._drop("the WebSocket asks for no MQTT subprotocol")
             return
         self._open = True
         self._transport.write(self._frames.send(AcceptConnection(subprotocol=chosen)))
@@ -108,13 +109,24 @@ class WebSocketAdapter:
         if origin is None or "*" in self._origins:
             return True
         text = origin.decode("latin-1")
-        return text in self._origins or urlsplit(text).netloc.lower() == host.lower()
+        try:
+            return text in self._origins or urlsplit(text).netloc.lower() == host.lower()
+        except ValueError:
+            return False
 
     def _end(self, code: int, reason: str) -> None:
         if self._open:
             self._open = False
             self._transport.write(self._frames.send(CloseConnection(code=code, reason=reason)))
+        self._is_over = True
         self._transport.close()
+
+    def _drop(self, detail: str) -> None:
+        """The WebSocket is over; the connection inside ends with it, however long the socket lingers."""
+        self._open = False
+        self._is_over = True
+        self._transport.close()
+        self._inner.fail(Reason.UNSPECIFIED, detail)
 
     # ------------------------------------------------------------ called by the connection inside
 

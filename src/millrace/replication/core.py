@@ -119,7 +119,9 @@ class Core:
         self._unreachable: set[ReplicaId] = set()
 
     def _scan_configs(self) -> None:
-        index = max(Index(self.configs.index + 1), self.log.first_index)
+        index = Index(self.configs.index + 1)
+        if index < self.log.first_index:
+            raise LocalError(f"the configuration at {index} is older than the log, which may have changed it")
         while index <= self.log.last_index:
             entries = self.log.entries(index, self.log.last_index, SCAN_BYTES)
             if not entries:
@@ -210,6 +212,11 @@ class Core:
     def commit_given(self) -> Index:
         """Up to here the driver was told to apply."""
         return self._commit_given
+
+    @property
+    def persists_given(self) -> int:
+        """The number of the last `Persist`."""
+        return self._number
 
     def snapshot_given(self, index: Index) -> None:
         self._commit_given = max(self._commit_given, index)

@@ -248,6 +248,8 @@ class Leader:
             if body.term == self.term and not core.mutations:
                 raise ProtocolError(f"{sender} claims entry {matched}, which this leader never had")
             matched = core.log.last_index
+        if matched < peer.match:
+            return  # late, and no reason to ask again
         peer.is_probe_out = False
         if peer.acknowledge(matched):
             self.maybe_commit()
@@ -277,6 +279,8 @@ class Leader:
         peer = self._heard(sender)
         if peer is None:
             return
+        if body.context > self._context:
+            raise ProtocolError(f"{sender} answers round {body.context}, which this leader never began")
         peer.context_acknowledged = max(peer.context_acknowledged, body.context)
         self._confirm_reads()
         if peer.transfer is not None:

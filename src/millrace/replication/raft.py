@@ -190,6 +190,8 @@ class Raft:
 
     def _on_persisted(self, event: Persisted) -> None:
         core = self._core
+        if event.number > core.persists_given:
+            raise LocalError(f"write {event.number} is reported, {core.persists_given} was the last given")
         installed = core.log.persisted(event.number)
         if installed is not None:
             core.snapshot_given(installed.index)
@@ -220,6 +222,8 @@ class Raft:
             raise LocalError(f"a snapshot at {event.index} is beyond what was applied, {core.applied}")
         if core.log.term(event.index) not in (None, event.term):
             raise LocalError(f"a snapshot at {event.index} has term {event.term}, the log another")
+        if core.configs.at(event.index) != event.config:
+            raise LocalError(f"a snapshot at {event.index} has another configuration than the log")
         core.configs.compact(event.index)
 
     def _on_link(self, peer: ReplicaId, *, is_open: bool) -> None:

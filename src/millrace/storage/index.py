@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from millrace.kernels.blocks import PLAIN_HEAD_BYTES
 from millrace.kernels.checksum import crc32c
-from millrace.storage.block import Block, Kind
+from millrace.storage.block import Block, BlockDamaged, Kind
 from millrace.storage.disk import File
 from millrace.storage.records import UNKNOWN, Tail
 from millrace.storage.summary import TopicSummary
@@ -92,7 +92,12 @@ class SegmentIndex:
             self.run_starts.append(header.index)
         self.last_time_us = max(self.last_time_us, header.base_time_us)
         if header.kind is Kind.DATA and not self.summary.is_last(block.dictionary()[PLAIN_HEAD_BYTES:]):
-            self.summary.add(block.topics())
+            try:
+                self.summary.add(block.topics())
+            except BlockDamaged:
+                # Good checksums over a dictionary that is none: a fault of whoever made the block. It must
+                # stop neither the writer nor a restart, and the segment may hold anything.
+                self.summary.fill()
 
     def cut(self, next_index: int) -> None:
         """Forget the blocks from `next_index` on. Times and summary stay as they were: a little too wide."""

@@ -340,10 +340,13 @@ class Log:
             lambda index: index.before_offset(offset),
             lambda header: header.next_offset > offset,
         )
-        if header is None or header.base_offset > offset:
-            end = segment.tail.next_index if header is None else header.index
-            raise RangeDamaged(next(damage for damage in segment.damages if damage.last_index + 1 == end))
-        return Index(header.index)
+        if header is not None and header.base_offset <= offset:
+            return Index(header.index)
+        end = segment.tail.next_index if header is None else header.index
+        damage = segment.damage_at(end - 1)
+        if damage is None:
+            raise StorageError(f"{segment.path}: offset {offset} cannot be found")
+        raise RangeDamaged(damage)
 
     def find_time(self, time_us: int) -> Index:
         """The first block whose base time is not before `time_us`, damage passed over; last_index + 1 if

@@ -20,8 +20,9 @@ from millrace.storage.disk import File
 from millrace.storage.index import SegmentIndex
 from millrace.storage.records import MARK_BYTES, MARK_MAGIC, UNKNOWN, Mark, Tail, parse_mark, tail_after
 
-WINDOW_BYTES = 2 << 20
-"""Two blocks of the usual bound, so that a head and its body come with one call."""
+# A look-up reads little; a walk that goes on reads more with each call, up to two blocks of the usual bound.
+_WINDOW_BYTES_FIRST = 64 << 10
+_WINDOW_BYTES_MAX = 2 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +90,12 @@ class Source:
 
     __slots__ = ("_data", "_start", "_window_bytes", "file", "salt", "shard", "size")
 
-    def __init__(
-        self, file: File, *, size: int, shard: int, salt: int, window_bytes: int = WINDOW_BYTES
-    ) -> None:
+    def __init__(self, file: File, *, size: int, shard: int, salt: int) -> None:
         self.file = file
         self.size = size
         self.shard = shard
         self.salt = salt
-        self._window_bytes = window_bytes
+        self._window_bytes = _WINDOW_BYTES_FIRST
         self._data = b""
         self._start = 0
 
@@ -107,6 +106,7 @@ class Source:
             wanted = min(max(size, self._window_bytes), self.size - position)
             self._data = self.file.read_at(position, wanted) if wanted > 0 else b""
             self._start, start = position, 0
+            self._window_bytes = min(2 * self._window_bytes, _WINDOW_BYTES_MAX)
         return self._data[start : start + size]
 
     def mark_at(self, position: int) -> Mark | None:

@@ -22,12 +22,11 @@ from millrace.storage.disk import Disk, DiskFull, File
 from millrace.storage.files import put_in_place, replace_file, write_aside
 from millrace.storage.index import IndexFile, SegmentIndex, read_index
 from millrace.storage.records import MARK_BYTES, Mark, Tail, tail_after, tail_before
-from millrace.storage.scan import WINDOW_BYTES, Damage, Source, scan
+from millrace.storage.scan import Damage, Source, scan
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".idx"
 SUSPECT_SUFFIX = ".bad"
-_LOOKUP_WINDOW_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +197,9 @@ class Segment:
         try:
             file.write_at(self.size, buffers)
         except DiskFull:
+            # Synced, so that no crash brings back a block that was refused.
             file.truncate(self.size)
+            file.sync()
             raise
         self._is_mark_due = False
         for block in blocks:
@@ -290,17 +291,11 @@ class Segment:
     # ---------------------------------------------------------------------------------------- read
 
     @contextmanager
-    def source(self, window_bytes: int = WINDOW_BYTES) -> Iterator[Source]:
+    def source(self) -> Iterator[Source]:
         """Reads of the file, opened for this: the writer may close its own at any time."""
         file = self.home.disk.open(self.path)
         try:
-            yield Source(
-                file,
-                size=self.size,
-                shard=self.home.shard,
-                salt=self.home.salt,
-                window_bytes=window_bytes,
-            )
+            yield Source(file, size=self.size, shard=self.home.shard, salt=self.home.salt)
         finally:
             file.close()
 
@@ -310,7 +305,7 @@ class Segment:
         blocks: list[Block] = []
         total = 0
         start = self.index().before(first) or (MARK_BYTES, self.start)
-        with self.source(min(max(bytes_max, _LOOKUP_WINDOW_BYTES), WINDOW_BYTES)) as source:
+        with self.source() as source:
             for position, header in source.walk(*start, self.damages):
                 if header is None:
                     break
@@ -331,7 +326,7 @@ class Segment:
         self, start: tuple[int, Tail] | None, is_wanted: Callable[[Header], bool]
     ) -> tuple[int, Header] | None:
         """Walk from a point to the first block that is wanted; None at the end of the segment."""
-        with self.source(_LOOKUP_WINDOW_BYTES) as source:
+        with self.source() as source:
             for position, header in source.walk(*(start or (MARK_BYTES, self.start)), self.damages):
                 if header is None:
                     raise Unreadable

@@ -83,6 +83,10 @@ class TopicSummary:
         for topic in fresh:
             self._add_keys(topic_keys(topic))
 
+    def fill(self) -> None:
+        """From now on the segment may hold any topic."""
+        self._bits = bytearray(b"\xff" * _BITS_BYTES)
+
     def _add_keys(self, keys: Iterable[int]) -> None:
         if self._bits is None:
             self._keys.update(keys)

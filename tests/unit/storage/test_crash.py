@@ -1,16 +1,29 @@
 """Power cuts: at every change a workload makes, and at every byte of the last write."""
 
 import random
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from millrace.sim.disk import Keep, SimDisk
+from millrace.sim.disk import Keep, PowerCut, SimDisk
 from millrace.storage.block import Block
-from millrace.storage.log import LogSettings
+from millrace.storage.log import Log, LogSettings
 from millrace.storage.records import MARK_BYTES, tail_after
-from millrace.storage.scan import TornTail
+from millrace.storage.scan import RangeDamaged, TornTail
+from millrace.types import Index
 from unit.storage.crashing import changes_of, crash_at
-from unit.storage.making import SMALL, chain, contents, data, new_disk, open_log, raw, some_blocks, tail_of
+from unit.storage.making import (
+    SMALL,
+    chain,
+    contents,
+    data,
+    new_disk,
+    open_log,
+    raw,
+    reset_to,
+    some_blocks,
+    tail_of,
+)
 
 CALLS = 60
 
@@ -36,6 +49,90 @@ def test_a_power_cut_loses_nothing_that_was_synced(seed: int) -> None:
 def test_a_power_cut_at_every_change(seed: int) -> None:
     """Every write, sync, rename, cut and removal of the workload."""
     assert crash_everywhere(seed, step=1, choices=4) > 500
+
+
+def several_segments() -> tuple[SimDisk, Log, list[Block]]:
+    disk = new_disk()
+    log = open_log(disk)
+    blocks = chain(some_blocks(random.Random(4), 40), term=1)
+    for block in blocks:
+        log.append([block])
+    log.sync()
+    assert len(log.segments()) > 3
+    return disk, log, blocks
+
+
+def interrupted(call: Callable[[Log], None]) -> Iterator[tuple[SimDisk, list[Block], bool]]:
+    """The call on a log of several segments, cut off at each of its changes, with each choice of what is
+    kept; and whether it had come to its end."""
+    for change in range(1, 100):
+        finished = False
+        for keep in (Keep.NOTHING, Keep.ALL, Keep.SOME, Keep.SOME):
+            disk, log, blocks = several_segments()
+            disk.cut_power_at(disk.changes + change)
+            try:
+                call(log)
+                finished = True
+            except PowerCut:
+                pass
+            disk.cut_power(keep)
+            yield disk, blocks, finished
+        if finished:
+            assert change > 4, "the call changes something"
+            return
+    raise AssertionError("the call does not come to its end")
+
+
+@pytest.mark.parametrize("next_index", [1, 14, 41, 90])
+def test_an_interrupted_reset_leaves_the_old_log_or_the_new(next_index: int) -> None:
+    """The old one may be cut short: its end is about to go in any case."""
+    for disk, blocks, finished in interrupted(lambda log: reset_to(log, next_index, 9, 500)):
+        log = open_log(disk)
+        assert log.damages == ()
+        found = contents(log)
+        is_new = (log.first_index, log.last_term, log.next_offset, found) == (next_index, 9, 500, [])
+        assert is_new or not finished
+        assert is_new or (log.first_index == 1 and found == raw(blocks)[: len(found)])
+        assert is_new or len(found) >= min(next_index - 1, 40) or next_index <= 1
+
+
+def test_an_interrupted_truncation_leaves_what_it_does_not_drop() -> None:
+    for disk, blocks, finished in interrupted(lambda log: log.truncate_from(Index(9))):
+        log = open_log(disk)
+        assert log.damages == ()
+        found = contents(log)
+        assert found == raw(blocks)[: len(found)]
+        assert len(found) == 8 if finished else len(found) >= 8
+
+
+def test_an_interrupted_trim_leaves_no_gap() -> None:
+    for disk, blocks, finished in interrupted(lambda log: log.trim(Index(30)) and None):
+        log = open_log(disk)
+        assert log.damages == ()
+        assert contents(log) == raw(blocks)[log.first_index - 1 :]
+        assert log.first_index > 15 or not finished
+
+
+def test_an_interrupted_repair_leaves_the_damage_or_heals_it() -> None:
+    blocks = several_segments()[2]
+
+    def repair(log: Log) -> None:
+        disk, directory = log._home.disk, log._home.directory
+        assert isinstance(disk, SimDisk)
+        path = next(f"{directory}/{name}" for name in disk.names(directory) if name.endswith(".log"))
+        disk.flip_bit(path, 8 * (disk.content(path).index(blocks[2].body) + 4))
+        with pytest.raises(RangeDamaged):
+            log.read(Index(3), Index(3))
+        log.replace_range([blocks[2]])
+
+    for disk, _, finished in interrupted(repair):
+        log = open_log(disk)
+        try:
+            assert raw(log.read(Index(3), Index(3))) == raw([blocks[2]])
+        except RangeDamaged:
+            assert not finished
+            log.replace_range([blocks[2]])
+        assert contents(log) == raw(blocks)
 
 
 def tail_of_64_kib() -> tuple[SimDisk, list[Block], list[Block]]:

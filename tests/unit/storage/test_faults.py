@@ -74,6 +74,22 @@ def test_a_full_disk_changes_nothing_and_space_heals_it(room: int) -> None:
     assert contents(open_log(disk)) == raw(blocks + more)
 
 
+def test_what_a_full_disk_refused_does_not_come_back() -> None:
+    """Some of the refused blocks were written before the space ended; no crash may bring them back."""
+    for seed in range(20):
+        disk = new_disk(seed)
+        log = open_log(disk)
+        blocks = chain(some_blocks(random.Random(seed), 3), term=1)
+        log.append(blocks)
+        log.sync()
+        refused = chain([data(bytes(100)) for _ in range(5)], tail_of(log), term=1)
+        disk.capacity_bytes = disk.used_bytes() + 700
+        with pytest.raises(DiskFull):
+            log.append(refused)
+        disk.cut_power(Keep.SOME)
+        assert contents(open_log(disk)) == raw(blocks)
+
+
 def test_a_full_disk_keeps_the_old_hard_state() -> None:
     disk = new_disk()
     path = f"{DIRECTORY}/hard"

@@ -2,11 +2,13 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
 from millrace.errors import LocalError
 from millrace.kernels.blocks import Run
+from millrace.kernels.checksum import crc32c
 from millrace.sim.disk import SimDisk, SimFile
 from millrace.storage.block import Block, BlockDamaged, Kind, data_blocks, opaque_block
 from millrace.storage.log import Log, LogFailed, LogSettings, Trimmed
@@ -273,6 +275,28 @@ def test_large_and_empty_blocks_live_together() -> None:
     assert contents(log) == raw(blocks)
     assert [block.header.kind for block in read_all(log)][:3] == [Kind.NOOP, Kind.DATA, Kind.CONFIG]
     assert raw(log.read(Index(4), Index(4))) == raw([blocks[3]])
+
+
+def test_a_block_with_a_broken_dictionary_stops_nothing() -> None:
+    """Its checksums are good, so whoever made it is to blame: stored, served, refused only when decoded."""
+    disk = new_disk()
+    log = open_log(disk)
+    good = data(b"x", topic=b"a/b")
+    body = bytearray(good.body)
+    body[24:28] = b"\xff\xff\xff\xff"
+    header = replace(good.header, body_checksum=crc32c(bytes(body)))
+    blocks = chain([Block(header=header, body=bytes(body)), data(b"y")], term=1)
+    log.append(blocks)
+    log.sync()
+    for _ in range(2):
+        assert contents(log) == raw(blocks)
+        keys = filter_keys(b"any/thing")
+        assert keys is not None and log.skip_to(Index(1), keys) == 1, "it may hold any topic"
+        with pytest.raises(BlockDamaged, match="does not fit"):
+            log.read(Index(1), Index(1))[0].topics()
+        disk.cut_power()
+        log = open_log(disk)
+    assert log.reports == ()
 
 
 class CountingFile(SimFile):

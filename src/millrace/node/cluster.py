@@ -1,0 +1,271 @@
+"""Many nodes that are one broker: forming, joining, and bringing every group to where it belongs.
+
+What is wanted stands in the meta group's state (`broker/members.py`), the same on every node. Each node then
+does its part: it keeps links to all members, opens the groups it takes part in, and where it leads a group
+it moves the group's configuration toward what is wanted, one replica at a time. The leader of the meta group
+also decides what is wanted when nodes come and go. A node that is merely silent is reported, never removed.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from millrace.broker import meta
+from millrace.broker.members import Member, Members
+from millrace.errors import ConfigError, LocalError
+from millrace.node.config import Address, Config
+from millrace.node.links import Identity
+from millrace.node.replicas import Replicas
+from millrace.storage import files
+
+if TYPE_CHECKING:
+    from millrace.node.streams import Streams
+
+log = logging.getLogger("millrace.cluster")
+
+_REVIEW_S = 0.25
+_JOIN_S = 60.0
+_JOIN_PAUSE_S = 0.3
+_META_VOTERS = 5
+_SESSION_VOTERS = 3
+_PEERS = "peers"
+_PEERS_TAG = b"MRPE"
+# Silence after which a member is called suspect, then unreachable.
+_UNREACHABLE_S = 5.0
+
+
+class Cluster:
+    def __init__(self, config: Config, replicas: Replicas, streams: "Streams") -> None:
+        self._config = config
+        self._replicas = replicas
+        self._streams = streams
+        self._ports: Callable[[], dict[str, int]] = dict
+        self._review_task: asyncio.Task[None] | None = None
+        self._silent_since_s: dict[str, float] = {}
+        self._peers_written: dict[str, str] = {}
+
+    @property
+    def members(self) -> Members:
+        return self._streams.definitions.members
+
+    # ------------------------------------------------------------------------------------- forming
+
+    async def begin(self, ports: Callable[[], dict[str, int]]) -> None:
+        """Open the meta group: as its first node, as one that comes back, or as a newcomer that joins."""
+        self._ports = ports
+        replicas = self._replicas
+        replicas.may_link = self._may_link
+        replicas.on_request = self._on_request
+        known = self._read_peers()
+        seeds = [word.strip() for word in self._config.cluster.join.split(",") if word.strip()]
+        if replicas.exists(meta.META_GROUP):
+            self._streams.open_meta(())
+            self._want(known)
+            await self._streams.meta_serving()
+        elif seeds:
+            if replicas.links is None:
+                raise ConfigError("to join a cluster a node needs --peer HOST:PORT")
+            self._streams.open_meta(())
+            await self._join(seeds)
+        else:
+            self._streams.open_meta((replicas.replica,))
+            await self._streams.meta_serving()
+        if not self.members.cluster:
+            cluster = replicas.directory.identity.hex()[:16]
+            await self._streams.command(meta.command("cluster.init", cluster=cluster, member=self._myself()))
+            log.info("formed cluster %s", cluster)
+        replicas.cluster_id = self.members.cluster
+
+    def run(self) -> None:
+        """From now on keep everything where it belongs."""
+        self._review_task = asyncio.get_running_loop().create_task(self._review_for_ever())
+
+    async def stop(self) -> None:
+        if self._review_task is not None:
+            self._review_task.cancel()
+
+    async def _join(self, seeds: list[str]) -> None:
+        """Ask any member to be taken in; it passes the request on to the leader (REQUIREMENTS.md A5)."""
+        try:
+            addresses = [Address.parse(seed) for seed in seeds]
+        except ValueError as error:
+            raise ConfigError(f"cluster.join: {error}") from None
+        deadline_s = asyncio.get_running_loop().time() + _JOIN_S
+        reason = "nobody answered"
+        while asyncio.get_running_loop().time() < deadline_s:
+            for address in addresses:
+                try:
+                    reply = await self._ask_to_join(address)
+                except (OSError, LocalError) as error:
+                    reason = f"{address}: {error}"
+                    continue
+                self._replicas.cluster_id = reply["cluster"]
+                self._want(dict(reply["members"]))
+                await self._streams.meta_serving()
+                await self._taken_in(deadline_s)
+                log.info("joined cluster %s", reply["cluster"])
+                return
+            await asyncio.sleep(_JOIN_PAUSE_S)
+        raise ConfigError(f"could not join: {reason}")
+
+    async def _ask_to_join(self, address: Address) -> Any:
+        links = self._replicas.links
+        assert links is not None
+        link = await links.connect(address)
+        for _ in range(100):
+            if link.identity is not None or link.is_closed:
+                break
+            await asyncio.sleep(0.02)
+        if link.identity is None:
+            raise LocalError("the node there did not accept this one; is cluster.secret the same?")
+        return await self._replicas.request(link.identity.replica, {"op": "join", "member": self._myself()})
+
+    async def _taken_in(self, deadline_s: float) -> None:
+        """Serve only once caught up: our own membership is applied here."""
+        while self._replicas.replica not in self.members.members:
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise ConfigError("joined, but did not catch up in time")
+            await asyncio.sleep(0.02)
+
+    def _myself(self) -> dict[str, str]:
+        ports = self._ports()
+        listeners = self._config.listeners
+
+        def public(name: str, address: Address | None) -> str:
+            return "" if address is None or name not in ports else str(Address(address.host, ports[name]))
+
+        return {
+            "replica": self._replicas.replica,
+            "name": self._config.node.id,
+            "peer": self._replicas.peer_address,
+            "mqtt": public("mqtt", listeners.mqtt),
+            "http": public("http", listeners.http),
+        }
+
+    def _may_link(self, identity: Identity) -> bool:
+        mine = self._replicas.cluster_id or self.members.cluster
+        return not mine or not identity.cluster or identity.cluster == mine
+
+    # -------------------------------------------------------------------------------------- review
+
+    async def _review_for_ever(self) -> None:
+        while True:
+            try:
+                await self._review()
+            except LocalError as error:
+                log.debug("review: %s", error)
+            await asyncio.sleep(_REVIEW_S)
+
+    async def _review(self) -> None:
+        members = self.members
+        mine = members.members.get(self._replicas.replica)
+        if mine is not None and self._has_moved(mine):
+            await self._streams.command(meta.command("member.put", member=self._myself()))
+        self._want({replica: member.peer for replica, member in members.members.items()})
+        self._streams.reconcile()
+        if self._streams.meta_group.is_leader:
+            await self._place()
+        everybody = tuple(members.members)
+        for number, group in list(self._replicas.groups.items()):
+            assignment = members.assignments.get(number)
+            if assignment is not None and group.is_leader:
+                others = tuple(r for r in everybody if r not in assignment.replicas)
+                group.approach(assignment.replicas, others)
+
+    def _has_moved(self, mine: Member) -> bool:
+        now = self._myself()
+        return any(now[key] and now[key] != getattr(mine, key) for key in ("name", "peer", "mqtt", "http"))
+
+    async def _place(self) -> None:
+        """As leader of the meta group: replicas grow toward their target as nodes join (rule 22)."""
+        members = self.members
+        for number, assignment in list(members.assignments.items()):
+            wanted = members.choose(self._target(number), assignment.replicas)
+            if wanted and set(wanted) != set(assignment.replicas):
+                await self._streams.command(meta.command("group.place", group=number, replicas=wanted))
+
+    def _target(self, number: int) -> int:
+        if number == meta.META_GROUP:
+            return _META_VOTERS
+        if number == meta.SESSION_GROUP:
+            return _SESSION_VOTERS
+        stream = self._streams.definitions.shards().get(number)
+        return stream.spec.replicas if stream is not None else 1
+
+    # --------------------------------------------------------------------------------------- peers
+
+    def _want(self, peers: dict[str, str]) -> None:
+        peers = {replica: peer for replica, peer in peers.items() if peer}
+        if self._replicas.links is not None:
+            self._replicas.links.want({replica: Address.parse(peer) for replica, peer in peers.items()})
+        if peers and peers != self._peers_written:
+            # Where the others are, for a start at which nobody can be asked.
+            path = f"{self._replicas.directory.shard_path(meta.META_GROUP)}/{_PEERS}"
+            files.write_record(self._replicas.disk, path, _PEERS_TAG, json.dumps(peers).encode())
+            self._peers_written = peers
+
+    def _read_peers(self) -> dict[str, str]:
+        if not self._replicas.exists(meta.META_GROUP):
+            return {}
+        path = f"{self._replicas.directory.shard_path(meta.META_GROUP)}/{_PEERS}"
+        known = files.read_record(self._replicas.disk, path, _PEERS_TAG)
+        return {} if known is None else dict(json.loads(known))
+
+    # ------------------------------------------------------------------------------------ requests
+
+    async def _on_request(self, replica: str, what: dict[str, Any]) -> Any:
+        match what.get("op"):
+            case "join":
+                await self._streams.command(meta.command("member.put", member=what["member"]))
+                members = [[m.replica, m.peer] for m in self.members.members.values()]
+                return {"cluster": self.members.cluster, "members": members}
+            case "taken":
+                self._streams.taken_elsewhere(what["client"])
+                return {}
+            case other:
+                raise LocalError(f"unknown request {other!r}")
+
+    def announce_taken(self, client_id: str) -> None:
+        """A clean session began here: elsewhere the client's connection ends (PROTOCOLS.md 7)."""
+        for replica in self.members.members:
+            if replica != self._replicas.replica:
+                self._replicas.notify(replica, {"op": "taken", "client": client_id})
+
+    # ------------------------------------------------------------------------------------ commands
+
+    async def drain(self, name: str, is_draining: bool) -> None:
+        member = self.members.by_name(name)
+        await self._streams.command(
+            meta.command("member.drain", replica=member.replica, draining=is_draining)
+        )
+
+    async def remove(self, name: str) -> None:
+        member = self.members.by_name(name)
+        await self._streams.command(meta.command("member.remove", replica=member.replica))
+
+    def status(self) -> dict[str, Any]:
+        """Members as this node sees them."""
+        now_s = asyncio.get_running_loop().time()
+        links = self._replicas.links
+        leader = self._streams.meta_group.status().leader
+        rows = []
+        for replica, member in sorted(self.members.members.items(), key=lambda item: item[1].name):
+            is_here = replica == self._replicas.replica or (links is not None and links.is_linked(replica))
+            if is_here:
+                self._silent_since_s.pop(replica, None)
+            silent_s = now_s - self._silent_since_s.setdefault(replica, now_s) if not is_here else 0.0
+            state = "up" if is_here else "suspect" if silent_s < _UNREACHABLE_S else "unreachable"
+            rows.append(
+                {
+                    "node": member.name,
+                    "replica": replica,
+                    "peer": member.peer,
+                    "mqtt": member.mqtt,
+                    "http": member.http,
+                    "state": "draining" if member.is_draining and is_here else state,
+                    "leads_meta": replica == leader,
+                }
+            )
+        return {"cluster": self.members.cluster, "members": rows}

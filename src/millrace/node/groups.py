@@ -1,0 +1,460 @@
+"""Durable groups of a node: definitions in the meta group, a cursor in every shard that may hold a match.
+
+A group reads sealed shards before open ones, and open ones in turn. Where a take finds nothing, nothing is
+written: a client may wait for a message (long-poll) at no cost. A cursor is made at a shard when the group
+first needs it there; its start was fixed when the group was made (see `broker/durable_group.py`).
+
+A receipt names one delivery: shard, epoch of the cursor, offset, and the how-manieth delivery it was. It is
+good until the message is given to somebody else or the group is reset.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from millrace.broker.consumer import Cursor, State
+from millrace.broker.durable_group import (
+    QUEUE_PREFIX,
+    DurableGroup,
+    GroupSpec,
+    delete_group,
+    group_to_dict,
+    put_group,
+)
+from millrace.broker.filters import overlaps
+from millrace.broker.machine import Broker
+from millrace.broker.stream import DEFAULT_STREAM, Stream
+from millrace.errors import LocalError, MillraceError, StorageError
+from millrace.node.consumer_groups import ShardConsumers, Unavailable
+from millrace.node.publishing import NotStored, Publishing
+from millrace.node.reading import Stored, keys_of, matching_rows
+from millrace.storage.log import Trimmed
+from millrace.storage.scan import RangeDamaged
+from millrace.types import Message, Properties, Reason
+
+if TYPE_CHECKING:
+    from millrace.node.shard import Shard
+    from millrace.node.streams import Streams
+
+log = logging.getLogger("millrace.groups")
+
+WAIT_MS_MAX = 60_000
+WAITERS_MAX = 10_000
+# Streams may change while somebody waits; the shards are looked up again this often.
+_WAIT_SLICE_S = 5.0
+# How much of a log one look at the lag reads; the rest is estimated.
+_LAG_READS_MAX = 64
+_BURIED_AT_ONCE_MAX = 1_000
+
+
+class NoSuchGroup(LocalError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no group {name!r}")
+
+
+class GroupExists(LocalError):
+    """There is a group of this name already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """One delivery to somebody who took it."""
+
+    message: Stored
+    delivery: int
+    receipt: str
+
+
+class Groups:
+    def __init__(
+        self,
+        streams: "Streams",
+        broker: Broker,
+        *,
+        now_ms: Callable[[], int],
+        wall_us: Callable[[], int],
+        wake: Callable[[], None],
+    ) -> None:
+        self._streams = streams
+        self._wall_us = wall_us
+        self.publishing = Publishing(broker, now_ms, wake)
+        self._turn = 0
+        self._waiters = 0
+        self._chores: asyncio.Task[None] | None = None
+
+    # --------------------------------------------------------------------------------- definitions
+
+    @property
+    def by_name(self) -> dict[str, DurableGroup]:
+        return self._streams.definitions.groups.by_name
+
+    def named(self, name: str) -> DurableGroup:
+        group = self.by_name.get(name)
+        if group is None:
+            raise NoSuchGroup(name)
+        return group
+
+    async def create(self, spec: GroupSpec, *, earliest: bool = False) -> DurableGroup:
+        """Make a group that begins at the end of the logs, or at their beginning."""
+        if spec.name in self.by_name:
+            raise GroupExists(f"group {spec.name!r} exists")
+        probe = DurableGroup(number=0, spec=spec)
+        starts = {
+            shard.number: shard.first_offset if earliest else shard.next_offset
+            for shard in self._shards(probe, also_default=earliest)
+        }
+        await self._streams.command(put_group(spec, create=True, starts=starts))
+        return self.named(spec.name)
+
+    async def alter(self, spec: GroupSpec) -> DurableGroup:
+        """Change filters or settings; the cursors stay where they are."""
+        group = self.named(spec.name)
+        probe = DurableGroup(number=0, spec=spec)
+        fresh = [s for s in self._shards(probe) if group.number not in s.consumers.state.cursors]
+        starts = {s.number: s.next_offset for s in fresh}
+        await self._streams.command(put_group(spec, create=False, starts=starts))
+        group = self.named(spec.name)
+        settings = [spec.settings.deliveries_max, spec.settings.in_flight_max]
+        for shard in self._shards(group):
+            if group.number in shard.consumers.state.cursors:
+                await shard.consumers.do(["set", group.number, settings])
+        return group
+
+    async def delete(self, name: str) -> None:
+        """The cursors go with the next chores: their number is not used again."""
+        self.named(name)
+        await self._streams.command(delete_group(name))
+
+    async def reset(self, name: str, to: "int | str") -> None:
+        """Begin again at `earliest`, `latest` or an offset, in every shard of the group."""
+        group = self.named(name)
+        for shard in self._shards(group):
+            await self._cursor(group, shard)
+            first, end = shard.first_offset, shard.next_offset
+            position = first if to == "earliest" else end if to == "latest" else int(to)
+            await shard.consumers.do(["reset", group.number, min(max(position, first), end)])
+
+    # -------------------------------------------------------------------------------------- taking
+
+    async def take(
+        self, name: str, *, count: int, lease_us: int, wait_ms: int = 0, request: str = ""
+    ) -> list[Taken]:
+        """Up to `count` messages, fewer if there are fewer; waits for the first at most `wait_ms`. Without a
+        lease they are acknowledged with this."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + min(wait_ms, WAIT_MS_MAX) / 1000
+        while True:
+            group = self.named(name)
+            shards = self._in_turn(group)
+            with self._watching(shards, is_waiting=wait_ms > 0) as watcher:
+                taken = await self._take_now(group, shards, count, lease_us, request)
+                left_s = deadline_s - loop.time()
+                if taken or left_s <= 0:
+                    return taken
+                try:
+                    await asyncio.wait_for(watcher.wait(), self._slice_s(group, shards, left_s))
+                except TimeoutError:
+                    continue
+
+    async def _take_now(
+        self, group: DurableGroup, shards: "list[Shard]", count: int, lease_us: int, request: str
+    ) -> list[Taken]:
+        taken: list[Taken] = []
+        if request:
+            for shard in shards:
+                cursor = shard.consumers.state.cursors.get(group.number)
+                known = None if cursor is None else cursor.answer(request)
+                if cursor is not None and known:
+                    taken += await self._fetch(shard, cursor, known)
+            if taken:
+                return taken
+        for shard in shards:
+            cursor = await self._cursor(group, shard)
+            wanted, read = count - len(taken), self._streams.reading.blocks
+            if not await shard.consumers.has_some(group, wanted, bool(lease_us), read):
+                continue
+            if self._streams.is_refusing:
+                raise Unavailable("the disk of the node is full; nothing can be taken until there is room")
+            found = await shard.consumers.do(["take", group.number, request, wanted, lease_us])
+            taken += await self._fetch(shard, cursor, found)
+            if len(taken) >= count:
+                break
+        return taken
+
+    async def _fetch(self, shard: "Shard", cursor: Cursor, found: list[Any]) -> list[Taken]:
+        """The messages of these deliveries; one that cannot be read any more is left out."""
+        offsets = sorted(offset for offset, _ in found)
+        try:
+            messages = await self._streams.reading.messages(shard, offsets)
+        except StorageError:
+            messages = {}
+            for offset in offsets:
+                try:
+                    messages.update(await self._streams.reading.messages(shard, [offset]))
+                except StorageError as error:
+                    log.error("a message that a group took cannot be read: %s", error)
+        return [
+            Taken(
+                message=messages[offset],
+                delivery=delivery,
+                receipt=f"{shard.number}.{cursor.epoch}.{offset}.{delivery}",
+            )
+            for offset, delivery in found
+            if offset in messages
+        ]
+
+    async def settle(self, name: str, how: str, receipts: list[str], *extra: int) -> list[bool]:
+        """`ack`, `nack` (delay in us) or `extend` (lease in us); whether each receipt was still good."""
+        group = self.named(name)
+        rows = [_parsed(receipt) for receipt in receipts]
+        results = [False] * len(rows)
+        parts: dict[tuple[int, int], list[int]] = {}
+        for position, (number, epoch, _, _) in enumerate(rows):
+            parts.setdefault((number, epoch), []).append(position)
+        for (number, epoch), positions in parts.items():
+            shard = self._streams.shards.get(number)
+            if shard is None or group.number not in shard.consumers.state.cursors:
+                continue
+            pairs = [rows[position][2:] for position in positions]
+            done = await shard.consumers.do([how, group.number, epoch, pairs, *extra])
+            for position, result in zip(positions, done, strict=False):
+                results[position] = result
+        if how == "nack":
+            self.tick()
+        return results
+
+    @contextmanager
+    def _watching(self, shards: "list[Shard]", *, is_waiting: bool) -> "Iterator[asyncio.Event]":
+        """An event that is set when one of these shards may have something new, from now on."""
+        if is_waiting and self._waiters >= WAITERS_MAX:
+            raise Unavailable(f"{WAITERS_MAX} clients wait for messages already; try again")
+        self._waiters += 1
+        watcher = asyncio.Event()
+        for shard in shards:
+            shard.consumers.watchers.add(watcher)
+        try:
+            yield watcher
+        finally:
+            self._waiters -= 1
+            for shard in shards:
+                shard.consumers.watchers.discard(watcher)
+
+    def _slice_s(self, group: DurableGroup, shards: "list[Shard]", left_s: float) -> float:
+        """How long to wait before looking again: until the next lease or delay ends at the latest."""
+        now_us = self._wall_us()
+        slices = [left_s, _WAIT_SLICE_S]
+        for shard in shards:
+            cursor = shard.consumers.state.cursors.get(group.number)
+            due_us = None if cursor is None else cursor.next_due_us()
+            if due_us is not None:
+                slices.append(max(0.001, (due_us - now_us) / 1_000_000))
+        return min(slices)
+
+    # -------------------------------------------------------------------------------------- shards
+
+    def _shards(self, group: DurableGroup, *, also_default: bool = False) -> "list[Shard]":
+        """Every shard that may hold a message of the group, oldest first."""
+        table = self._streams.table
+        numbers: set[int] = set(group.starts)
+        for stream in table.streams.values():
+            for filter in group.spec.filters:
+                numbers.update(_candidates(self._streams, stream, filter, also_default))
+        found = []
+        for number, shard in sorted(self._streams.shards.items()):
+            if number in numbers or group.number in shard.consumers.state.cursors:
+                found.append(shard)
+        return found
+
+    def _in_turn(self, group: DurableGroup) -> "list[Shard]":
+        """Sealed shards first, so that order holds per topic (PROTOCOLS.md 16), then the open in turn."""
+        shards = self._shards(group)
+        is_old = self._is_former(group)
+        old = [shard for shard in shards if is_old(shard)]
+        fresh = [shard for shard in shards if not is_old(shard)]
+        self._turn += 1
+        at = self._turn % len(fresh) if fresh else 0
+        return old + fresh[at:] + fresh[:at]
+
+    def _is_former(self, group: DurableGroup) -> "Callable[[Shard], bool]":
+        (filter, *others) = group.spec.filters
+        if others or "+" in filter or "#" in filter:
+            return lambda shard: shard.intake.is_sealed
+        intake = self._streams.find_intake(filter)
+        return lambda shard: shard.intake is not intake
+
+    async def _cursor(self, group: DurableGroup, shard: "Shard") -> Cursor:
+        cursors = shard.consumers.state.cursors
+        if group.number not in cursors:
+            position = max(group.start(shard.number), shard.first_offset)
+            settings = [group.spec.settings.deliveries_max, group.spec.settings.in_flight_max]
+            await shard.consumers.do(["create", group.number, position, settings])
+        cursor = cursors.get(group.number)
+        if cursor is None:
+            raise NoSuchGroup(group.spec.name)
+        return cursor
+
+    # -------------------------------------------------------------------------------------- chores
+
+    def tick(self) -> None:
+        """What is due, off the caller's path. Called about once a second."""
+        if self._chores is None or self._chores.done():
+            self._chores = asyncio.get_running_loop().create_task(self._do_chores())
+
+    async def stop(self) -> None:
+        if self._chores is not None:
+            self._chores.cancel()
+            await asyncio.gather(self._chores, return_exceptions=True)
+
+    async def _do_chores(self) -> None:
+        live = {group.number: group for group in self.by_name.values()}
+        if self._streams.is_refusing:
+            return
+        for shard in list(self._streams.shards.values()):
+            consumers = shard.consumers
+            if not shard.group.status().serving:
+                continue
+            try:
+                for operation in consumers.chores(self._wall_us(), live.__contains__):
+                    await consumers.do(operation)
+                for number, cursor in list(consumers.state.cursors.items()):
+                    if cursor.dead and number in live:
+                        await self._bury(live[number], shard, cursor)
+            except (Unavailable, NotStored) as error:
+                log.warning("groups of shard %d wait: %s", shard.number, error)
+            except MillraceError as error:
+                log.error("groups of shard %d: %s", shard.number, error)
+
+    async def _bury(self, group: DurableGroup, shard: "Shard", cursor: Cursor) -> None:
+        """Republish dead messages; a crash in between finds the key and does not store one twice."""
+        for offset in list(cursor.dead)[:_BURIED_AT_ONCE_MAX]:
+            for taken in await self._fetch(shard, cursor, [(offset, 0)]):
+                message = _dead_letter(group.spec, taken.message, cursor.items[offset].deliveries)
+                key = (f"dead/{group.number}/{shard.number}/{cursor.epoch}".encode(), offset)
+                try:
+                    await self.publishing.publish(message, key)
+                except NotStored as error:
+                    if error.reason is not Reason.IMPLEMENTATION_SPECIFIC:
+                        raise
+                    # Too far below the others for the window to tell: twice is better than not at all.
+                    await self.publishing.publish(message)
+            await shard.consumers.do(["bury", group.number, offset])
+
+    # ---------------------------------------------------------------------------------------- view
+
+    def summary(self, group: DurableGroup) -> dict[str, Any]:
+        """As lists show it: `lag` is at most what it says, because other topics may be counted in."""
+        lag = in_flight = 0
+        for shard in self._shards(group):
+            cursor = shard.consumers.state.cursors.get(group.number)
+            if cursor is None:
+                lag += max(0, shard.next_offset - max(group.start(shard.number), shard.first_offset))
+                continue
+            seen_to, found = shard.consumers.seen_to(group)
+            lag += max(0, shard.next_offset - seen_to) + found + len(cursor.items)
+            in_flight += sum(1 for item in cursor.items.values() if item.state is State.LEASED)
+        return {**group_to_dict(group.spec), "lag": lag, "in_flight": in_flight}
+
+    async def show(self, name: str) -> dict[str, Any]:
+        """Everything about a group, its lag counted in the logs."""
+        group = self.named(name)
+        rows = []
+        for shard in self._shards(group):
+            cursor = await self._cursor(group, shard)
+            waiting, is_exact = await self._count(group, shard, cursor.position)
+            states = [item.state for item in cursor.items.values()]
+            rows.append(
+                {
+                    "shard": shard.number,
+                    "stream": shard.stream.spec.name,
+                    "position": cursor.position,
+                    "next_offset": shard.next_offset,
+                    "lag": waiting + len(states),
+                    "lag_is_exact": is_exact,
+                    "in_flight": states.count(State.LEASED),
+                    "ready_again": states.count(State.READY),
+                    "delayed": states.count(State.DELAYED),
+                    "dead": states.count(State.DEAD),
+                    "missed": cursor.missed,
+                    "epoch": cursor.epoch,
+                }
+            )
+        total = sum(row["lag"] for row in rows)
+        in_flight = sum(row["in_flight"] for row in rows)
+        return {**group_to_dict(group.spec), "lag": total, "in_flight": in_flight, "shards": rows}
+
+    async def _count(self, group: DurableGroup, shard: "Shard", position: int) -> tuple[int, bool]:
+        """Messages of the group from `position` on, and whether all were looked at."""
+        keys, known, count = keys_of(group.spec.filters), dict[bytes, bool](), 0
+
+        def takes(topic: bytes) -> bool:
+            if topic not in known:
+                known[topic] = group.spec.takes(topic.decode())
+            return known[topic]
+
+        for _ in range(_LAG_READS_MAX):
+            end = shard.next_offset
+            try:
+                blocks = await self._streams.reading.blocks(shard, position, keys)
+            except Trimmed as error:
+                position = int(error.first_offset)
+                continue
+            except RangeDamaged as error:
+                position = max(int(error.damage.next_offset), position + 1)
+                continue
+            if not blocks:
+                return count, True
+            for block in blocks:
+                count += sum(end - first for first, end in matching_rows(block, position, takes))
+                position = max(position, block.header.next_offset)
+            if position >= end:
+                return count, True
+        return count + shard.next_offset - position, False
+
+
+def _candidates(streams: "Streams", stream: Stream, filter: str, also_default: bool) -> set[int]:
+    """Shards of a stream that may hold a topic of this filter."""
+    is_default = stream.spec.name == DEFAULT_STREAM
+    if "+" in filter or "#" in filter:
+        is_concerned = is_default or any(overlaps(filter, own) for own in stream.spec.filters)
+        return {*stream.sealed, *stream.shards} if is_concerned else set()
+    if streams.table.find(filter) is stream:
+        return {*stream.sealed, streams.table.shard(stream, filter.encode())}
+    # What was published before the stream of this topic was made is in `default`.
+    return {*stream.sealed, *stream.shards} if is_default and also_default else set()
+
+
+def _parsed(receipt: str) -> tuple[int, int, int, int]:
+    parts = receipt.split(".")
+    if len(parts) != 4 or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
+        raise LocalError(f"{receipt!r} is not a receipt")
+    shard, epoch, offset, delivery = map(int, parts)
+    return shard, epoch, offset, delivery
+
+
+def _dead_letter(spec: GroupSpec, stored: Stored, deliveries: int) -> Message:
+    given = stored.properties
+    user = (
+        *(pair for pair in given.user if not pair[0].startswith("millrace-")),
+        ("millrace-dead-topic", stored.topic),
+        ("millrace-dead-group", spec.name),
+        ("millrace-dead-deliveries", str(deliveries)),
+    )
+    properties = Properties(
+        payload_format=given.payload_format,
+        response_topic=given.response_topic,
+        correlation_data=given.correlation_data,
+        content_type=given.content_type,
+        user=user,
+    )
+    return Message(topic=spec.dead_letter, payload=stored.payload, qos=1, properties=properties)
+
+
+def queue_name(topic: str) -> str:
+    """The group that the HTTP queue of a topic is."""
+    return QUEUE_PREFIX + topic
+
+
+__all__ = ["GroupExists", "Groups", "NoSuchGroup", "ShardConsumers", "Taken", "Unavailable", "queue_name"]

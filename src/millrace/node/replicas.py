@@ -1,0 +1,250 @@
+"""All replication groups of a node, the disk under them and the links between nodes that carry them.
+
+A frame names its group; what it holds is a message of the group's machine, a block on its way to the group's
+leader, or a request to another node. Nothing here decides what is replicated where: see `cluster`.
+"""
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from millrace.errors import LocalError, MalformedPacket, RemoteError, StorageError
+from millrace.node import peer_codec
+from millrace.node.config import Address, Config
+from millrace.node.group import App, Group
+from millrace.node.links import Identity, Links
+from millrace.node.replica_log import ReplicaLog
+from millrace.node.syncer import Syncer
+from millrace.replication.contract import EntryKind, LinkClosed, LinkOpened, PeerBody, ReplicaId
+from millrace.storage.block import Block, parse_block
+from millrace.storage.directory import DataDirectory
+from millrace.storage.disk import Disk, SystemDisk
+
+log = logging.getLogger("millrace.replicas")
+
+TICK_S = 0.05
+KIND_RAFT, KIND_BLOCK, KIND_REQUEST, KIND_ANSWER = 1, 2, 3, 4
+_REQUEST_S = 5.0
+
+
+class Replicas:
+    def __init__(
+        self, config: Config, random: Random, on_failure: Callable[[StorageError], None], disk: Disk | None
+    ) -> None:
+        self._config = config
+        self._random = random
+        self._on_failure = on_failure
+        self.disk: Disk = disk or SystemDisk()
+        self.groups: dict[int, Group] = {}
+        self.directory: DataDirectory
+        self.syncer: Syncer
+        self.replica: ReplicaId
+        self.links: Links | None = None
+        # Who this node is to others; set by the cluster once it knows.
+        self.cluster_id = ""
+        self.may_link: Callable[[Identity], bool] = _anybody
+        self.on_request: Callable[[str, dict[str, Any]], Any] = _refuse_request
+        self._origin = 0
+        self._next_request = 0
+        self._requests: dict[int, asyncio.Future[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_open = False
+
+    # ----------------------------------------------------------------------------- start and stop
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        owner = f"process {os.getpid()}, node {self._config.node.id}"
+        path = os.path.abspath(self._config.node.data)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self.directory = DataDirectory.open(self.disk, path, owner=owner, fresh=self._random.randbytes(24))
+        self.replica = ReplicaId(self.directory.identity.hex())
+        # Another one with every start: numbers of an earlier run mean nothing now.
+        self._origin = self._random.getrandbits(63) | 1
+        storage = self._config.storage
+        self.syncer = Syncer(
+            loop, self._on_failure, in_place=storage.sync_in_place, sync=storage.sync == "always"
+        )
+        self.is_open = True
+        address = self._config.listeners.peer
+        if address is not None:
+            self.links = Links(
+                replica=self.replica,
+                identity=self._identity,
+                secret=self._config.cluster.secret.encode(),
+                random=self._random,
+                on_frame=self._on_frame,
+                on_open=self._on_open,
+                on_close=self._on_close,
+                may_accept=lambda identity: self.may_link(identity),
+            )
+            await self.links.listen(address)
+        self._tick()
+
+    async def stop(self) -> None:
+        if not self.is_open:
+            return
+        self.is_open = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.links is not None:
+            await self.links.stop()
+        self.syncer.close()
+        for group in self.groups.values():
+            try:
+                group.snapshot_taken()
+                group.close()
+            except StorageError as error:
+                log.error("group %d was not closed cleanly: %s", group.number, error)
+        self.directory.close()
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        for group in list(self.groups.values()):
+            group.tick()
+
+    # -------------------------------------------------------------------------------------- groups
+
+    def open(self, number: int, app: App, founders: tuple[str, ...]) -> Group:
+        """Open a group from disk, or begin it with these voters; none for one that others will add us to."""
+        voters = tuple(sorted(ReplicaId(founder) for founder in founders))
+        group = Group(
+            number,
+            self.replica,
+            ReplicaLog(self.disk, self.directory, number, voters),
+            app,
+            self.syncer,
+            origin=self._origin,
+            rng=Random(self._random.getrandbits(64)),
+            send=self._send,
+            forward=self._forward,
+        )
+        self.groups[number] = group
+        return group
+
+    def exists(self, number: int) -> bool:
+        """Whether this node has anything of the group on disk."""
+        return number in self.directory.shards()
+
+    def remove(self, number: int) -> None:
+        """Close a group and drop its files."""
+        self.groups.pop(number).close()
+        self.directory.remove_shard(number)
+
+    def _send(self, group: int, to: ReplicaId, body: PeerBody) -> None:
+        if self.links is not None:
+            self.links.send(to, KIND_RAFT, group, peer_codec.encode(body))
+
+    def _forward(self, group: int, to: ReplicaId, kind: EntryKind, block: Block) -> bool:
+        if self.links is None:
+            return False
+        return self.links.send(to, KIND_BLOCK, group, bytes((kind,)) + block.to_bytes())
+
+    # --------------------------------------------------------------------------------------- links
+
+    @property
+    def peer_address(self) -> str:
+        """Where other nodes reach this one."""
+        listening = self._config.listeners.peer
+        if listening is None or self.links is None:
+            return ""
+        return self._config.cluster.advertise or str(Address(listening.host, self.links.port))
+
+    def _identity(self) -> Identity:
+        return Identity(
+            replica=self.replica,
+            name=self._config.node.id,
+            cluster=self.cluster_id,
+            peer_address=self.peer_address,
+        )
+
+    def _on_open(self, replica: str) -> None:
+        for group in list(self.groups.values()):
+            group.step(LinkOpened(peer=ReplicaId(replica)))
+
+    def _on_close(self, replica: str) -> None:
+        for group in list(self.groups.values()):
+            group.step(LinkClosed(peer=ReplicaId(replica)))
+
+    def _on_frame(self, replica: str, kind: int, number: int, body: bytes) -> None:
+        group = self.groups.get(number)
+        if kind == KIND_RAFT:
+            if group is not None:
+                group.on_peer(ReplicaId(replica), peer_codec.decode(body))
+        elif kind == KIND_BLOCK:
+            if group is not None and body:
+                try:
+                    group.take(parse_block(body[1:]), EntryKind(body[0]))
+                except (StorageError, ValueError) as error:
+                    raise MalformedPacket(f"a forwarded block cannot be read: {error}") from None
+        elif kind == KIND_REQUEST:
+            self._answer(replica, number, _json(body))
+        elif kind == KIND_ANSWER:
+            waiting = self._requests.pop(number, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(_json(body))
+        else:
+            raise MalformedPacket(f"a frame of an unknown kind {kind}")
+
+    # ------------------------------------------------------------------------------------ requests
+
+    async def request(self, replica: str, what: dict[str, Any]) -> Any:
+        """Ask another node; its answer, or LocalError with its reason."""
+        if self.links is None:
+            raise LocalError("this node has no links: give it --peer HOST:PORT")
+        # 0 is for notices, which nobody answers.
+        self._next_request = self._next_request % 0xFFFF_FFFE + 1
+        number = self._next_request
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._requests[number] = answer
+        try:
+            if not self.links.send(replica, KIND_REQUEST, number, json.dumps(what).encode()):
+                raise LocalError("there is no link to that node right now")
+            result = await asyncio.wait_for(answer, _REQUEST_S)
+        except TimeoutError:
+            raise LocalError(f"no answer from that node within {_REQUEST_S:.0f} s") from None
+        finally:
+            self._requests.pop(number, None)
+        if isinstance(result, dict) and result.get("error") is not None:
+            raise LocalError(result["error"])
+        return result
+
+    def notify(self, replica: str, what: dict[str, Any]) -> None:
+        """Tell another node; whether it hears it is left open."""
+        if self.links is not None:
+            self.links.send(replica, KIND_REQUEST, 0, json.dumps(what).encode())
+
+    def _answer(self, replica: str, number: int, what: Any) -> None:
+        async def work() -> None:
+            try:
+                result = self.on_request(replica, what)
+                if asyncio.iscoroutine(result):
+                    result = await result
+            except (LocalError, RemoteError) as error:
+                result = {"error": str(error)}
+            if self.links is not None and number:
+                self.links.send(replica, KIND_ANSWER, number, json.dumps(result).encode())
+
+        task = asyncio.get_running_loop().create_task(work())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise MalformedPacket(f"a request cannot be read: {error}") from None
+
+
+def _anybody(identity: Identity) -> bool:
+    return True
+
+
+def _refuse_request(replica: str, what: dict[str, Any]) -> Any:
+    raise LocalError("this node is not ready for requests")

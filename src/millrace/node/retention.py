@@ -1,0 +1,73 @@
+"""Retention: what a shard's log may forget, decided by its leader as an entry of the log (PROTOCOLS.md 18).
+
+Two steps. An entry `trim` moves the offset at which the log begins, for every reader at once. A segment that
+lies below it goes once a snapshot covers it, because until then a restart needs its entries; the files are
+removed by whoever writes the log, one segment at a time. Whole segments only, and never the one that is being
+written.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from millrace.broker.stream import Retention as Policy
+from millrace.errors import StorageError
+from millrace.replication.contract import EntryKind
+from millrace.storage.block import Kind, opaque_block
+from millrace.storage.log import SegmentInfo
+
+if TYPE_CHECKING:
+    from millrace.node.shard import Shard
+
+log = logging.getLogger("millrace.retention")
+
+
+def trim_offset(segments: Sequence[SegmentInfo], policy: Policy, now_us: int) -> int:
+    """The offset below which the policy lets everything go."""
+    offset = int(segments[0].first_offset)
+    total = sum(segment.size_bytes for segment in segments)
+    for segment in segments[:-1]:
+        is_old = bool(policy.age_s) and segment.last_time_us < now_us - policy.age_s * 1_000_000
+        is_much = bool(policy.bytes_max) and total > policy.bytes_max
+        if not is_old and not is_much:
+            break
+        total -= segment.size_bytes
+        offset = int(segment.next_offset)
+    return offset
+
+
+class Retention:
+    def __init__(self, shards: "Mapping[int, Shard]", wall_us: Callable[[], int]) -> None:
+        self._shards = shards
+        self._wall_us = wall_us
+
+    def tick(self) -> None:
+        """Called about once a second."""
+        for shard in list(self._shards.values()):
+            try:
+                self._tick(shard)
+            except StorageError as error:
+                log.error("shard %d cannot be trimmed: %s", shard.number, error)
+
+    def _tick(self, shard: "Shard") -> None:
+        replica_log, group = shard.group.replica_log, shard.group
+        segments = replica_log.log.segments()
+        if len(segments) == 1:
+            return
+        is_leader = group.status().serving
+        offset = trim_offset(segments, shard.stream.spec.retention, self._wall_us())
+        if is_leader and offset > shard.first_offset:
+            log.info("shard %d of %s: below %d goes", shard.number, shard.stream.spec.name, offset)
+            shard.trim(offset)
+            return
+        first = segments[0]
+        if first.next_offset > max(shard.start_offset, int(first.first_offset)):
+            return
+        snapshot = replica_log.snapshot()
+        if snapshot is None or snapshot.index < first.last_index:
+            group.snapshot_taken()
+        elif replica_log.trim_to < first.last_index:
+            replica_log.trim_to = first.last_index
+            if is_leader:
+                # The files go with the next write; this is one.
+                group.propose([opaque_block(Kind.CONTROL, b"{}")], [None], EntryKind.CONTROL)

@@ -1,0 +1,139 @@
+"""Retained messages: the last one of a topic, bounded, until it is deleted or expires."""
+
+from random import Random
+
+import pytest
+
+from millrace.broker.message import Run
+from millrace.broker.retained import Retained
+from millrace.types import Properties, Reason
+from millrace.wire.mqtt.codec import encode_properties, encode_publish
+from millrace.wire.mqtt.packets import Puback, Pubrec
+from unit.broker.test_topic import takes
+from unit.node.house import House
+
+
+def run_of(topic: str, payload: bytes, expires_ms: int | None = None) -> Run:
+    properties = Properties(message_expiry_s=None if expires_ms is None else 1)
+    data = encode_publish(topic.encode(), payload, 0x30, 0, encode_properties(properties))
+    return Run(data, 1, 0, True, True, expires_ms)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_holds_what_a_dict_with_times_would_hold(seed: int) -> None:
+    """Random stores, deletions, expiries and look-ups within bounds on messages and bytes."""
+    random = Random(seed)
+    store = Retained(messages_max=8, bytes_max=600)
+    model: dict[str, Run] = {}
+    topics = [f"{a}/{b}" for a in "ab$" for b in "xyz"]
+    now_ms = 0
+    for _ in range(1_500):
+        now_ms += random.randint(0, 30)
+        topic = random.choice(topics)
+        action = random.random()
+        if action < 0.5:
+            expires_ms = random.choice((None, now_ms + random.randint(1, 300)))
+            run = run_of(topic, b"x" * random.randint(1, 120), expires_ms)
+            others = sum(len(held.data) for name, held in model.items() if name != topic)
+            fits = others + len(run.data) <= 600 and (topic in model or len(model) < 8)
+            assert store.has_room(topic, run) == fits
+            assert store.store(topic, run) == fits
+            if fits:
+                model[topic] = run
+        elif action < 0.6:
+            store.delete(topic)
+            model.pop(topic, None)
+        elif action < 0.8:
+            store.expire_some(now_ms)
+            model = {t: r for t, r in model.items() if r.expires_ms is None or r.expires_ms > now_ms}
+        else:
+            filter = random.choice(("#", "+/x", "a/#", "$/+", topic))
+            found = {t: r.data for t, r in store.match(filter, now_ms)}
+            assert found == {
+                t: r.data
+                for t, r in model.items()
+                if takes(filter, t) and (r.expires_ms is None or r.expires_ms > now_ms)
+            }
+        assert len(store) == len(model)
+        assert store.bytes_held == sum(len(r.data) for r in model.values())
+
+
+def test_renewing_a_message_that_expires_does_not_pile_up() -> None:
+    """A device that renews its state each second with a long expiry must not cost memory each second."""
+    store = Retained(messages_max=100, bytes_max=10_000)
+    for number in range(20_000):
+        store.store(f"t/{number % 3}", run_of("t", b"x", 10_000_000 + number))
+    assert len(store._expiring) < 1_000
+    store.expire_some(10_000_000 + 20_000)
+    assert len(store) == 0
+
+
+def test_deep_topics_cost_what_they_hold() -> None:
+    """The tree behind a topic of many levels is larger than the message; it is bounded too."""
+    store = Retained(messages_max=100, bytes_max=10_000_000)
+    stored = sum(
+        store.store("/".join(f"{number}-{level}" for level in range(128)), run_of("t", b"x"))
+        for number in range(100)
+    )
+    assert stored * 128 <= 100 * 32
+
+
+class TestThroughTheDoor:
+    def test_an_empty_payload_deletes_and_is_still_delivered(self) -> None:
+        """[MQTT-3.3.1-6], [MQTT-3.3.1-7]."""
+        house = House()
+        live = house.connect("live")
+        live.subscribe("t")
+        publisher = house.connect("p")
+        publisher.publish("t", b"kept", retain=True)
+        publisher.publish("t", b"", retain=True)
+        assert live.payloads() == [b"kept", b""]
+        late = house.connect("late")
+        late.subscribe("t")
+        assert late.read() == []
+        assert len(house.broker.retained) == 0
+
+    def test_the_last_one_counts_in_any_version_and_qos(self) -> None:
+        house = House()
+        for number, (v5, qos) in enumerate([(True, 0), (False, 1), (True, 2), (False, 0)]):
+            house.connect("p", v5=v5).publish("t", b"%d" % number, qos=qos, retain=True)
+            for reader_v5 in (True, False):
+                reader = house.connect("r", v5=reader_v5)
+                reader.subscribe("t", qos=1)
+                (message,) = reader.messages()
+                assert (message.message.payload, message.message.qos) == (b"%d" % number, min(qos, 1))
+                assert message.message.retain
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_one_too_many_is_refused_and_the_others_stay(self, qos: int) -> None:
+        house = House(retained_messages_max=2)
+        publisher = house.connect("p")
+        for topic in ("a", "b"):
+            publisher.publish(topic, b"1", qos=qos, retain=True)
+        answer = publisher.publish("c", b"1", qos=qos, retain=True)
+        assert isinstance(answer, Puback | Pubrec) and answer.reason is Reason.QUOTA_EXCEEDED
+        publisher.publish("a", b"2", qos=qos, retain=True)
+        late = house.connect("late")
+        late.subscribe("#")
+        assert sorted(late.payloads()) == [b"1", b"2"]
+
+    def test_an_expired_one_is_neither_sent_nor_kept(self) -> None:
+        house = House()
+        publisher = house.connect("p")
+        publisher.publish("t/1", b"short", retain=True, message_expiry_s=5)
+        publisher.publish("t/2", b"long", retain=True, message_expiry_s=50)
+        house.pass_s(6)
+        late = house.connect("late")
+        late.subscribe("t/#")
+        assert [(m.message.payload, m.message.properties.message_expiry_s) for m in late.messages()] == [
+            (b"long", 44)
+        ]
+        assert len(house.broker.retained) == 1
+
+    def test_overlapping_subscriptions_each_get_it(self) -> None:
+        """3.8.4: retained messages are sent for each subscription that is made."""
+        house = House()
+        house.connect("p").publish("a/b", b"x", retain=True)
+        late = house.connect("late")
+        late.subscribe("a/#", "a/b")
+        assert late.payloads() == [b"x", b"x"]

@@ -1,0 +1,137 @@
+"""The two trees over topic levels, against a matcher that is too simple to be wrong."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.broker.topic import SubscriptionTree, TopicTree, split_share
+
+LEVELS = ("a", "b", "", "$s", "ü")
+
+levels = st.sampled_from(LEVELS)
+topics = st.lists(levels, min_size=1, max_size=4).map("/".join).filter(bool)
+
+
+@st.composite
+def filters(draw: st.DrawFn) -> str:
+    chosen = draw(st.lists(levels | st.just("+"), min_size=0, max_size=4))
+    if draw(st.booleans()):
+        chosen = [*chosen, "#"]
+    return "/".join(chosen) or "#"
+
+
+def takes(filter: str, topic: str) -> bool:
+    """Section 4.7, read aloud."""
+    if topic.startswith("$") and filter[0] in "+#":
+        return False
+    wanted, given_levels = filter.split("/"), topic.split("/")
+    while wanted:
+        head = wanted.pop(0)
+        if head == "#":
+            return True
+        if not given_levels or head not in ("+", given_levels.pop(0)):
+            return False
+    return not given_levels
+
+
+class TestSubscriptionTree:
+    @settings(max_examples=300, deadline=None)
+    @given(st.lists(filters(), max_size=12), st.lists(topics, min_size=1, max_size=6))
+    def test_finds_the_filters_that_take_a_topic_each_once(
+        self, given_filters: list[str], given_topics: list[str]
+    ) -> None:
+        tree: SubscriptionTree[str, str] = SubscriptionTree()
+        for filter in given_filters:
+            tree.node(filter).groups[filter] = filter
+        for topic in given_topics:
+            found = sorted(name for node in tree.match(topic) for name in node.groups)
+            assert found == sorted(f for f in set(given_filters) if takes(f, topic))
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.lists(st.tuples(st.booleans(), filters()), max_size=30), topics)
+    def test_nothing_is_left_of_what_was_taken_out(self, steps: list[tuple[bool, str]], topic: str) -> None:
+        """Filters come and go; the tree answers for those that are there and holds nodes for them only."""
+        tree: SubscriptionTree[str, str] = SubscriptionTree()
+        present: set[str] = set()
+        for add, filter in steps:
+            if add:
+                present.add(filter)
+                tree.node(filter).groups["g"] = filter
+            elif filter in present:
+                present.remove(filter)
+                node = tree.find(filter)
+                assert node is not None
+                del node.groups["g"]
+                tree.prune(filter)
+            assert (tree.find(filter) is not None) == any(
+                f == filter or f.startswith(filter + "/") for f in present
+            )
+        assert sorted(n.groups["g"] for n in tree.match(topic) if n.groups) == sorted(
+            f for f in present if takes(f, topic)
+        )
+        for filter in present:
+            node = tree.find(filter)
+            assert node is not None
+            node.groups.clear()
+            tree.prune(filter)
+        assert not tree._root.children
+
+    def test_looking_makes_no_nodes(self) -> None:
+        tree: SubscriptionTree[str, str] = SubscriptionTree()
+        assert tree.find("a/b") is None
+        assert tree.match("a/b") == []
+        tree.prune("a/b")
+        assert not tree._root.children
+
+
+class TestTopicTree:
+    @settings(max_examples=300, deadline=None)
+    @given(st.dictionaries(topics, st.integers(), max_size=15), filters())
+    def test_finds_the_topics_that_a_filter_takes_each_once(
+        self, values: dict[str, int], filter: str
+    ) -> None:
+        tree: TopicTree[int] = TopicTree()
+        for topic, value in values.items():
+            tree.set(topic, value)
+        found = list(tree.match(filter))
+        assert len(found) == len(dict(found))
+        assert dict(found) == {topic: value for topic, value in values.items() if takes(filter, topic)}
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.lists(st.tuples(st.sampled_from(["set", "pop", "get"]), topics, st.integers()), max_size=40))
+    def test_holds_what_a_dict_would_hold(self, steps: list[tuple[str, str, int]]) -> None:
+        tree: TopicTree[int] = TopicTree()
+        model: dict[str, int] = {}
+        for action, topic, value in steps:
+            if action == "set":
+                assert tree.set(topic, value) == model.get(topic)
+                model[topic] = value
+            elif action == "pop":
+                assert tree.pop(topic) == model.pop(topic, None)
+            else:
+                assert tree.get(topic) == model.get(topic)
+            assert tree.count == len(model)
+        for topic in list(model):
+            tree.pop(topic)
+        assert tree.count == 0 and not tree._root.children
+
+    def test_clear_forgets_everything(self) -> None:
+        tree: TopicTree[int] = TopicTree()
+        tree.set("a/b", 1)
+        tree.clear()
+        assert (tree.count, tree.get("a/b"), list(tree.match("#"))) == (0, None, [])
+
+    def test_as_many_levels_as_the_limit_allows_do_not_exhaust_the_stack(self) -> None:
+        """limits.topic_levels_max may be set to 32,768."""
+        deep = "/".join("a" * 32_768)
+        tree: TopicTree[int] = TopicTree()
+        tree.set(deep, 1)
+        assert [value for _, value in tree.match(deep)] == [1]
+        assert [value for _, value in tree.match(deep.replace("a", "+"))] == [1]
+        assert tree.pop(deep) == 1 and not tree._root.children
+
+
+def test_a_shared_filter_is_split_into_name_and_filter() -> None:
+    assert split_share("$share/workers/a/+/b") == ("workers", "a/+/b")
+    assert split_share("$share/workers//") == ("workers", "/")
+    assert split_share("a/$share/b") == ("", "a/$share/b")
+    assert split_share("$SYS/a") == ("", "$SYS/a")
