@@ -26,8 +26,9 @@ FLOORS = {
     "sim": 4,
     "spark": 4,
     "bench": 4,
-    "demo": 5,
-    "cli": 6,
+    "demo": 6,
+    "local_cluster": 5,
+    "cli": 7,
 }
 PURE = ("kernels", "broker", "replication", "storage", "wire")
 ALLOWED_OUTSIDE = {

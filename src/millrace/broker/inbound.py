@@ -7,14 +7,14 @@ aliases, resent messages.
 """
 
 from millrace.broker.intake import Arrival, Intake
-from millrace.broker.message import Run
+from millrace.broker.message import Run, expiry_of
 from millrace.broker.outbound import Outbound
 from millrace.broker.retained import Retained
 from millrace.broker.routing import Route, Router
 from millrace.broker.session import Session
 from millrace.broker.session_store import Journal
 from millrace.broker.stats import Stats
-from millrace.kernels import ack_run, acks, packet_ids, skip
+from millrace.kernels import ack_run, acks, packet_ids, scan, skip
 from millrace.types import Reason
 
 _PUBACK, _PUBREC = 0x40, 0x50
@@ -33,6 +33,8 @@ class Inbound:
         self.waiting: list[Intake] = []
         # Bytes that arrived and are not committed: beyond a bound the node stops reading publishers.
         self.uncommitted_bytes = 0
+        # Runs for other nodes; the node takes the list and leaves an empty one.
+        self.relays: list[tuple[str, Run]] = []
         # The broker's; see there.
         self.journal = Journal()
 
@@ -54,7 +56,9 @@ class Inbound:
             elif not route.allowed:
                 self._stats.denied += count
             else:
-                self._outbound.deliver(session, _topic(route, data), route, Run(data, count, 0, v5), now_ms)
+                run = Run(data, count, 0, v5)
+                self._outbound.deliver(session, _topic(route, data), route, run, now_ms)
+                self._relay(route, run)
             return
         if not route.allowed:
             self._stats.denied += count
@@ -67,7 +71,9 @@ class Inbound:
                 self._arrive(intake, Arrival(session, route, self._router.generation, run, None, ack))
                 return
             if route.has_receivers:
-                self._outbound.deliver(session, _topic(route, data), route, Run(data, count, 1, v5), now_ms)
+                run = Run(data, count, 1, v5)
+                self._outbound.deliver(session, _topic(route, data), route, run, now_ms)
+                self._relay(route, run)
             self._outbound.put(session, acks(data, _PUBACK))
             return
         ack = acks(data, _PUBREC)
@@ -83,6 +89,7 @@ class Inbound:
         self._outbound.put(session, ack)
         if fresh is not None and route.has_receivers:
             self._outbound.deliver(session, _topic(route, data), route, fresh, now_ms)
+            self._relay(route, fresh)
 
     def _first_seen(self, session: Session, data: bytes, count: int) -> tuple[bytes, int]:
         """QoS 2: only the messages whose id is not waiting for its release."""
@@ -160,9 +167,7 @@ class Inbound:
         if ack:
             self._outbound.put(session, ack)
 
-    def repeat(
-        self, session: Session, topic: str, run: Run, packet_id: int, key: Key | None = None
-    ) -> None:
+    def repeat(self, session: Session, topic: str, run: Run, packet_id: int, key: Key | None = None) -> None:
         """A QoS 2 message that is here already is answered again, but no earlier than the first time."""
         route = self._route(session, topic)
         ack = ack_run(_PUBREC, packet_id, 1)
@@ -207,6 +212,37 @@ class Inbound:
         if run.retain:
             self._retained.keep(topic, run, is_empty=payload_is_empty(run))
         self._outbound.deliver(publisher, topic, route, run, now_ms)
+        if not run.shard:
+            self._relay(route, run)
+
+    def _relay(self, route: Route, run: Run) -> None:
+        """To other nodes with clients that want it: only what no log brings there (REQUIREMENTS.md E2)."""
+        for peer in route.remotes:
+            self.relays.append((peer, run))
+
+    def relayed(self, data: bytes, qos: int, v5: bool, retain: bool, now_ms: int) -> None:
+        """Packets from another node: for the clients of this one and nobody else."""
+        position, size = 0, len(data)
+        while position < size:
+            position, spans = scan(data, position, self._router.deliveries, v5, size)
+            for at in range(0, len(spans), 5):
+                _, route, start, end, count = spans[at : at + 5]
+                self._deliver_relayed(route, Run(data[start:end], count, qos, v5, retain), now_ms)
+            if position < size:
+                # A topic not met yet, or properties that concern the broker: this one by itself.
+                packet = data[position : position + skip(data[position:], 1)]
+                position += len(packet)
+                run = Run(packet, 1, qos, v5, retain)
+                expiry_s = expiry_of(packet) if v5 else None
+                if expiry_s is not None:
+                    run.expires_ms = now_ms + expiry_s * 1000
+                self._deliver_relayed(self._router.delivery_route(topic_of(packet).encode()), run, now_ms)
+
+    def _deliver_relayed(self, route: Route, run: Run, now_ms: int) -> None:
+        topic = topic_of(run.data) if run.retain or route.no_local else None
+        if run.retain and topic is not None:
+            self._retained.keep(topic, run, is_empty=payload_is_empty(run))
+        self._outbound.deliver(None, topic, route, run, now_ms)
 
     def _route(self, session: Session, topic: str) -> Route:
         table = self._router.table(session.principal)

@@ -69,6 +69,8 @@ class Broker:
         # Durable sessions whose cursors moved since the last checkpoint.
         self.touched: dict[Session, None] = {}
         self.outbound.touched = self.touched
+        # Filters that got their first local subscriber or lost their last: other nodes are told.
+        self.interest_changes: list[tuple[str, bool]] = []
         # Who owns the sessions that this broker serves, in their records.
         self.node = ""
         # The wall's clock, which only records need; the node sets it now and then.
@@ -81,7 +83,12 @@ class Broker:
     def has_work(self) -> bool:
         """Whether the node should come round: output, arrivals, operations or readers are waiting."""
         return bool(
-            self.outbound.dirty or self.inbound.waiting or self.journal.operations or self.outbound.behind
+            self.outbound.dirty
+            or self.inbound.waiting
+            or self.journal.operations
+            or self.outbound.behind
+            or self.inbound.relays
+            or self.interest_changes
         )
 
     # ------------------------------------------------------------------------------------ sessions
@@ -269,6 +276,8 @@ class Broker:
             self.subscription_count += 1
         session.subscriptions[subscription.filter] = subscription
         node = self.router.tree.node(inner)
+        if not node.subscribers and not node.groups:
+            self._announce(inner, True)
         if name:
             group = node.groups.get(name)
             if group is None:
@@ -277,6 +286,10 @@ class Broker:
         else:
             node.subscribers[session] = subscription
         self.router.changed(subscription.filter)
+
+    def _announce(self, filter: str, is_wanted: bool) -> None:
+        if not filter.startswith("$"):
+            self.interest_changes.append((filter, is_wanted))
 
     def unsubscribe(self, session: Session, filter: str) -> Reason:
         if session.subscriptions.pop(filter, None) is None:
@@ -292,6 +305,8 @@ class Broker:
                 del node.groups[name]
         else:
             del node.subscribers[session]
+        if not node.subscribers and not node.groups:
+            self._announce(inner, False)
         self.router.tree.prune(inner)
         self.router.changed(filter)
         if session.is_recorded:

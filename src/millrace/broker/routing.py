@@ -20,6 +20,7 @@ from millrace.broker.topic import SubscriptionTree, TopicTree, split_share
 from millrace.types import Subscription
 
 _IDENTIFIER = 0x0B
+_INTEREST = Subscription(filter="")
 # Tree nodes that one remembered route may hold on average: topics of many levels are made of them.
 _NODES_PER_ROUTE_MAX = 8
 
@@ -52,6 +53,7 @@ class Route:
         "no_local",
         "plain",
         "receivers",
+        "remotes",
         "rest",
         "simple",
     )
@@ -63,7 +65,10 @@ class Route:
         no_local: frozenset[Session],
         allowed: bool,
         intake: Intake | None,
+        remotes: tuple[str, ...] = (),
     ) -> None:
+        # Other nodes with clients that want these topics: what no log carries there is sent to them.
+        self.remotes = remotes
         self.receivers = receivers
         self.groups = groups
         self.no_local = no_local
@@ -79,11 +84,13 @@ class Route:
                 else:
                     self.rest[version].append(r)
         # True where QoS 0 packets need nothing but `plain`, by version of the publisher.
-        self.simple = tuple(allowed and not groups and not self.rest[version] for version in (0, 1))
+        self.simple = tuple(
+            allowed and not groups and not remotes and not self.rest[version] for version in (0, 1)
+        )
 
     @property
     def has_receivers(self) -> bool:
-        return bool(self.receivers or self.groups)
+        return bool(self.receivers or self.groups or self.remotes)
 
 
 DENIED = Route([], [], frozenset(), False, None)
@@ -121,6 +128,8 @@ class Router:
         self._tables: WeakKeyDictionary[Principal, Table] = WeakKeyDictionary()
         self._routes: WeakValueDictionary[tuple[object, ...], Route] = WeakValueDictionary()
         self._deliveries: Table = {}
+        # Filters of other nodes' clients, by node.
+        self._interest: SubscriptionTree[str, ShareGroup] = SubscriptionTree()
         # Raised with every change: what was routed before one and waits for its commit is routed again.
         self.generation = 0
         # The node says which log keeps a topic; without one nothing is captured.
@@ -161,6 +170,11 @@ class Router:
                     holders[:] = kept
                 holders.append(table)
         table[key] = route
+
+    @property
+    def deliveries(self) -> Table:
+        """Routes of messages that came in at another node, for the scan; see `delivery_route`."""
+        return self._deliveries
 
     def delivery_route(self, topic: bytes) -> Route:
         """The route of messages that came in at another node, where the right to publish was checked."""
@@ -205,9 +219,27 @@ class Router:
             groups.extend(node.groups.values())
         return found, groups
 
+    def set_interest(self, peer: str, filter: str, is_wanted: bool) -> None:
+        """Another node's clients want this filter, or want it no longer."""
+        if is_wanted:
+            self._interest.node(filter).subscribers[peer] = _INTEREST
+        else:
+            node = self._interest.find(filter)
+            if node is not None:
+                node.subscribers.pop(peer, None)
+                self._interest.prune(filter)
+        self.changed(filter)
+
+    def _remotes(self, topic: str) -> tuple[str, ...]:
+        if topic.startswith("$"):
+            # [REQUIREMENTS.md E8]: what a node says of itself stays with it.
+            return ()
+        return tuple(sorted({peer for node in self._interest.match(topic) for peer in node.subscribers}))
+
     def _intern(self, topic: str) -> Route:
         found, groups = self.matches(topic)
         intake = self.find_intake(topic)
+        remotes = self._remotes(topic)
         classes: dict[tuple[bool, int, bool, bytes, bool], Receivers] = {}
         no_local: set[Session] = set()
         for session, subscriptions in found.items():
@@ -226,12 +258,13 @@ class Router:
             tuple((key, tuple(r.sessions)) for key, r in sorted(classes.items())),
             tuple(groups),
             intake,
+            remotes,
         )
         # No local asks which of the session's subscriptions took this very topic, so it is not shared.
         if no_local:
-            return Route(list(classes.values()), groups, frozenset(no_local), True, intake)
+            return Route(list(classes.values()), groups, frozenset(no_local), True, intake, remotes)
         route = self._routes.get(identity)
         if route is None:
-            route = Route(list(classes.values()), groups, frozenset(), True, intake)
+            route = Route(list(classes.values()), groups, frozenset(), True, intake, remotes)
             self._routes[identity] = route
         return route

@@ -2,6 +2,7 @@
 
 import difflib
 import json as json_module
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -151,6 +152,8 @@ def _measure(
 
     from millrace.bench import runner
 
+    # Leave as by Ctrl-C, through the places that stop the broker under load.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     samples = []
     columns = (
         BarColumn(),

@@ -20,6 +20,7 @@ from millrace.errors import ConfigError, MillraceError
 # In the order of the help text.
 FAMILIES = (
     "start",
+    "cluster",
     "demo",
     "status",
     "pub",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.cli.common import AsJson, example, print_done, single
+from millrace.cli.common import AsJson, example, print_done, print_error, single
 from millrace.cli.connecting import (
     CaFile,
     CertFile,
@@ -64,26 +64,25 @@ def pub(
         raise ConfigError("--lines reads standard input: put - in place of the message")
     if lines and repeat > 1:
         raise ConfigError("--lines and --repeat do not go together")
-    count = size_bytes = 0
-    pending: deque[Future[Reason]] = deque()
-    with connected(
-        url,
-        protocol=protocol,
-        client_id=client_id,
-        reconnect=False,
-        ca_file=ca_file,
-        cert_file=cert_file,
-        key_file=key_file,
-        insecure=insecure,
-    ) as client:
-        for payload in _payloads(message, repeat, lines):
-            pending.append(client.submit(topic, payload, qos=qos, retain=retain))
-            count += 1
-            size_bytes += len(payload)
-            while pending and (len(pending) >= _WINDOW or pending[0].done()):
-                pending.popleft().result()
-        while pending:
-            pending.popleft().result()
+    sent = _Sent()
+    try:
+        with connected(
+            url,
+            protocol=protocol,
+            client_id=client_id,
+            reconnect=False,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            insecure=insecure,
+        ) as client:
+            for payload in _payloads(message, repeat, lines):
+                sent.add(client.submit(topic, payload, qos=qos, retain=retain), len(payload))
+            sent.wait()
+    except KeyboardInterrupt:
+        print_error(f"interrupted; {sent.published} of {sent.count} messages were published")
+        raise typer.Exit(1) from None
+    count = sent.count
     noun = "message" if count == 1 else "messages"
     outcome = "acknowledged" if qos else "not acknowledged at QoS 0"
     print_done(
@@ -91,10 +90,35 @@ def pub(
         as_json=json,
         topic=topic,
         messages=count,
-        bytes=size_bytes,
+        bytes=sent.size_bytes,
         qos=qos,
         retain=retain,
     )
+
+
+class _Sent:
+    """What is on its way, and what came of it; the first failure is raised."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size_bytes = 0
+        self._pending: deque[Future[Reason]] = deque()
+
+    def add(self, publish: "Future[Reason]", size_bytes: int) -> None:
+        self.count += 1
+        self.size_bytes += size_bytes
+        self._pending.append(publish)
+        while self._pending and (len(self._pending) >= _WINDOW or self._pending[0].done()):
+            self._pending.popleft().result()
+
+    def wait(self) -> None:
+        while self._pending:
+            self._pending.popleft().result()
+
+    @property
+    def published(self) -> int:
+        unknown = [one for one in self._pending if not one.done() or one.cancelled() or one.exception()]
+        return self.count - len(unknown)
 
 
 def _payloads(message: str, repeat: int, lines: bool) -> Iterator[bytes]:

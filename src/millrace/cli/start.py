@@ -20,6 +20,7 @@ def _listener(name: str, help: str) -> typer.models.OptionInfo:
     epilog=example(
         "millrace start",
         "millrace start --data /var/lib/millrace --mqtt 0.0.0.0:1883 --set access.anonymous=never",
+        "millrace start --node-id b --data b --peer 10.0.0.2:18832 --join 10.0.0.1:18832",
     )
 )
 def start(
@@ -30,6 +31,10 @@ def start(
     mqtts: Annotated[str | None, _listener("mqtts", "MQTT over TLS.")] = None,
     ws: Annotated[str | None, _listener("ws", "MQTT over WebSocket.")] = None,
     http: Annotated[str | None, _listener("http", "HTTP.")] = None,
+    peer: Annotated[str | None, _listener("peer", "Links from other nodes.")] = None,
+    join: Annotated[
+        list[str] | None, typer.Option("--join", metavar=_ADDRESS, help="A member of the cluster to join.")
+    ] = None,
     set_: Overrides = None,
 ) -> None:
     """Run a broker in the foreground until SIGTERM or Ctrl-C. SIGHUP reloads users and rules."""
@@ -40,6 +45,8 @@ def start(
         ("listeners.mqtts", mqtts),
         ("listeners.ws", ws),
         ("listeners.http", http),
+        ("listeners.peer", peer),
+        ("cluster.join", ",".join(join) if join else None),
     ):
         if value is not None:
             named.append(f"{key}={value}")

@@ -360,7 +360,7 @@ class Groups:
     async def show(self, name: str) -> dict[str, Any]:
         """Everything about a group, its lag counted in the logs."""
         group = self.named(name)
-        rows = []
+        rows: list[dict[str, Any]] = []
         for shard in self._shards(group):
             cursor = await self._cursor(group, shard)
             waiting, is_exact = await self._count(group, shard, cursor.position)

@@ -272,5 +272,9 @@ class Links:
             return False
         return True
 
+    def peers(self) -> list[str]:
+        """The nodes with a link right now."""
+        return list(self._links)
+
     def is_linked(self, replica: str) -> bool:
         return replica in self._links

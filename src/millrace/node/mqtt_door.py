@@ -22,6 +22,7 @@ from millrace.broker.session import Session
 from millrace.errors import ProtocolError, RemoteError
 from millrace.kernels import scan
 from millrace.limits import PACKET_ID_TOP
+from millrace.node import keys
 from millrace.node import mqtt_terms as terms
 from millrace.node.config import Mqtt
 from millrace.types import Message, Reason, Version, Will
@@ -112,9 +113,10 @@ class Door:
             connection.write(data)
             if session.queue or session.lag or session.resending:
                 outbound.pump(session, now_ms)
-        parked, self.parked = self.parked, []
-        for connection in parked:
-            connection.unpark()
+        if self.parked:
+            parked, self.parked = self.parked, []
+            for connection in parked:
+                connection.unpark()
         if broker.has_work:
             self.wake()
 
@@ -404,11 +406,12 @@ class MqttConnection:
         if message.retain and not door.settings.retain:
             raise ProtocolError("retained messages are off here", Reason.RETAIN_NOT_SUPPORTED)
         packet_id = packet.packet_id or 0
+        key = keys.key_of(message.properties)
         run = terms.run_of(message, topic, packet_id, self._v5, self.seen_ms)
         if message.qos == 2 and session.received and packet_id in session.received:
-            door.broker.inbound.repeat(session, topic, run, packet_id)
+            door.broker.inbound.repeat(session, topic, run, packet_id, key)
             return
-        door.broker.inbound.accept(session, topic, run, packet_id, self.seen_ms)
+        door.broker.inbound.accept(session, topic, run, packet_id, self.seen_ms, key)
         if message.qos == 2:
             self._check_receive_maximum()
 

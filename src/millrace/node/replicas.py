@@ -27,7 +27,7 @@ from millrace.storage.disk import Disk, SystemDisk
 log = logging.getLogger("millrace.replicas")
 
 TICK_S = 0.05
-KIND_RAFT, KIND_BLOCK, KIND_REQUEST, KIND_ANSWER = 1, 2, 3, 4
+KIND_RAFT, KIND_BLOCK, KIND_REQUEST, KIND_ANSWER, KIND_INTEREST, KIND_PUBLISH = range(1, 7)
 _REQUEST_S = 5.0
 
 
@@ -48,6 +48,10 @@ class Replicas:
         self.cluster_id = ""
         self.may_link: Callable[[Identity], bool] = _anybody
         self.on_request: Callable[[str, dict[str, Any]], Any] = _refuse_request
+        self.on_link_open: Callable[[str], None] = _no_peer
+        self.on_link_closed: Callable[[str], None] = _no_peer
+        self.on_interest: Callable[[str, bytes], None] = _no_frame
+        self.on_publish: Callable[[str, bytes], None] = _no_frame
         self._origin = 0
         self._next_request = 0
         self._requests: dict[int, asyncio.Future[Any]] = {}
@@ -164,10 +168,12 @@ class Replicas:
         )
 
     def _on_open(self, replica: str) -> None:
+        self.on_link_open(replica)
         for group in list(self.groups.values()):
             group.step(LinkOpened(peer=ReplicaId(replica)))
 
     def _on_close(self, replica: str) -> None:
+        self.on_link_closed(replica)
         for group in list(self.groups.values()):
             group.step(LinkClosed(peer=ReplicaId(replica)))
 
@@ -182,6 +188,10 @@ class Replicas:
                     group.take(parse_block(body[1:]), EntryKind(body[0]))
                 except (StorageError, ValueError) as error:
                     raise MalformedPacket(f"a forwarded block cannot be read: {error}") from None
+        elif kind == KIND_PUBLISH:
+            self.on_publish(replica, body)
+        elif kind == KIND_INTEREST:
+            self.on_interest(replica, body)
         elif kind == KIND_REQUEST:
             self._answer(replica, number, _json(body))
         elif kind == KIND_ANSWER:
@@ -240,6 +250,14 @@ def _json(body: bytes) -> Any:
         return json.loads(body)
     except ValueError as error:
         raise MalformedPacket(f"a request cannot be read: {error}") from None
+
+
+def _no_peer(replica: str) -> None:
+    pass
+
+
+def _no_frame(replica: str, body: bytes) -> None:
+    pass
 
 
 def _anybody(identity: Identity) -> bool:

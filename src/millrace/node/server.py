@@ -163,6 +163,7 @@ class Server:
             "sessions": len(broker.sessions),
             "subscriptions": broker.subscription_count,
             "retained_messages": len(broker.retained),
+            "cluster": self.streams.cluster.status(),
             "streams": self.streams.status(),
             "counters": broker.stats.as_dict(),
         }

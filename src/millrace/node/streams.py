@@ -22,6 +22,7 @@ from millrace.node.cluster import Cluster
 from millrace.node.config import Config
 from millrace.node.group import Group
 from millrace.node.groups import Groups
+from millrace.node.interest import Interest
 from millrace.node.log_reader import LogReader
 from millrace.node.reading import Reading
 from millrace.node.replicas import Replicas
@@ -88,6 +89,7 @@ class Streams:
         self._wake = wake
         self.replicas = Replicas(config, random, on_failure, disk)
         self.cluster = Cluster(config, self.replicas, self)
+        self.interest = Interest(broker, self.replicas, now_ms, wake)
         self._meta = _MetaApp(self._on_change)
         self._pending: list[meta.Result] = []
         self.sessions = SessionGroup(broker, wake)
@@ -274,8 +276,9 @@ class Streams:
                 self.shards[intake.shard].cut(wall_us, self.replicas.syncer.is_full or self._is_low)
             # At once: what is synced in place is committed, and answered, in this very turn.
             self.replicas.syncer.start()
-        if self._broker.outbound.behind:
+        if broker.outbound.behind:
             self.reader.serve_behind()
+        self.interest.flush()
 
     def check_space(self) -> None:
         """Refuse what would fill the disk to the last byte. Called about once a second."""

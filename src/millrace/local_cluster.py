@@ -1,0 +1,190 @@
+"""Nodes as processes on this machine: for `millrace cluster up`, the demos and tests of real failures.
+
+Node i of a cluster with base port P has MQTT P+10i, HTTP P+10i+1, peer P+10i+2, text P+10i+3, WebSocket
+P+10i+4 and MQTT over TLS P+10i+5. The first node forms the cluster, the others join it; a node that has data
+comes back as what it was.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from millrace.errors import LocalError
+
+_READY_S = 60.0
+_STOP_S = 5.0
+_HOST = "127.0.0.1"
+
+
+class NodeProcess:
+    """One node, started, killed, paused and started again at will."""
+
+    def __init__(
+        self,
+        number: int,
+        data: Path,
+        base_port: int,
+        secret: str,
+        *,
+        join: int | None,
+        options: tuple[str, ...] = (),
+        on_line: Callable[[str, str], None] | None = None,
+    ) -> None:
+        self.number = number
+        self.name = f"n{number + 1}"
+        self._data = data / self.name
+        port = base_port + 10 * number
+        self.mqtt_port, self.http_port, self.peer_port = port, port + 1, port + 2
+        self._join = join
+        self._secret = secret
+        self._options = options
+        self._on_line = on_line
+        self._process: asyncio.subprocess.Process | None = None
+        self._readers: list[asyncio.Task[None]] = []
+        self._ready = asyncio.Event()
+        self.lines: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://{_HOST}:{self.mqtt_port}"
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{_HOST}:{self.http_port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def start(self) -> None:
+        """Start it and wait until it serves."""
+        self._ready.clear()
+        command = [sys.executable, "-m", "millrace.cli.main", "start", "--node-id", self.name]
+        command += ["--data", str(self._data), "--mqtt", f"{_HOST}:{self.mqtt_port}"]
+        command += ["--http", f"{_HOST}:{self.http_port}", "--peer", f"{_HOST}:{self.peer_port}"]
+        if self._join is not None:
+            command += ["--join", f"{_HOST}:{self._join}"]
+        self._process = await asyncio.create_subprocess_exec(
+            *command,
+            *self._options,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            # By the environment: a command line is there for everybody to read.
+            env={**os.environ, "MILLRACE_CLUSTER__SECRET": self._secret},
+            # Ctrl-C is for us; we stop the nodes in our own way.
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None and self._process.stderr is not None
+        self._readers = [
+            asyncio.create_task(self._read(self._process.stdout)),
+            asyncio.create_task(self._read(self._process.stderr)),
+        ]
+        ended = asyncio.create_task(self._process.wait())
+        ready = asyncio.create_task(self._ready.wait())
+        done, _ = await asyncio.wait((ended, ready), timeout=_READY_S, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if ended in done or not done:
+            await self.stop()
+            raise LocalError(f"{self.name} did not start: " + "; ".join(self.lines[-3:]))
+
+    async def _read(self, stream: asyncio.StreamReader) -> None:
+        while line := await stream.readline():
+            text = line.decode(errors="replace").rstrip()
+            if " ready: " in text:
+                self._ready.set()
+            self.lines.append(text)
+            del self.lines[:-1000]
+            if self._on_line is not None:
+                self._on_line(self.name, text)
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.is_running:
+            assert self._process is not None
+            self._process.send_signal(number)
+
+    async def kill(self) -> None:
+        """kill -9: no goodbye, no last write."""
+        self.signal(signal.SIGKILL)
+        if self._process is not None:
+            await self._process.wait()
+
+    async def stop(self) -> None:
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self.signal(signal.SIGTERM)
+            self.signal(signal.SIGCONT)
+        try:
+            await asyncio.wait_for(self._process.wait(), _STOP_S)
+        except TimeoutError:
+            await self.kill()
+        for reader in self._readers:
+            reader.cancel()
+
+
+class LocalCluster:
+    """Several nodes. Use as an asynchronous context manager: they are stopped at the end."""
+
+    def __init__(
+        self,
+        count: int,
+        data: Path,
+        base_port: int,
+        *,
+        options: tuple[str, ...] = (),
+        on_line: Callable[[str, str], None] | None = None,
+    ) -> None:
+        self._data = data
+        self._base_port = base_port
+        self._options = options
+        self._on_line = on_line
+        self._secret = os.urandom(16).hex()
+        self.nodes: list[NodeProcess] = []
+        for _ in range(count):
+            self.add()
+
+    def add(self) -> NodeProcess:
+        """One more node, not started yet."""
+        number = len(self.nodes)
+        node = NodeProcess(
+            number,
+            self._data,
+            self._base_port,
+            self._secret,
+            join=self.nodes[0].peer_port if number else None,
+            options=self._options,
+            on_line=self._on_line,
+        )
+        self.nodes.append(node)
+        return node
+
+    async def start(self) -> None:
+        """Start all nodes. Those that have data must come back together: a majority serves."""
+        await self.nodes[0].start() if not self._has_data() else None
+        await asyncio.gather(*(node.start() for node in self.nodes if not node.is_running))
+
+    def _has_data(self) -> bool:
+        return (self._data / self.nodes[0].name / "FORMAT").exists()
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(node.stop() for node in self.nodes))
+
+    async def __aenter__(self) -> "LocalCluster":
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
