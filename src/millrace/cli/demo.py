@@ -9,7 +9,7 @@ from millrace.errors import ConfigError
 
 app = single()
 
-STORIES = ("basic",)
+STORIES = ("basic", "replication", "failover", "membership")
 
 
 @app.command(epilog=example("millrace demo", "millrace demo basic"))

@@ -21,10 +21,13 @@ from millrace.errors import ConfigError, MillraceError
 FAMILIES = (
     "start",
     "cluster",
+    "node",
     "demo",
     "status",
     "pub",
     "sub",
+    "stream",
+    "group",
     "user",
     "acl",
     "config",

@@ -126,9 +126,19 @@ class Client:
         self._loop.call_soon_threadsafe(function, message)
 
     def _stop(self) -> None:
+        self._run(_finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _finish() -> None:
+    """End what still runs on this loop: calls of other threads, and publishes nobody waited for."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_default_executor()
 
 
 class Subscription:

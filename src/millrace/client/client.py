@@ -117,31 +117,26 @@ class Client:
         key_file: str | None = None,
         insecure: bool = False,
     ) -> None:
-        urls = [url] if isinstance(url, str) else list(url)
-        if not urls:
-            raise ConfigError("a client needs the URL of at least one broker")
         _require_range("keep_alive_s", keep_alive_s, 0, KEEP_ALIVE_S_TOP)
         _require_range("session_expiry_s", session_expiry_s, 0, SESSION_EXPIRY_S_NEVER)
         _require_range("receive_maximum", receive_maximum, 1, PACKET_ID_TOP)
         if session_expiry_s and not client_id:
             raise ConfigError("session_expiry_s needs a client_id by which to find the session again")
-        self._addresses = [parse(one) for one in urls]
+        if will is not None:
+            check_message(will.message, version)
+        self._addresses = [parse(one) for one in ([url] if isinstance(url, str) else url)]
+        if not self._addresses:
+            raise ConfigError("a client needs the URL of at least one broker")
         self._username = username
         self._password = password.encode() if isinstance(password, str) else password
-        for address in self._addresses:
-            name, secret = self._credentials(address)
+        for name, secret in map(self._credentials, self._addresses):
             if secret is not None and name is None and version != Version.MQTT_5:
                 raise ConfigError("a password without a user name needs MQTT 5")
         self._tls: ssl.SSLContext | None = None
         if any(address.tls for address in self._addresses):
-            try:
-                self._tls = tls_context(
-                    ca_file=ca_file, cert_file=cert_file, key_file=key_file, insecure=insecure
-                )
-            except (OSError, ssl.SSLError) as error:
-                raise ConfigError(f"the TLS files cannot be used: {error}") from error
-        if will is not None:
-            check_message(will.message, version)
+            self._tls = tls_context(
+                ca_file=ca_file, cert_file=cert_file, key_file=key_file, insecure=insecure
+            )
         self.client_id = client_id or f"millrace-{secrets.token_hex(8)}"
         self._core = Protocol(
             Options(
@@ -159,7 +154,10 @@ class Client:
         self._reconnect = reconnect
         self._pause_s_max = reconnect_pause_s_max
         self._connect_timeout_s = connect_timeout_s
+        self._prepare()
 
+    def _prepare(self) -> None:
+        """What changes while the client lives."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: Link | None = None
         self._address = self._addresses[0]
@@ -207,6 +205,7 @@ class Client:
         if link is not None:
             self._core.disconnect()
             self._turn()
+            link.finish()
             try:
                 async with asyncio.timeout(_GOODBYE_S):
                     await self._lost.wait()
@@ -241,7 +240,7 @@ class Client:
         unacknowledged as the server allows. Raises `Refused` with the reason code of the server. A call that
         is cancelled takes its message back unless it was sent already.
         """
-        data = payload.encode() if isinstance(payload, str) else bytes(payload)
+        data = payload.encode() if isinstance(payload, str) else memoryview(payload).tobytes()
         message = PlainMessage(topic=topic, payload=data, qos=qos, retain=retain, properties=properties)
         async with self._slots:
             ticket = next(self._tickets)
@@ -404,12 +403,12 @@ class Client:
         assert self._loop is not None
         core, now_s = self._core, self._loop.time()
         while True:
+            while (event := core.next_event(decode=not self._stalled)) is not None:
+                self._on_event(event)
             if self._timer is None:
                 due_s = core.tick(now_s, reading=not self._stalled)
                 if due_s is not None:
                     self._timer = self._loop.call_at(due_s, self._tick)
-            while (event := core.next_event(decode=not self._stalled)) is not None:
-                self._on_event(event)
             data = core.data_to_send(now_s)
             if data and self._link is not None:
                 self._link.write(data)
@@ -419,8 +418,9 @@ class Client:
         if link is None:
             return
         if core.state is State.ENDED:
-            link.close()
-            self._loop.call_later(_GOODBYE_S, link.abort)
+            if self._goodbye is not None:
+                link.close()
+                self._loop.call_later(_GOODBYE_S, link.abort)
         else:
             link.set_reading(not self._stalled)
 

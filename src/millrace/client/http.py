@@ -1,24 +1,157 @@
-"""Small requests to a node's HTTP door, with the standard library alone."""
+"""Requests to a node's HTTP door, with the standard library alone.
 
+`Http` is one door and the user who calls there; an error that the node answers comes back as a `LocalError`
+with the sentence of the problem document. `follow` reads logs by offset: what was published before, and what
+comes.
+"""
+
+import base64
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
-from millrace.errors import LocalError
+from millrace.errors import ConfigError, LocalError
 
+DEFAULT_URL = "http://127.0.0.1:18831"
 _TIMEOUT_S = 10.0
+_PAGE = 1_000
+# At the end of every log: how long a round of requests waits, over all shards together.
+_ROUND_WAIT_MS = 2_000
+_WAIT_MS_LEAST = 50
 
 
-def get_json(url: str) -> Any:
-    """The JSON answer; LocalError with a sentence that says what to do where there is none."""
+class HttpError(LocalError):
+    """The node answered with an error."""
+
+    def __init__(self, status: int, detail: str, fields: dict[str, Any]) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.fields = fields
+
+
+class Http:
+    """One HTTP door. The URL may name a user: http://ann@host:18831."""
+
+    def __init__(self, url: str = DEFAULT_URL, *, password: str | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"{url!r} is not an HTTP address such as {DEFAULT_URL}")
+        self.base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        self._headers = {"Accept": "application/json, application/problem+json"}
+        if parts.username is not None:
+            secret = password if parts.password is None else unquote(parts.password)
+            pair = f"{unquote(parts.username)}:{secret or ''}".encode()
+            self._headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+
+    def call(
+        self, method: str, path: str, body: Any = None, *, timeout_s: float = _TIMEOUT_S, **query: Any
+    ) -> Any:
+        """The JSON answer, None where there is none. HttpError for an error, LocalError for no answer."""
+        given = {name: value for name, value in query.items() if value is not None}
+        url = f"{self.base}{path}{'?' if given else ''}{urlencode(given)}"
+        headers = dict(self._headers)
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        request = urllib.request.Request(url, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+                text = answer.read()
+                return json.loads(text) if text else None
+        except urllib.error.HTTPError as error:
+            raise _problem(url, error) from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise LocalError(
+                f"no answer from {url}: {reason}; is the node running? start one: millrace start"
+            ) from error
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self.call("GET", path, **query)
+
+    def streams(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.get("/v1/streams")["streams"]
+        return rows
+
+    def messages(
+        self, stream: str, shard: int, start: int | str, *, filter: str = "#", wait_ms: int = 0
+    ) -> dict[str, Any]:
+        """One page of a shard's log."""
+        query = {"from": start, "limit": _PAGE, "filter": filter, "wait_ms": wait_ms}
+        page: dict[str, Any] = self.call(
+            "GET",
+            f"/v1/streams/{quote(stream, safe='')}/shards/{shard}/messages",
+            timeout_s=_TIMEOUT_S + wait_ms / 1000,
+            **query,
+        )
+        return page
+
+
+def follow(http: Http, filters: Sequence[str], start: int | str) -> Iterator[dict[str, Any] | None]:
+    """Messages of these filters in every log, from `start` on (an offset, earliest or latest), then new ones.
+
+    Gives None after each round in which nothing new was found, so that a caller can look at the clock. What
+    retention removes before it was read is passed over.
+    """
+    positions: dict[int, int | str] = {}
+    wait_ms = 0
+    while True:
+        shards = [(row["name"], shard["shard"]) for row in http.streams() for shard in row["shard_list"]]
+        if not positions:
+            positions = {shard: start for _, shard in shards}
+        found = False
+        for stream, shard in shards:
+            for message in _page(http, stream, shard, positions, filters, wait_ms):
+                found = True
+                yield message
+        wait_ms = 0 if found else max(_WAIT_MS_LEAST, _ROUND_WAIT_MS // max(1, len(shards)))
+        if not found:
+            yield None
+
+
+def _page(
+    http: Http, stream: str, shard: int, positions: dict[int, Any], filters: Sequence[str], wait_ms: int
+) -> Iterator[dict[str, Any]]:
+    """The next messages of one shard; a shard that was opened meanwhile begins at 0."""
+    # With several filters the node sends all topics, and the choice is made here: one cursor for all of them.
+    asked = filters[0] if len(filters) == 1 else "#"
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        raise LocalError(f"{url} answered {error.code} {error.reason}") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise LocalError(
-            f"no answer from {url}: {reason}; is the node running? start one: millrace start"
-        ) from error
+        page = http.messages(stream, shard, positions.get(shard, 0), filter=asked, wait_ms=wait_ms)
+    except HttpError as error:
+        if error.status == 410:
+            positions[shard] = error.fields["earliest_offset"]
+            return
+        if error.status == 404:
+            # Deleted since the list was made.
+            return
+        raise
+    for message in page["messages"]:
+        if len(filters) == 1 or any(_matches(filter, message["topic"]) for filter in filters):
+            yield message
+        positions[shard] = message["offset"] + 1
+    positions[shard] = page["next_offset"]
+
+
+def _matches(filter: str, topic: str) -> bool:
+    from millrace.broker.filters import matches
+
+    return matches(filter, topic)
+
+
+def _problem(url: str, error: urllib.error.HTTPError) -> HttpError:
+    try:
+        fields = json.loads(error.read())
+        detail = str(fields["detail"])
+    except (ValueError, KeyError, TypeError, OSError):
+        fields, detail = {}, f"{url} answered {error.code} {error.reason}"
+    return HttpError(error.code, detail, fields if isinstance(fields, dict) else {})
+
+
+def get_json(url: str, method: str = "GET") -> Any:
+    """The JSON answer; LocalError with a sentence that says what to do where there is none."""
+    parts = urlsplit(url)
+    return Http(f"{parts.scheme}://{parts.netloc}").call(method, parts.path or "/")

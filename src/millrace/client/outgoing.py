@@ -4,6 +4,8 @@ Every publish stands in `_waiting` until the window has room, QoS 0 behind the o
 published first leaves first. A sent QoS 1 or 2 message stays in `_sent` under its packet id; at QoS 2 PUBREC
 moves it to `_released`, where only PUBCOMP is missing and the message itself is safe with the server.
 
+A client whose process started anew finds a session of which it knows nothing; see `Inheritance`.
+
 After a reconnect that finds the session again, the unacknowledged return to the head of the line with their
 ids and leave with DUP ([MQTT-4.4.0-1]). Without a session they leave as new messages; what was released is
 finished, because the server had taken it over with PUBREC.
@@ -13,36 +15,17 @@ from collections import deque
 from collections.abc import Iterator
 
 from millrace.client.events import Published
+from millrace.client.packet_ids import Inheritance, PacketIds
 from millrace.errors import ProtocolError
-from millrace.limits import PACKET_ID_TOP
 from millrace.types import Message, Reason, Version
 from millrace.wire.mqtt.codec import encode
 from millrace.wire.mqtt.packets import Connack, Publish, Pubrel
 
 # Unacknowledged at once, whatever more a server allows: it keeps most packet ids free for the rest.
 WINDOW_MAX = 10_000
-
-
-class PacketIds:
-    """Ids in use from this side, for publishes and requests alike."""
-
-    __slots__ = ("_held", "_last")
-
-    def __init__(self) -> None:
-        self._held: set[int] = set()
-        self._last = 0
-
-    def take(self) -> int:
-        assert len(self._held) < PACKET_ID_TOP
-        packet_id = self._last % PACKET_ID_TOP + 1
-        while packet_id in self._held:
-            packet_id = packet_id % PACKET_ID_TOP + 1
-        self._held.add(packet_id)
-        self._last = packet_id
-        return packet_id
-
-    def give_back(self, packet_id: int) -> None:
-        self._held.discard(packet_id)
+# MQTT 3.1.1 servers name no bound and have one: mosquitto forwards 20 unfinished QoS 2 messages of a client
+# and acknowledges more without ever forwarding them.
+_WINDOW_QOS_2_UNTOLD = 20
 
 
 class _Entry:
@@ -64,6 +47,8 @@ class Outgoing:
         self._sent: dict[int, _Entry] = {}
         self._released: dict[int, _Entry] = {}
         self._by_ticket: dict[int, _Entry] = {}
+        self._inheritance: Inheritance | None = None
+        self._first_connection = True
         self._server = Connack(reason=Reason.SUCCESS)
         self._window = 0
 
@@ -81,11 +66,18 @@ class Outgoing:
         """A connection is accepted: releases to send again, and publishes that this finishes."""
         self._server = connack
         self._window = min(connack.receive_maximum or WINDOW_MAX, WINDOW_MAX)
+        if not connack.session_present:
+            self._inheritance = None
+        elif self._first_connection:
+            self._inheritance = Inheritance()
+        self._first_connection = False
         again = [*self._sent.values(), *self._waiting]
         self._sent.clear()
         if connack.session_present:
             self._waiting = deque(again)
             yield from (Pubrel(packet_id=packet_id) for packet_id in self._released)
+            if self._inheritance is not None:
+                yield from (Pubrel(packet_id=packet_id) for packet_id in self._inheritance.asked)
             return
         for entry in again:
             self._ids.give_back(entry.packet_id)
@@ -95,7 +87,7 @@ class Outgoing:
             yield self._finish(self._released.pop(packet_id), Reason.SUCCESS, None)
 
     def send_next(self) -> tuple[bytes, Published | None] | None:
-        """The next publish in bytes (none if the server would refuse it) and, if that ends it, how."""
+        """The next bytes (none if the server would refuse the publish) and, if that ends one, how."""
         waiting = self._waiting
         while waiting and waiting[0].withdrawn and not waiting[0].packet_id:
             del self._by_ticket[waiting.popleft().ticket]
@@ -104,8 +96,17 @@ class Outgoing:
         entry = waiting[0]
         message = entry.message
         qos = message.qos
-        if qos and len(self._sent) + len(self._released) >= self._window:
-            return None
+        if qos:
+            untold = qos == 2 and self._version != Version.MQTT_5
+            window = min(self._window, _WINDOW_QOS_2_UNTOLD) if untold else self._window
+            if len(self._sent) + len(self._released) >= window:
+                return None
+            if qos == 2 and not entry.packet_id and self._inheritance is not None:
+                releases = self._inheritance.ask(self._ids.peek())
+                if releases:
+                    return b"".join(encode(one, self._version) for one in releases), None
+                if self._inheritance.asked:
+                    return None
         waiting.popleft()
         again = entry.packet_id != 0
         if qos and not again:
@@ -159,6 +160,8 @@ class Outgoing:
         return Pubrel(packet_id=packet_id), None
 
     def on_pubcomp(self, packet_id: int) -> Published | None:
+        if self._inheritance is not None and self._inheritance.on_pubcomp(packet_id):
+            return None
         if packet_id in self._sent:
             raise ProtocolError("PUBCOMP before PUBREC")
         if packet_id not in self._released:

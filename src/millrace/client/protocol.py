@@ -28,7 +28,8 @@ from millrace.client.events import (
     Unsubscribed,
 )
 from millrace.client.incoming import Incoming, Message, Receipt
-from millrace.client.outgoing import Outgoing, PacketIds
+from millrace.client.outgoing import Outgoing
+from millrace.client.packet_ids import PacketIds
 from millrace.client.routes import Route, Routes
 from millrace.errors import LocalError, ProtocolError, RemoteError
 from millrace.limits import PACKET_BYTES_TOP

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.broker import meta
 from millrace.broker.members import Member, Members
+from millrace.broker.stream import Capture
 from millrace.errors import ConfigError, LocalError
 from millrace.node.config import Address, Config
 from millrace.node.links import Identity
@@ -268,4 +269,44 @@ class Cluster:
                     "leads_meta": replica == leader,
                 }
             )
-        return {"cluster": self.members.cluster, "members": rows}
+        return {"cluster": self.members.cluster, "members": rows, "is_settled": self._is_settled()}
+
+    def _is_settled(self) -> bool:
+        """Whether every group is kept by the nodes that should keep it."""
+        members = self.members
+        for number, assignment in members.assignments.items():
+            group = self._replicas.groups.get(number)
+            if group is None:
+                stream = self._streams.definitions.shards().get(number)
+                if stream is None or stream.spec.capture is not Capture.NONE:
+                    return False
+                continue
+            config = group.status().config
+            wanted = members.choose(self._target(number), assignment.replicas)
+            if set(config.voters) != set(wanted) or set(config.members) != set(members.members):
+                return False
+        return True
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Every replication group as this node sees it."""
+        names = {replica: member.name for replica, member in self.members.members.items()}
+        rows = []
+        for number, group in sorted(self._replicas.groups.items()):
+            status = group.status()
+            lag = {names.get(p.replica, p.replica): int(status.last - p.match) for p in status.peers}
+            rows.append(
+                {
+                    "group": number,
+                    "role": status.role,
+                    "term": int(status.term),
+                    "leader": names.get(status.leader, status.leader) if status.leader else None,
+                    "commit": int(status.commit),
+                    "applied": int(status.applied),
+                    "last": int(status.last),
+                    "voters": [names.get(v, v) for v in status.config.voters],
+                    "learners": [names.get(v, v) for v in status.config.learners],
+                    "lag": lag,
+                    "pending": group.pending_count,
+                }
+            )
+        return rows

@@ -1,0 +1,111 @@
+"""`millrace group`: consumers that share one cursor, and collect while nobody is there."""
+
+from enum import StrEnum
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from millrace.cli.common import AsJson, example, family, print_done, print_json, print_rows
+from millrace.cli.http_options import DEFAULT, HttpUrl, door
+
+app = family(
+    "Durable groups: each message of the filters goes to one member, and waits while nobody is there, until "
+    "the group is deleted. The HTTP queue of a topic is the group queue:TOPIC."
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME")]
+
+_COLUMNS = ("name", "filters", "lag", "in_flight", "deliveries_max", "dead_letter")
+_SHARD_COLUMNS = (
+    "shard",
+    "stream",
+    "position",
+    "next_offset",
+    "lag",
+    "in_flight",
+    "delayed",
+    "dead",
+    "missed",
+)
+
+
+class Start(StrEnum):
+    LATEST = "latest"
+    EARLIEST = "earliest"
+
+
+def _path(name: str) -> str:
+    return f"/v1/groups/{quote(name, safe='/:')}"
+
+
+@app.command(epilog=example("millrace group create workers 'jobs/#' --deliveries 5 --dead-letter dead/jobs"))
+def create(
+    name: Name,
+    filters: Annotated[list[str], typer.Argument(metavar="FILTER", help="Topic filters.")],
+    start: Annotated[
+        Start, typer.Option("--from", help="Begin with what comes, or with what is in the logs.")
+    ] = Start.LATEST,
+    deliveries: Annotated[
+        int, typer.Option(metavar="N", min=0, help="After N deliveries to --dead-letter; 0 is never.")
+    ] = 0,
+    dead_letter: Annotated[str, typer.Option(metavar="TOPIC", help="Where dead messages go.")] = "",
+    url: HttpUrl = DEFAULT,
+    json: AsJson = False,
+) -> None:
+    """Make a group."""
+    body = {
+        "name": name,
+        "filters": filters,
+        "start": start,
+        "deliveries_max": deliveries,
+        "dead_letter": dead_letter,
+    }
+    made = door(url).call("POST", "/v1/groups", body)
+    print_done(f"created group {name}", as_json=json, **made)
+
+
+@app.command("list", epilog=example("millrace group list --json"))
+def list_(url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
+    """Show all groups."""
+    rows = door(url).get("/v1/groups")["groups"]
+    if json:
+        print_json(rows)
+        return
+    print_rows([{**row, "filters": " ".join(row["filters"])} for row in rows], _COLUMNS, as_json=False)
+
+
+@app.command(epilog=example("millrace group show workers", "millrace group show queue:orders"))
+def show(name: Name, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
+    """Show a group, with its lag in every shard."""
+    found = door(url).get(_path(name))
+    if json:
+        print_json(found)
+        return
+    rows = [{"what": key, "value": value} for key, value in found.items() if key != "shards"]
+    print_rows(rows, ("what", "value"), as_json=False)
+    print_rows(found["shards"], _SHARD_COLUMNS, as_json=False)
+
+
+@app.command(
+    epilog=example("millrace group reset workers --to earliest", "millrace group reset workers --to 500")
+)
+def reset(
+    name: Name,
+    to: Annotated[str, typer.Option(metavar="earliest|latest|OFFSET", help="Where to begin again.")],
+    url: HttpUrl = DEFAULT,
+    json: AsJson = False,
+) -> None:
+    """Begin again somewhere; what members have and did not acknowledge is forgotten."""
+    where: int | str = int(to) if to.isascii() and to.isdigit() else to
+    if not isinstance(where, int) and where not in ("earliest", "latest"):
+        raise typer.BadParameter(f"{to!r} is not earliest, latest or an offset", param_hint="--to")
+    found = door(url).call("POST", f"{_path(name)}/reset", {"to": where})
+    print_done(f"group {name} begins again at {to}", as_json=json, **found)
+
+
+@app.command(epilog=example("millrace group delete workers"))
+def delete(name: Name, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
+    """Remove a group; the messages stay in their logs."""
+    door(url).call("DELETE", _path(name))
+    print_done(f"deleted group {name}", as_json=json, name=name)
