@@ -64,6 +64,8 @@ class Pattern:
     title: str
     regime: str
     qos: int
+    # Whether this broker acknowledges what is on disk, or keeps it in memory as the peers do.
+    durable: bool = False
     # Options of the generator beside host, port, version, pids and duration.
     flags: tuple[str, ...] = ()
     # What to read from its answer, the deciding field first.
@@ -150,6 +152,15 @@ PATTERNS = (
         qos=1,
         flags=("-q", "1"),
         targets=_faster((10, 8)),
+    ),
+    Pattern(
+        name="qos1-durable",
+        title="1->1 QoS 1, ours on disk with fsync, theirs in memory",
+        regime=BULK,
+        qos=1,
+        durable=True,
+        flags=("-q", "1"),
+        targets=_faster((4, 2)),
     ),
     Pattern(
         name="qos1-mixed",

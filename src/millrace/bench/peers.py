@@ -3,8 +3,13 @@
 Every start is a fresh process with its own directory, so that no run inherits memory, sessions or queues of
 another (mosquitto's in-flight list, for one, grows all through a fan-in run). Peers get the settings that let
 them show their best: nothing that queues is bounded.
+
+What is acknowledged here is on disk by default, which no peer does at its defaults. So this broker is
+measured twice where it matters: in memory like the peers (the default stream captures nothing), and as it
+comes.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -13,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,13 +52,23 @@ class PeerError(LocalError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Free ports for one broker: the one under load, and one to command it by."""
+
+    load: int
+    control: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """How to start one broker. `command` gets a free port and an empty directory."""
+    """How to start one broker. `command` gets free ports and an empty directory."""
 
     name: str
     version: str
-    command: Callable[[int, Path], list[str]]
+    command: Callable[[Ports, Path], list[str]]
     environment: dict[str, str] = field(default_factory=dict)
+    # Called once it listens, with what the run asks for: whether acknowledged means on disk.
+    prepare: Callable[[Ports, bool], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +93,33 @@ def this_broker(kernels: str) -> Broker:
     """Millrace as `millrace start` runs it, with the C or the Python kernels and otherwise its defaults."""
     from millrace import __version__
 
-    def command(port: int, directory: Path) -> list[str]:
+    def command(ports: Ports, directory: Path) -> list[str]:
+        doors = ["--mqtt", f"{_HOST}:{ports.load}", "--http", f"{_HOST}:{ports.control}"]
         start = [sys.executable, "-m", "millrace.cli.main", "start"]
-        return [*start, "--data", str(directory), "--mqtt", f"{_HOST}:{port}", "--set", "listeners.http="]
+        return [*start, "--data", str(directory / "data"), *doors]
 
     return Broker(
-        name=MILLRACE, version=__version__, command=command, environment={"MILLRACE_KERNELS": kernels}
+        name=MILLRACE,
+        version=__version__,
+        command=command,
+        environment={"MILLRACE_KERNELS": kernels},
+        prepare=_choose_capture,
     )
+
+
+def _choose_capture(ports: Ports, durable: bool) -> None:
+    if durable:
+        return
+    request = urllib.request.Request(
+        f"http://{_HOST}:{ports.control}/v1/streams/default",
+        data=json.dumps({"capture": "none"}).encode(),
+        headers={"content-type": "application/json"},
+        method="PATCH",
+    )
+    try:
+        urllib.request.urlopen(request, timeout=_START_S_MAX).close()
+    except (urllib.error.URLError, TimeoutError) as error:
+        raise PeerError(f"{MILLRACE} would not keep the default stream in memory: {error}") from error
 
 
 def find_peer(name: str) -> Broker | None:
@@ -99,9 +136,9 @@ def _find_mosquitto() -> Broker | None:
     if program is None:
         return None
 
-    def command(port: int, directory: Path) -> list[str]:
+    def command(ports: Ports, directory: Path) -> list[str]:
         path = directory / "mosquitto.conf"
-        path.write_text(_MOSQUITTO_CONFIGURATION.format(port=port, host=_HOST))
+        path.write_text(_MOSQUITTO_CONFIGURATION.format(port=ports.load, host=_HOST))
         return [program, "-c", str(path)]
 
     return Broker(name=MOSQUITTO, version=_version([program, "-h"]), command=command)
@@ -112,8 +149,8 @@ def _find_nats() -> Broker | None:
     if program is None:
         return None
 
-    def command(port: int, directory: Path) -> list[str]:
-        return [program, "-a", _HOST, "-p", str(port)]
+    def command(ports: Ports, directory: Path) -> list[str]:
+        return [program, "-a", _HOST, "-p", str(ports.load)]
 
     return Broker(name=NATS, version=_version([program, "--version"]), command=command)
 
@@ -130,13 +167,17 @@ def _version(command: list[str]) -> str:
 
 
 @contextmanager
-def running(broker: Broker) -> Iterator[Running]:
-    """Start the broker, wait until it takes connections, stop it at the end."""
+def running(broker: Broker, *, durable: bool = False) -> Iterator[Running]:
+    """Start the broker, wait until it takes connections, stop it at the end.
+
+    `durable`: what this broker acknowledges is on disk; peers are not changed by it.
+    """
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name:
-        directory = Path(name)
         for remaining in reversed(range(_START_TRIES)):
+            directory = Path(name) / str(remaining)
+            directory.mkdir()
             try:
-                started = _start(broker, directory)
+                started = _start(broker, directory, durable)
                 break
             except PeerError:
                 # Somebody else may have taken the port between our look and the broker's.
@@ -148,14 +189,14 @@ def running(broker: Broker) -> Iterator[Running]:
             _stop(started.process)
 
 
-def _start(broker: Broker, directory: Path) -> Running:
-    port = _free_port()
+def _start(broker: Broker, directory: Path, durable: bool) -> Running:
+    ports = _free_ports()
     # A setting of this shell must not change what is measured.
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("MILLRACE_")}
     said = directory / "output.log"
     with said.open("wb") as output:
         process = subprocess.Popen(
-            broker.command(port, directory),
+            broker.command(ports, directory),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -164,13 +205,19 @@ def _start(broker: Broker, directory: Path) -> Running:
             start_new_session=True,
         )
     deadline_s = time.monotonic() + _START_S_MAX
-    while not _listens(port):
+    while not (_listens(ports.load) and (broker.prepare is None or _listens(ports.control))):
         if process.poll() is not None or time.monotonic() > deadline_s:
             _stop(process)
             last = said.read_text(errors="replace").strip().rpartition("\n")[2]
             raise PeerError(f"{broker.name} did not start: {last or 'it said nothing'}")
         time.sleep(_POLL_S)
-    return Running(port=port, process=process)
+    try:
+        if broker.prepare is not None:
+            broker.prepare(ports, durable)
+    except BaseException:
+        _stop(process)
+        raise
+    return Running(port=ports.load, process=process)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -182,11 +229,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _free_ports() -> Ports:
+    # Both are held until both are known, so that they differ.
+    with socket.socket() as load, socket.socket() as control:
+        load.bind((_HOST, 0))
+        control.bind((_HOST, 0))
+        return Ports(load=load.getsockname()[1], control=control.getsockname()[1])
 
 
 def _listens(port: int) -> bool:

@@ -91,7 +91,7 @@ def run(
     for pattern, subject in steps:
         before(pattern, subject)
         try:
-            with peers.running(brokers[subject.broker, subject.kernels]) as broker:
+            with peers.running(brokers[subject.broker, subject.kernels], durable=pattern.durable) as broker:
                 values = generator.run(
                     (*subject.flags(), *pattern.flags),
                     port=broker.port,

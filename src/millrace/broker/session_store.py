@@ -128,6 +128,9 @@ class SessionStore:
 
     def _apply_one(self, operation: Operation) -> None:
         name, client_id, *rest = operation
+        if name == "adopt":
+            self._adopt(client_id, *rest)
+            return
         if name == "open":
             self._open(client_id, *rest)
             return
@@ -180,6 +183,15 @@ class SessionStore:
                     record.released.pop(packet_id, None)
             case _:
                 raise LocalError(f"unknown session operation {name!r}")
+
+    def _adopt(self, gone: str, owner: str, time_us: int) -> None:
+        """A node is gone for good or for long: another looks after the sessions it served, whose clients are
+        away from now on unless they went before (PROTOCOLS.md 10)."""
+        for record in self.records.values():
+            if record.owner == gone:
+                record.owner = owner
+                if record.away_us is None:
+                    record.away_us = time_us
 
     def _open(
         self,

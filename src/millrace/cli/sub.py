@@ -36,6 +36,7 @@ _WINDOW = 1_000
     epilog=example(
         "millrace sub 'sensors/#' -v",
         "millrace sub 'sensors/#' --group workers --count 10 --json",
+        "millrace sub 'sensors/#' --from earliest --url http://127.0.0.1:18831",
         "millrace sub '$SYS/#' -v --timeout 15 --url mqtt://ann@broker.example:1883",
     )
 )
@@ -55,6 +56,12 @@ def sub(
             "--timeout", metavar="S", min=0, help="End after S seconds; a failure if --count is not reached."
         ),
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="earliest|latest|OFFSET", help="Read the logs by HTTP, from there on."
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic before it.")] = False,
     client_id: ClientId = None,
     protocol: Mqtt = ProtocolVersion.MQTT_5,
@@ -65,6 +72,13 @@ def sub(
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object in each line.")] = False,
 ) -> None:
     """Print messages as they come, one in each line, until Ctrl-C."""
+    if start is not None:
+        if group is not None:
+            raise typer.BadParameter(
+                "a group has a cursor of its own: millrace group reset", param_hint="--from"
+            )
+        _read_log(filters, start, url, count=count, timeout=timeout, verbose=verbose, json=json)
+        return
     end_s = None if timeout is None else time.monotonic() + timeout
     seen = 0
     try:
@@ -83,7 +97,7 @@ def sub(
         ):
             while count is None or seen < count:
                 message = messages.get(None if end_s is None else max(0.0, end_s - time.monotonic()))
-                _write(_json_line(message) if json else _text_line(message, verbose))
+                _write(_json_line(message) if json else _line(message.topic, message.payload, verbose))
                 # Only now: what could not be written is for another member of the group.
                 messages.ack(message)
                 seen += 1
@@ -95,6 +109,32 @@ def sub(
         raise typer.Exit(0 if count is None else 1) from None
     except BrokenPipeError:
         # The reader has all it wanted. Python would try to flush the pipe once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _read_log(
+    filters: list[str],
+    start: str,
+    urls: list[str] | None,
+    *,
+    count: int | None,
+    timeout: float | None,
+    verbose: bool,
+    json: bool,
+) -> None:
+    from millrace.cli import from_offset
+
+    def write(message: dict[str, Any], payload: bytes) -> None:
+        if json:
+            _write(encoding.dumps(message, ensure_ascii=False).encode() + b"\n")
+        else:
+            _write(_line(message["topic"], payload, verbose))
+
+    try:
+        from_offset.read(filters, start, urls, count=count, timeout_s=timeout, write=write)
+    except KeyboardInterrupt:
+        raise typer.Exit(0 if count is None else 1) from None
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -110,11 +150,11 @@ def _write(data: bytes) -> None:
         raise ClientError(f"cannot write the output: {error.strerror}") from error
 
 
-def _text_line(message: "Message", verbose: bool) -> bytes:
+def _line(topic: str, payload: bytes, verbose: bool) -> bytes:
     if sys.stdout.isatty():
-        text = printable(message.payload.decode(errors="backslashreplace"))
-        return f"{printable(message.topic)} {text}\n".encode() if verbose else f"{text}\n".encode()
-    return (message.topic.encode() + b" " if verbose else b"") + message.payload + b"\n"
+        text = printable(payload.decode(errors="backslashreplace"))
+        return f"{printable(topic)} {text}\n".encode() if verbose else f"{text}\n".encode()
+    return (topic.encode() + b" " if verbose else b"") + payload + b"\n"
 
 
 def _json_line(message: "Message") -> bytes:

@@ -19,14 +19,14 @@ TIMEOUT_S = 60.0
 async def cluster_of(story: Story, count: int) -> AsyncIterator[LocalCluster]:
     """Nodes in a directory of their own, gone at the end."""
     with tempfile.TemporaryDirectory(prefix="millrace-demo-") as directory:
-        cluster = LocalCluster(count, Path(directory), _free_base_port(count + 2))
+        cluster = LocalCluster(count, Path(directory), free_base_port(count + 2))
         story.say("stage", f"starting {count} nodes")
         async with cluster:
             await ready(story, cluster, count)
             yield cluster
 
 
-def _free_base_port(nodes: int) -> int:
+def free_base_port(nodes: int) -> int:
     """A run of ports that nobody uses right now."""
     for base in range(24_000, 60_000, 100):
         try:
@@ -68,17 +68,17 @@ async def leader(nodes: list[NodeProcess]) -> NodeProcess:
     raise TimeoutError("no leader")
 
 
+async def is_whole(node: NodeProcess, count: int) -> bool:
+    """Whether this node sees so many members and every group where it should be."""
+    cluster = (await status(node))["cluster"]
+    assert isinstance(cluster, dict)
+    return len(cluster["members"]) == count and bool(cluster["is_settled"])
+
+
 async def ready(story: Story, cluster: LocalCluster, count: int) -> None:
     """Wait until every group is on every node: only then does losing one lose nothing."""
-
-    async def whole(node: NodeProcess) -> bool:
-        answer = await status(node)
-        cluster_ = answer["cluster"]
-        assert isinstance(cluster_, dict)
-        return len(cluster_["members"]) == count and bool(cluster_.get("is_settled"))
-
     for _ in range(1200):
-        if all([await whole(node) for node in cluster.nodes if node.is_running]):
+        if all([await is_whole(node, count) for node in cluster.nodes if node.is_running]):
             break
         await asyncio.sleep(0.05)
     first = await leader(cluster.nodes)

@@ -80,6 +80,7 @@ static int forwardable(const u8 *d, Py_ssize_t pos, Py_ssize_t end) {
       Py_ssize_t n = d[pos] << 8 | d[pos + 1];
       const u8 *text = d + pos + 2;
       if (pos + 2 + n > stop) return 0;
+      if (k == 2 && n >= 9 && !memcmp(text, "millrace-", 9)) return 0;
       if (kind == 0x08 && (!n || memchr(text, '+', n) || memchr(text, '#', n))) return 0;
       if (kind != 0x09 && !text_ok(text, n)) return 0;
       pos += 2 + n;

@@ -16,6 +16,8 @@ _ACKS: dict[int, bytes] = {}
 # First bytes that `scan` handles: PUBLISH without DUP and RETAIN, and the four acknowledgements.
 _PUBLISHES = frozenset((0x30, 0x32, 0x34))
 _ACK_TYPES = frozenset((0x40, 0x50, 0x62, 0x70))
+# How names of user properties begin that the broker itself reads.
+_OWN_PROPERTY = b"millrace-"
 
 
 def _length(data: bytes, pos: int, size: int) -> tuple[int, int]:
@@ -39,8 +41,8 @@ def _length(data: bytes, pos: int, size: int) -> tuple[int, int]:
 def _forwardable(data: bytes, pos: int, end: int) -> int:
     """Position after a property block that may be forwarded untouched, or -1.
 
-    Properties the broker must act on (expiry, alias, subscription identifier), repeated ones and broken
-    ones all give -1: the codec then decides.
+    Properties the broker must act on (expiry, alias, subscription identifier, user properties of its own),
+    repeated ones and broken ones all give -1: the codec then decides.
     """
     pos, stop = _length(data, pos - 1, end)
     if stop < 0 or stop > end:
@@ -58,7 +60,7 @@ def _forwardable(data: bytes, pos: int, end: int) -> int:
                 return -1
             pos += 1
             continue
-        for _ in range(2 if kind == 0x26 else 1):
+        for left in range(2 if kind == 0x26 else 1, 0, -1):
             if pos + 2 > stop:
                 return -1
             after = pos + 2 + (data[pos] << 8 | data[pos + 1])
@@ -66,6 +68,8 @@ def _forwardable(data: bytes, pos: int, end: int) -> int:
                 return -1
             if kind != 0x09:
                 text = data[pos + 2 : after]
+                if left == 2 and text.startswith(_OWN_PROPERTY):
+                    return -1
                 if b"\0" in text or (kind == 0x08 and (b"+" in text or b"#" in text or not text)):
                     return -1
                 if not text.isascii():

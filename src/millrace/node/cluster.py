@@ -33,7 +33,7 @@ _META_VOTERS = 5
 _SESSION_VOTERS = 3
 _PEERS = "peers"
 _PEERS_TAG = b"MRPE"
-# Silence after which a member is called suspect, then unreachable.
+# Silence after which a member is no longer suspect but unreachable, and others look after its sessions.
 _UNREACHABLE_S = 5.0
 
 
@@ -73,11 +73,20 @@ class Cluster:
         else:
             self._streams.open_meta((replicas.replica,))
             await self._streams.meta_serving()
-        if not self.members.cluster:
+        await self._formed()
+        replicas.cluster_id = self.members.cluster
+
+    async def _formed(self) -> None:
+        """Wait until the cluster is known here. Only a leader has applied everything that came before it, so
+        only a leader may conclude that there is none yet, and make one."""
+        while not self.members.cluster:
+            if not self._streams.meta_group.is_leader:
+                await asyncio.sleep(0.01)
+                continue
+            replicas = self._replicas
             cluster = replicas.directory.identity.hex()[:16]
             await self._streams.command(meta.command("cluster.init", cluster=cluster, member=self._myself()))
             log.info("formed cluster %s", cluster)
-        replicas.cluster_id = self.members.cluster
 
     def run(self) -> None:
         """From now on keep everything where it belongs."""
@@ -166,6 +175,7 @@ class Cluster:
             await self._streams.command(meta.command("member.put", member=self._myself()))
         self._want({replica: member.peer for replica, member in members.members.items()})
         self._streams.reconcile()
+        self._watch()
         if self._streams.meta_group.is_leader:
             await self._place()
         everybody = tuple(members.members)
@@ -174,6 +184,25 @@ class Cluster:
             if assignment is not None and group.is_leader:
                 others = tuple(r for r in everybody if r not in assignment.replicas)
                 group.approach(assignment.replicas, others)
+
+    def _watch(self) -> None:
+        """Who has been silent, and since when. What follows from it concerns sessions, never membership."""
+        now_s = asyncio.get_running_loop().time()
+        links = self._replicas.links
+        for replica in self.members.members:
+            if replica == self._replicas.replica or (links is not None and links.is_linked(replica)):
+                self._silent_since_s.pop(replica, None)
+                continue
+            silent_s = now_s - self._silent_since_s.setdefault(replica, now_s)
+            if silent_s >= _UNREACHABLE_S and self._streams.sessions.group.is_leader:
+                self._streams.adopt_sessions(replica)
+
+    def _state_of(self, member: Member) -> str:
+        since_s = self._silent_since_s.get(member.replica)
+        if since_s is None:
+            return "draining" if member.is_draining else "up"
+        silent_s = asyncio.get_running_loop().time() - since_s
+        return "suspect" if silent_s < _UNREACHABLE_S else "unreachable"
 
     def _has_moved(self, mine: Member) -> bool:
         now = self._myself()
@@ -248,27 +277,19 @@ class Cluster:
 
     def status(self) -> dict[str, Any]:
         """Members as this node sees them."""
-        now_s = asyncio.get_running_loop().time()
-        links = self._replicas.links
         leader = self._streams.meta_group.status().leader
-        rows = []
-        for replica, member in sorted(self.members.members.items(), key=lambda item: item[1].name):
-            is_here = replica == self._replicas.replica or (links is not None and links.is_linked(replica))
-            if is_here:
-                self._silent_since_s.pop(replica, None)
-            silent_s = now_s - self._silent_since_s.setdefault(replica, now_s) if not is_here else 0.0
-            state = "up" if is_here else "suspect" if silent_s < _UNREACHABLE_S else "unreachable"
-            rows.append(
-                {
-                    "node": member.name,
-                    "replica": replica,
-                    "peer": member.peer,
-                    "mqtt": member.mqtt,
-                    "http": member.http,
-                    "state": "draining" if member.is_draining and is_here else state,
-                    "leads_meta": replica == leader,
-                }
-            )
+        rows = [
+            {
+                "node": member.name,
+                "replica": replica,
+                "peer": member.peer,
+                "mqtt": member.mqtt,
+                "http": member.http,
+                "state": self._state_of(member),
+                "leads_meta": replica == leader,
+            }
+            for replica, member in sorted(self.members.members.items(), key=lambda item: item[1].name)
+        ]
         return {"cluster": self.members.cluster, "members": rows, "is_settled": self._is_settled()}
 
     def _is_settled(self) -> bool:

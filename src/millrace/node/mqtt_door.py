@@ -90,6 +90,8 @@ class Door:
         self.random = random
         self.methods = methods or {}
         self.connections: set[MqttConnection] = set()
+        # A clean session began here: other nodes end theirs of this client. Set by the node.
+        self.announce_clean: Callable[[str], None] = _tell_nobody
         self.parked: list[MqttConnection] = []
 
     def flush(self) -> None:
@@ -575,6 +577,8 @@ class MqttConnection:
             # It went away while its record was written.
             broker.disconnect(session, self.seen_ms, will=True)
             return
+        if not session.is_recorded:
+            door.announce_clean(session.client_id)
         was_waiting = self._state == _OPENING
         self.session = session
         self._table = broker.router.table(request.principal)
@@ -673,7 +677,10 @@ class MqttConnection:
             return
         log.info("closing %s of %s: %s (0x%02x)", self.peer, self._name(), detail, reason)
         if self._state not in (_CONNECTED, _PARKED):
-            if self._v5 and self._state == _AUTHENTICATING:
+            if self._state == _OPENING:
+                # Its record could not be written in time (PROTOCOLS.md 7).
+                self._refuse(Reason.SERVER_UNAVAILABLE, "no majority of the cluster is there right now")
+            elif self._v5 and self._state == _AUTHENTICATING:
                 self._refuse(reason, detail)
             else:
                 self._close(detail)
@@ -763,3 +770,7 @@ class MqttConnection:
 
 def _write_nowhere(data: bytes) -> None:
     """The connection is gone; what was still meant for it is too."""
+
+
+def _tell_nobody(client_id: str) -> None:
+    """There are no other nodes."""

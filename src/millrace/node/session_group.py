@@ -25,8 +25,9 @@ _OPERATIONS_MAX = 10_000
 class SessionGroup:
     """Implements `App`."""
 
-    def __init__(self, broker: Broker, wake: Callable[[], None]) -> None:
+    def __init__(self, broker: Broker, now_ms: Callable[[], int], wake: Callable[[], None]) -> None:
         self._broker = broker
+        self._now_ms = now_ms
         self._wake = wake
         self.store = SessionStore()
         self.group: Group
@@ -62,24 +63,45 @@ class SessionGroup:
         operations = session_store.decode(block.payload())
         self.store.apply(operations)
         if self._broker.journal.is_on:
-            self._give_up(operations)
+            for operation in operations:
+                if operation[0] == "open" and operation[6] != self._broker.node:
+                    self._give_up(operation[1])
+                elif operation[0] == "adopt":
+                    self._move(operation[1], operation[2])
         if token:
             for then in token:
                 then()
             self._wake()
 
-    def _give_up(self, operations: list[session_store.Operation]) -> None:
-        """Clients that connected at another node: here they are served no longer (REQUIREMENTS.md E4)."""
-        for operation in operations:
-            if operation[0] != "open" or operation[6] == self._broker.node:
-                continue
-            session = self._broker.sessions.get(operation[1])
-            if session is not None:
-                connection = session.connection
-                self._broker.release(session)
-                if connection is not None:
-                    connection.session = None
-                    connection.fail(Reason.SESSION_TAKEN_OVER, "the client connected at another node")
+    def _give_up(self, client_id: str) -> None:
+        """The client connected at another node: here it is served no longer (REQUIREMENTS.md E4)."""
+        session = self._broker.sessions.get(client_id)
+        if session is not None:
+            connection = session.connection
+            self._broker.release(session)
+            if connection is not None:
+                connection.session = None
+                connection.fail(Reason.SESSION_TAKEN_OVER, "the client connected at another node")
+
+    def _move(self, gone: str, owner: str) -> None:
+        """Sessions of a node that is gone: theirs to look after who is named, and no longer ours if it is
+        us that the others took for gone."""
+        broker = self._broker
+        if gone == broker.node:
+            for session in [s for s in broker.sessions.values() if s.is_recorded]:
+                self._give_up(session.client_id)
+        if owner == broker.node:
+            for record in list(self.store.records.values()):
+                if record.owner == owner and record.client_id not in broker.sessions:
+                    principal = broker.rules.principal(record.username, record.client_id)
+                    broker.restore(record, principal, self._now_ms())
+
+    def adopt(self, gone: str, time_us: int) -> None:
+        """As leader of this group: look after the sessions of a node that is gone."""
+        if any(record.owner == gone for record in self.store.records.values()):
+            log.warning("the sessions of a node that is gone are looked after here")
+            self._broker.journal.add(["adopt", gone, self._broker.node, time_us])
+            self._wake()
 
     def to_bytes(self) -> bytes:
         return self.store.to_bytes()

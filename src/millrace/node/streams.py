@@ -39,6 +39,7 @@ log = logging.getLogger("millrace.streams")
 _SERVING_TIMEOUT_S = 30.0
 _READERS = 2
 _COMMAND_S = 10.0
+_HAND_OVER_TRIES = 50
 # A shard writes its state as a snapshot after so much log, which bounds what a restart applies again.
 _SNAPSHOT_EVERY_BYTES = 256 * 1024 * 1024
 
@@ -92,7 +93,7 @@ class Streams:
         self.interest = Interest(broker, self.replicas, now_ms, wake)
         self._meta = _MetaApp(self._on_change)
         self._pending: list[meta.Result] = []
-        self.sessions = SessionGroup(broker, wake)
+        self.sessions = SessionGroup(broker, now_ms, wake)
         self.shards: dict[int, Shard] = {}
         self._is_low = False
         self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="reader")
@@ -129,6 +130,7 @@ class Streams:
         if not self.replicas.is_open:
             return
         await self.cluster.stop()
+        await self._hand_over()
         if self._broker.journal.is_on:
             self._broker.checkpoint()
             self.sessions.cut()
@@ -136,6 +138,16 @@ class Streams:
             await self._settled(group)
         await self.replicas.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+    async def _hand_over(self) -> None:
+        """A planned stop makes nobody wait for an election: another replica leads before this one goes."""
+        led = [g for g in self.replicas.groups.values() if g.is_leader and not g.is_alone]
+        for group in led:
+            group.transfer(None)
+        for _ in range(_HAND_OVER_TRIES):
+            if not any(group.is_leader for group in led):
+                return
+            await asyncio.sleep(0.01)
 
     async def _serving(self, group: Group) -> None:
         try:
@@ -247,6 +259,9 @@ class Streams:
         assignment = self.definitions.members.assignments.get(number)
         founders = assignment.founders if assignment is not None else ()
         return self.replicas.open(number, app, founders if self.replicas.replica in founders else ())
+
+    def adopt_sessions(self, replica: str) -> None:
+        self.sessions.adopt(replica, self._wall_us())
 
     def taken_elsewhere(self, client_id: str) -> None:
         """The client connected at another node with a clean session."""

@@ -167,7 +167,7 @@ class Core:
         if after:
             self._after = []
         hard_state = self._changed_hard_state()
-        if hard_state is not None or (log.pending and log.pending[0].number <= self._hard_number):
+        if hard_state is not None or not self.is_hard_state_durable:
             if "hard_state_not_awaited" not in self.mutations:
                 after = [effect for effect in now if isinstance(effect, Send)] + after
                 now = [effect for effect in now if not isinstance(effect, Send)]
@@ -190,6 +190,12 @@ class Core:
             return None
         self._hard_state = HardState(term=self.term, vote=vote)
         return self._hard_state
+
+    @property
+    def is_hard_state_durable(self) -> bool:
+        """Is the hard state that was last handed out on disk?"""
+        pending = self.log.pending
+        return not pending or pending[0].number > self._hard_number
 
     def _announce(self) -> None:
         announced = self._announced

@@ -121,6 +121,8 @@ class Leader:
         self._heartbeat_elapsed_ticks += 1
         if self._heartbeat_elapsed_ticks >= options.heartbeat_ticks:
             self._send_heartbeats()
+            # A majority may have come about without an answer: the one that was missing left the group.
+            self._confirm_reads()
 
     def _active_voters(self) -> list[ReplicaId]:
         oldest = self._core.tick - self._core.options.election_ticks

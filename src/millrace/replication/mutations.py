@@ -30,8 +30,7 @@ MUTATIONS: dict[str, str] = {
     " (any Raft without pre-vote)",
     "higher_term_ignored": "a leader that learns of a higher term adopts it and stays leader (-)",
     "stale_leader_accepted": "an append of an earlier term is taken (-)",
-    "damage_ignored": "a replica that lost acknowledged entries votes at once (shown for etcd and others by"
-    " protocol-aware recovery, FAST 2018)",
+    "damage_ignored": "a replica that lost acknowledged entries votes at once (FAST 2018, on recovery)",
     # log repair
     "truncate_on_stale_append": "a late, shorter append cuts the log after it (-)",
     "no_prev_term_check": "the entry before an append is compared by index only (-)",

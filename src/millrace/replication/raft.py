@@ -9,7 +9,7 @@ nobody.
 An election has two rounds. The pre-vote asks who would vote; no term is raised for it. When several replicas
 ask at the same moment, as they do when the leader's links close, those with the shorter log or the smaller id
 give way, so that the first round already decides; the random time-outs settle the rest. Then the vote itself,
-in a new term, whose own vote is on disk before the question leaves.
+in a new term: a candidate's own vote is on disk before the question leaves and before it counts.
 
 The leader's part is in `leader.py`, the follower's in `follower.py`, shared state in `core.py`.
 """
@@ -181,7 +181,8 @@ class Raft:
         self._elapsed_ticks += 1
         # Nobody else could answer a lone voter, so it need not wait for anyone.
         is_alone = core.configs.config.voters == (core.replica,)
-        if self._elapsed_ticks >= self._timeout_ticks or is_alone:
+        is_idle = core.role is Role.FOLLOWER and core.leader is None
+        if self._elapsed_ticks >= self._timeout_ticks or (is_alone and is_idle):
             core.leader = None
             if self._may_campaign():
                 self.become_pre_candidate()
@@ -199,6 +200,8 @@ class Raft:
         self._follower.check_repaired()
         if self._leader is not None:
             self._leader.on_persisted()
+        elif core.role is Role.CANDIDATE and core.is_hard_state_durable:
+            self._count_vote(core.replica, True)
 
     def _on_propose(self, event: Propose) -> None:
         if not event.payloads or event.kind not in (EntryKind.DATA, EntryKind.CONTROL):
@@ -519,7 +522,8 @@ class Raft:
         for voter in core.voters:
             if voter != core.replica:
                 core.send(voter, request)
-        self._count_vote(core.replica, True)
+        if is_pre:
+            self._count_vote(core.replica, True)
 
     def _restart_timeout(self) -> None:
         self._elapsed_ticks = 0

@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -79,8 +80,9 @@ def _git(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
+@cache
 def code_sources() -> str:
-    """A hash over the files that decide what a seed does."""
+    """A hash over the files that decide what a seed does, as they were when first asked."""
     digest = blake2b(digest_size=6)
     for folder in ("replication", "sim"):
         for path in sorted((_PACKAGE / folder).glob("*.py")):

@@ -14,7 +14,7 @@ it with the first `Commit` that covers it and must be the same everywhere from t
 | log matching | the entry (index, term) is the same everywhere, and so is the term before it |
 | matched | what a follower reports as matched is what the leader of that term has there |
 | committed | one entry at an index everywhere, on a majority's disks when first committed, never cut |
-| progress | what a leader believes of a follower's disk is so |
+| progress | what a replica believes of its own disk, and a leader of a follower's, is so |
 | election | a vote goes to a log at least as complete as the voter's own is or was before damage |
 | leader completeness | a new leader has everything that is committed |
 | own term | a leader commits by counting only entries of its own term |
@@ -36,6 +36,7 @@ from millrace.replication.contract import (
     InstallSnapshot,
     PeerMessage,
     Persist,
+    Persisted,
     Propose,
     ReplicaId,
     Reply,
@@ -115,6 +116,8 @@ class Checkers:
                 self._check_election(process, event.sender, event.body, effects)
             elif type(event.body) is AppendReply and process.role == "leader":
                 self._check_progress(process, self.processes[event.sender])
+        elif type(event) is Persisted:
+            self._check_durable(process)
         persist_seen = False
         answered = False
         for effect in effects:
@@ -182,6 +185,14 @@ class Checkers:
             raise Violation(
                 "election", f"{voter.replica} votes for {candidate}, whose log is behind {needed}"
             )
+
+    def _check_durable(self, process: "Process") -> None:
+        """What the machine believes of its own disk; its log as it is now is what it wrote last."""
+        assert process.machine is not None
+        index = process.machine.status().durable
+        believed, found = process.disk.written.term(index), process.disk.durable.term(index)
+        if believed is not None and found != believed:
+            raise Violation("progress", f"{process.replica} believes that its disk has {index}:{believed}")
 
     def _check_progress(self, leader: "Process", follower: "Process") -> None:
         """Only until the follower enters a later term: the next leader may rightly cut what it held."""

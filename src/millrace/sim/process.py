@@ -300,6 +300,8 @@ class Process:
 
     def _run(self, effects: list[Effect], position: int) -> None:
         for at in range(position, len(effects)):
+            if self.machine is None:
+                raise Violation("contract", f"{self.replica} runs effects after its crash")
             effect = effects[at]
             kind = type(effect)
             if self.armed is not None:
