@@ -94,6 +94,7 @@ class Cursor:
         self.missed = 0
         """Messages that retention removed before the group was done with them, others' topics included."""
         self.used_us = used_us
+        """When somebody last asked for messages, give or take an hour."""
         # Heaps with entries that may be out of date; `items` decides.
         self._due: list[tuple[int, int]] = []
         self._ready: list[int] = []
@@ -353,6 +354,9 @@ class Consumers:
                 return cursor.bury(rest[0])
             case "tick":
                 cursor.advance(now_us)
+                return True
+            case "touch":
+                cursor.used_us = now_us
                 return True
             case "skip":
                 # Nothing for the group between: a restart need not look there again.

@@ -171,6 +171,7 @@ class Broker:
     def _adopt_record(self, session: Session) -> None:
         record = self.find_record(session.client_id)
         assert record is not None, "the record is on disk before the client is accepted"
+        session.record_epoch = record.epoch
         session.producer = producer_of(record)
         session.next_token = max(session.next_token, record.next_token)
 
@@ -237,7 +238,7 @@ class Broker:
         session.epoch += 1
         if session.is_recorded:
             session.is_recorded = False
-            self.journal.add(["end", session.client_id])
+            self.journal.add(["end", session.client_id, session.record_epoch])
         self.touched.pop(session, None)
         for filter in list(session.subscriptions):
             self.unsubscribe(session, filter)
@@ -462,7 +463,7 @@ class Broker:
             self._checkpoint(session)
             self.touched.pop(session, None)
             will = None if session.delayed_will is None else session.delayed_will.to_json()
-            self.journal.add(["away", session.client_id, self.wall_us, will])
+            self.journal.add(["away", session.client_id, self.wall_us, will, session.record_epoch])
 
     def _record_subscription(self, session: Session, subscription: Subscription) -> None:
         """The start in every log is fixed before SUBACK; those opened later are read from 0 (rule 9)."""
@@ -499,6 +500,7 @@ class Broker:
         session = self.sessions[record.client_id] = Session(record.client_id, principal)
         session.expiry_s = record.expiry_s
         session.is_recorded = True
+        session.record_epoch = record.epoch
         session.cursors = set(record.cursors)
         session.next_token = record.next_token
         session.producer = producer_of(record)

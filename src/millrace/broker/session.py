@@ -72,6 +72,7 @@ class Session:
         "queued_bytes",
         "queued_messages",
         "received",
+        "record_epoch",
         "released",
         "released_serial",
         "resending",
@@ -131,6 +132,7 @@ class Session:
         # Whether there is a record of this session in the session store: what it must not forget is written
         # there before anything that depends on it leaves.
         self.is_recorded = False
+        self.record_epoch = 0
         # Shards in which the record has a cursor.
         self.cursors: set[int] | None = None
         # Its QoS 2 messages are keyed (producer, token) in their shards.

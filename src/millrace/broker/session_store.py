@@ -29,6 +29,7 @@ class Record:
         "away_us",
         "client_id",
         "cursors",
+        "epoch",
         "expiry_s",
         "handled",
         "incarnation",
@@ -49,6 +50,8 @@ class Record:
         self.is_resumed = False
         # Tells this session from earlier ones of the same client: their tokens must not be mixed up.
         self.incarnation = 0
+        # Raised by every open: an end or a farewell of an earlier connection may be written after it.
+        self.epoch = 0
         self.username: str | None = None
         # The node that serves, or served, this client; only it changes the record, until another opens it.
         self.owner = ""
@@ -95,6 +98,7 @@ class Record:
             self.incarnation,
             sorted(self.handled.items()),
             self.owner,
+            self.epoch,
         ]
 
     @staticmethod
@@ -110,6 +114,7 @@ class Record:
         record.incarnation = fields[11]
         record.handled = dict(fields[12])
         record.owner = fields[13]
+        record.epoch = fields[14]
         return record
 
 
@@ -140,9 +145,12 @@ class SessionStore:
             return
         match name:
             case "end":
-                del self.records[client_id]
+                if not rest or rest[0] == record.epoch:
+                    del self.records[client_id]
             case "away":
-                record.away_us, record.will = rest
+                away_us, will, *epoch = rest
+                if not epoch or epoch[0] == record.epoch:
+                    record.away_us, record.will = away_us, will
             case "sub":
                 filter, options, starts = rest
                 record.subscriptions[filter] = options
@@ -206,10 +214,11 @@ class SessionStore:
         if record is not None:
             # What was clean did not outlive its connection, whatever its will left behind.
             record.is_resumed = not is_clean and record.expiry_s > 0
+        self.incarnations += 1
         if record is None or not record.is_resumed:
-            self.incarnations += 1
             record = self.records[client_id] = Record(client_id)
             record.incarnation = self.incarnations
+        record.epoch = self.incarnations
         record.username = username
         record.owner = owner
         record.expiry_s = expiry_s

@@ -20,6 +20,7 @@ def up(
 ) -> None:
     """Run a cluster until Ctrl-C; what it keeps is in the data directory and comes back next time."""
     import asyncio
+    import signal
     import sys
 
     from millrace.local_cluster import LocalCluster
@@ -29,14 +30,27 @@ def up(
         sys.stdout.flush()
 
     async def run() -> None:
+        stopping = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
         data.mkdir(parents=True, exist_ok=True)
-        async with LocalCluster(nodes, data, base_port, on_line=show) as cluster:
-            for node in cluster.nodes:
-                show(node.name, f"serves MQTT on {node.url}, HTTP on {node.http_url}")
-            show("all", "Ctrl-C stops the cluster")
-            await asyncio.Event().wait()
+        cluster = LocalCluster(nodes, data, base_port, on_line=show)
+        starting = asyncio.create_task(cluster.start())
+        asked = asyncio.create_task(stopping.wait())
+        try:
+            # Also while the nodes start: nothing may be left running behind us.
+            await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
+            if not stopping.is_set():
+                await starting
+                for node in cluster.nodes:
+                    show(node.name, f"serves MQTT on {node.url}, HTTP on {node.http_url}")
+                show("all", "Ctrl-C stops the cluster")
+                await stopping.wait()
+        finally:
+            starting.cancel()
+            asked.cancel()
+            await asyncio.gather(starting, asked, return_exceptions=True)
+            await cluster.stop()
+            show("all", "stopped")
 
-    try:
-        asyncio.run(run())
-    except KeyboardInterrupt:
-        show("all", "stopped")
+    asyncio.run(run())

@@ -524,7 +524,8 @@ class Client:
             raise CannotConnect(
                 f"cannot connect to {address}: no answer within {self._connect_timeout_s:g} s"
             ) from None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            # UnicodeError: a host name that cannot be one.
             if self._goodbye is not None:
                 detail = explain(self._goodbye.reason, self._goodbye.detail)
             else:
@@ -574,7 +575,8 @@ class Client:
             if self._loop.time() - since_s > self._pause_s_max:
                 rounds = 0
             lost = self._loss()
-            if not self._reconnect or (lost.reason is not None and lost.reason not in _PASSING):
+            told = self._goodbye is not None and self._goodbye.by_server
+            if not self._reconnect or (told and lost.reason not in _PASSING):
                 self._end(lost)
                 return
             log.warning("%s; connecting again", lost)

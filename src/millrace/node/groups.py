@@ -10,7 +10,7 @@ good until the message is given to somebody else or the group is reset.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -48,6 +48,10 @@ _WAIT_SLICE_S = 5.0
 # How much of a log one look at the lag reads; the rest is estimated.
 _LAG_READS_MAX = 64
 _BURIED_AT_ONCE_MAX = 1_000
+# PROTOCOLS.md 12. That somebody asks an empty group is noted once an hour.
+GROUP_EXPIRY_US = 7 * 24 * 3600 * 1_000_000
+_TOUCH_EVERY_US = 3600 * 1_000_000
+_EXPIRY_CHECK_S = 60.0
 
 
 class NoSuchGroup(LocalError):
@@ -84,6 +88,7 @@ class Groups:
         self._turn = 0
         self._waiters = 0
         self._chores: asyncio.Task[None] | None = None
+        self._expiry_due_s = 0.0
 
     # --------------------------------------------------------------------------------- definitions
 
@@ -107,7 +112,10 @@ class Groups:
             for shard in self._shards(probe, also_default=earliest)
         }
         await self._streams.command(put_group(spec, create=True, starts=starts))
-        return self.named(spec.name)
+        group = self.named(spec.name)
+        for shard in self._shards(group):
+            await self._cursor(group, shard)
+        return group
 
     async def alter(self, spec: GroupSpec) -> DurableGroup:
         """Change filters or settings; the cursors stay where they are."""
@@ -175,6 +183,8 @@ class Groups:
             cursor = await self._cursor(group, shard)
             wanted, read = count - len(taken), self._streams.reading.blocks
             if not await shard.consumers.has_some(group, wanted, bool(lease_us), read):
+                if self._wall_us() - cursor.used_us > _TOUCH_EVERY_US and not self._streams.is_refusing:
+                    await shard.consumers.do(["touch", group.number])
                 continue
             if self._streams.is_refusing:
                 raise Unavailable("the disk of the node is full; nothing can be taken until there is room")
@@ -312,6 +322,7 @@ class Groups:
         live = {group.number: group for group in self.by_name.values()}
         if self._streams.is_refusing:
             return
+        await self._expire()
         for shard in list(self._streams.shards.values()):
             consumers = shard.consumers
             if not shard.group.status().serving:
@@ -326,6 +337,18 @@ class Groups:
                 log.warning("groups of shard %d wait: %s", shard.number, error)
             except MillraceError as error:
                 log.error("groups of shard %d: %s", shard.number, error)
+
+    async def _expire(self) -> None:
+        """Delete groups that nobody asked for long (PROTOCOLS.md 12)."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._expiry_due_s or not self._streams.meta_status().serving:
+            return
+        self._expiry_due_s = now_s + _EXPIRY_CHECK_S
+        for name, group in list(self.by_name.items()):
+            cursors = [shard.consumers.state.cursors.get(group.number) for shard in self._shards(group)]
+            if is_idle([cursor for cursor in cursors if cursor is not None], self._wall_us()):
+                log.warning("group %s goes: nobody asked for a message in 7 days", name)
+                await self.delete(name)
 
     async def _bury(self, group: DurableGroup, shard: "Shard", cursor: Cursor) -> None:
         """Republish dead messages; a crash in between finds the key and does not store one twice."""
@@ -424,6 +447,11 @@ def _candidates(streams: "Streams", stream: Stream, filter: str, also_default: b
         return {*stream.sealed, streams.table.shard(stream, filter.encode())}
     # What was published before the stream of this topic was made is in `default`.
     return {*stream.sealed, *stream.shards} if is_default and also_default else set()
+
+
+def is_idle(cursors: "Sequence[Cursor]", now_us: int) -> bool:
+    """Whether nobody asked for so long that the group goes. One without a cursor was only just made."""
+    return bool(cursors) and max(cursor.used_us for cursor in cursors) + GROUP_EXPIRY_US < now_us
 
 
 def _parsed(receipt: str) -> tuple[int, int, int, int]:

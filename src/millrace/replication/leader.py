@@ -298,14 +298,19 @@ class Leader:
 
     def _nudge(self, peer: Progress) -> None:
         """Appends that were lost after the last one arrived are noticed by nobody; an empty append at the
-        far end of what was sent is rejected then."""
+        far end of what was sent is rejected then. If that place is compacted meanwhile there is nothing to
+        compare with, and what the follower lacks is in the snapshot."""
         prev_index = Index(peer.next - 1)
+        if prev_index == peer.match:
+            return
         prev_term = self._core.log.term(prev_index)
-        if prev_index > peer.match and prev_term is not None:
-            self._core.send(
-                peer.replica,
-                Append(term=self.term, prev_index=prev_index, prev_term=prev_term, commit=self._core.commit),
-            )
+        if prev_term is None:
+            peer.become_probe()
+            return
+        self._core.send(
+            peer.replica,
+            Append(term=self.term, prev_index=prev_index, prev_term=prev_term, commit=self._core.commit),
+        )
 
     def on_persisted(self) -> None:
         self.maybe_commit()
