@@ -117,6 +117,46 @@ def test_a_cluster_is_one_broker(tmp_path: Path) -> None:
     run(body, tmp_path)
 
 
+def test_members_at_different_nodes_share_the_work(tmp_path: Path) -> None:
+    """Each message of a shared subscription goes to one member, wherever the members are connected."""
+
+    async def body(cluster: LocalCluster) -> None:
+        first, second, third = cluster.nodes
+        async with (
+            Client(first.url, client_id=name("m1")) as one,
+            Client(second.url, client_id=name("m2")) as two,
+            Client(third.url, client_id=name("pub")) as publisher,
+            Inbox(one, "$share/g/work/#", 1) as at_one,
+            Inbox(two, "$share/g/work/#", 1) as at_two,
+        ):
+
+            async def both_work() -> bool:
+                await publisher.publish("work/warm", b"warm", qos=1)
+                return bool(at_one.got and at_two.got)
+
+            # Until the entries that divide the labour are applied, one of them may do it all.
+            async with asyncio.timeout(TIMEOUT_S):
+                while not await both_work():
+                    await asyncio.sleep(0)
+            before = len(at_one.got), len(at_two.got)
+            for number in range(40):
+                await publisher.publish(f"work/{number % 4}", str(number).encode(), qos=1)
+            await until_async(lambda: len({*at_one.got, *at_two.got}) == 41, "all messages", TIMEOUT_S)
+            got = at_one.got[before[0] :] + at_two.got[before[1] :]
+            assert sorted(t for t in got if t != "warm") == sorted(map(str, range(40)))
+            assert len(at_one.got) > 5 and len(at_two.got) > 5
+
+            # What no log keeps: the publisher's node picks the member.
+            for number in range(10):
+                await publisher.publish("work/q0", f"q0.{number}".encode(), qos=0)
+            await publisher.publish("work/last", b"last", qos=1)
+            await until_async(lambda: "last" in at_one.got + at_two.got, "the last one", TIMEOUT_S)
+            unlogged = [t for t in at_one.got + at_two.got if t.startswith("q0.")]
+            assert len(unlogged) == len(set(unlogged))
+
+    run(body, tmp_path)
+
+
 def test_a_durable_session_moves_with_its_messages(tmp_path: Path) -> None:
     async def body(cluster: LocalCluster) -> None:
         first, second, third = cluster.nodes

@@ -25,6 +25,15 @@ class ShareGroup:
         self.queued_bytes = 0
 
     @property
+    def key(self) -> str:
+        """What all nodes call this group."""
+        return f"$share/{self.name}/{self.filter}"
+
+    @property
+    def connected(self) -> int:
+        return sum(session.connection is not None for session in self.members)
+
+    @property
     def collects(self) -> bool:
         """Whether messages wait while nobody is connected."""
         return any(session.is_durable for session in self.members)

@@ -6,6 +6,9 @@ acknowledged (PROTOCOLS.md 1). The careful path takes what runs cannot carry: re
 aliases, resent messages.
 """
 
+from collections.abc import Iterator
+
+from millrace.broker.group import ShareGroup
 from millrace.broker.intake import Arrival, Intake
 from millrace.broker.message import Run, expiry_of
 from millrace.broker.outbound import Outbound
@@ -33,8 +36,9 @@ class Inbound:
         self.waiting: list[Intake] = []
         # Bytes that arrived and are not committed: beyond a bound the node stops reading publishers.
         self.uncommitted_bytes = 0
-        # Runs for other nodes; the node takes the list and leaves an empty one.
-        self.relays: list[tuple[str, Run]] = []
+        # Runs for other nodes, with the group they are for if any; the node takes the list.
+        self.relays: list[tuple[str, Run, str]] = []
+        self._turn = 0
         # The broker's; see there.
         self.journal = Journal()
 
@@ -218,7 +222,19 @@ class Inbound:
     def _relay(self, route: Route, run: Run) -> None:
         """To other nodes with clients that want it: only what no log brings there (REQUIREMENTS.md E2)."""
         for peer in route.remotes:
-            self.relays.append((peer, run))
+            self.relays.append((peer, run, ""))
+        for key, peers in route.far_groups:
+            # What is not stored: the publisher's node picks the member's (PROTOCOLS.md 13).
+            self._turn += 1
+            self.relays.append((peers[self._turn % len(peers)], run, key))
+
+    def relayed_to_group(
+        self, group: ShareGroup, data: bytes, qos: int, v5: bool, retain: bool, now_ms: int
+    ) -> None:
+        """Packets from another node for one member of a group here."""
+        count = len(data) and sum(1 for _ in _packets(data))
+        if count:
+            self._outbound.deliver_group(group, Run(data, count, qos, v5, retain), now_ms)
 
     def relayed(self, data: bytes, qos: int, v5: bool, retain: bool, now_ms: int) -> None:
         """Packets from another node: for the clients of this one and nobody else."""
@@ -242,7 +258,7 @@ class Inbound:
         topic = topic_of(run.data) if run.retain or route.no_local else None
         if run.retain and topic is not None:
             self._retained.keep(topic, run, is_empty=payload_is_empty(run))
-        self._outbound.deliver(None, topic, route, run, now_ms)
+        self._outbound.deliver(None, topic, route, run, now_ms, with_groups=False)
 
     def _route(self, session: Session, topic: str) -> Route:
         table = self._router.table(session.principal)
@@ -363,6 +379,14 @@ class Inbound:
         code = bytes((reason,))
         for packet_id in packet_ids(data):
             self._outbound.put(session, bytes((kind, 3)) + packet_id.to_bytes(2, "big") + code)
+
+
+def _packets(data: bytes) -> Iterator[int]:
+    """The end of each packet of a run."""
+    at = 0
+    while at < len(data):
+        at += skip(data[at:], 1)
+        yield at
 
 
 def topic_of(packet: bytes) -> str:

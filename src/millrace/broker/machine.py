@@ -69,6 +69,8 @@ class Broker:
         # Durable sessions whose cursors moved since the last checkpoint.
         self.touched: dict[Session, None] = {}
         self.outbound.touched = self.touched
+        # Shared groups with a member here, by their key.
+        self.groups: dict[str, ShareGroup] = {}
         # Filters that got their first local subscriber or lost their last: other nodes are told.
         self.interest_changes: list[tuple[str, bool]] = []
         # Who owns the sessions that this broker serves, in their records.
@@ -134,9 +136,13 @@ class Broker:
         session.out_bytes = 0
         session.will = request.will
         session.delayed_will = None
+        was_recorded = session.is_recorded
         session.is_recorded = self.journal.is_on and bool(request.expiry_s or request.will is not None)
         if session.is_recorded:
             self._adopt_record(session)
+        elif was_recorded:
+            # It ends with this connection, so a restart must not find it.
+            self.journal.add(["end", session.client_id, session.record_epoch])
         session.blocked = False
         self.connected += 1
         self.stats.connects += 1
@@ -277,19 +283,21 @@ class Broker:
             self.subscription_count += 1
         session.subscriptions[subscription.filter] = subscription
         node = self.router.tree.node(inner)
-        if not node.subscribers and not node.groups:
+        if not name and not node.subscribers:
             self._announce(inner, True)
         if name:
             group = node.groups.get(name)
             if group is None:
                 group = node.groups[name] = ShareGroup(name, inner)
+                self.groups[group.key] = group
+                self._announce(group.key, True)
             group.members[session] = subscription
         else:
             node.subscribers[session] = subscription
         self.router.changed(subscription.filter)
 
     def _announce(self, filter: str, is_wanted: bool) -> None:
-        if not filter.startswith("$"):
+        if not split_share(filter)[1].startswith("$"):
             self.interest_changes.append((filter, is_wanted))
 
     def unsubscribe(self, session: Session, filter: str) -> Reason:
@@ -304,9 +312,11 @@ class Broker:
             del group.members[session]
             if not group.members:
                 del node.groups[name]
+                del self.groups[group.key]
+                self._announce(group.key, False)
         else:
             del node.subscribers[session]
-        if not node.subscribers and not node.groups:
+        if not name and not node.subscribers:
             self._announce(inner, False)
         self.router.tree.prune(inner)
         self.router.changed(filter)

@@ -34,6 +34,14 @@ class Run:
         self.shard = 0
         self.offset = 0
 
+    def part(self, start: int, end: int) -> "Run":
+        """The messages from `start` up to `end` as a run of their own."""
+        first = skip(self.data, start)
+        data = self.data[first : skip(self.data, end)]
+        part = Run(data, end - start, self.qos, self.v5, self.retain, self.expires_ms)
+        part.shard, part.offset = self.shard, self.offset + start
+        return part
+
     def aged(self, now_ms: int) -> bytes:
         """The packets with the message expiry that is left (MQTT 5, 3.3.2.3.3). One message, not expired."""
         if self.expires_ms is None:

@@ -10,6 +10,7 @@ not wait, it is dropped and counted (PROTOCOLS.md 1).
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from millrace.broker.filters import matches
 from millrace.broker.group import ShareGroup
@@ -39,6 +40,8 @@ class Outbound:
         # Sessions that are behind in some log and could take more; the node reads it for them. A dict for
         # its order: a set's would not be the same in every run.
         self.behind: dict[Session, None] = {}
+        # In a cluster: whether (group, shard, offset) is this node's to deliver. Set by the node.
+        self.is_ours: Callable[[str, int, int], bool] | None = None
         # Both are the broker's; see there.
         self.journal = Journal()
         self.touched: dict[Session, None] = {}
@@ -68,7 +71,14 @@ class Outbound:
         self._stats.sent += count * reached
 
     def deliver(
-        self, publisher: Session | None, topic: str | None, route: Route, run: Run, now_ms: int
+        self,
+        publisher: Session | None,
+        topic: str | None,
+        route: Route,
+        run: Run,
+        now_ms: int,
+        *,
+        with_groups: bool = True,
     ) -> None:
         """Give a run to everyone on its route. `topic` may be None unless the route has no-local members."""
         # A retained QoS 0 message looks different to those who want the flag kept, so none are plain.
@@ -83,8 +93,9 @@ class Outbound:
                 self._deliver_qos0(receivers, run)
         if plain:
             self.forward(route.plain[run.v5], run.data, run.count)
-        for group in route.groups:
-            self._deliver_group(group, run, now_ms)
+        if with_groups:
+            for group in route.groups:
+                self.deliver_group(group, run, now_ms)
 
     def _deliver_qos0(self, receivers: Receivers, run: Run) -> None:
         first = 0x31 if run.retain and receivers.retain_as_published else 0x30
@@ -162,7 +173,23 @@ class Outbound:
         found = [s for s in session.subscriptions.values() if not s.no_local and matches(s.filter, topic)]
         return merge(found) if found else None
 
-    def _deliver_group(self, group: ShareGroup, run: Run, now_ms: int) -> None:
+    def deliver_group(self, group: ShareGroup, run: Run, now_ms: int) -> None:
+        """Give a run to the group's members here, as far as it is this node's turn (PROTOCOLS.md 13)."""
+        if not run.shard or self.is_ours is None:
+            self._share_out(group, run, now_ms)
+            return
+        is_ours, key, shard = self.is_ours, group.key, run.shard
+        start = 0
+        while start < run.count:
+            ours = is_ours(key, shard, run.offset + start)
+            end = start + 1
+            while end < run.count and is_ours(key, shard, run.offset + end) == ours:
+                end += 1
+            if ours:
+                self._share_out(group, run if end - start == run.count else run.part(start, end), now_ms)
+            start = end
+
+    def _share_out(self, group: ShareGroup, run: Run, now_ms: int) -> None:
         whole = Segment(run, run.count, run.qos, False, b"")
         whole.group = group
         chosen = group.choose(run)

@@ -48,6 +48,7 @@ class Route:
     __slots__ = (
         "__weakref__",
         "allowed",
+        "far_groups",
         "groups",
         "intake",
         "no_local",
@@ -66,7 +67,10 @@ class Route:
         allowed: bool,
         intake: Intake | None,
         remotes: tuple[str, ...] = (),
+        far_groups: tuple[tuple[str, tuple[str, ...]], ...] = (),
     ) -> None:
+        # Shared groups without a member here, each with the nodes that have one.
+        self.far_groups = far_groups
         # Other nodes with clients that want these topics: what no log carries there is sent to them.
         self.remotes = remotes
         self.receivers = receivers
@@ -85,12 +89,12 @@ class Route:
                     self.rest[version].append(r)
         # True where QoS 0 packets need nothing but `plain`, by version of the publisher.
         self.simple = tuple(
-            allowed and not groups and not remotes and not self.rest[version] for version in (0, 1)
+            allowed and not (groups or remotes or far_groups or self.rest[version]) for version in (0, 1)
         )
 
     @property
     def has_receivers(self) -> bool:
-        return bool(self.receivers or self.groups or self.remotes)
+        return bool(self.receivers or self.groups or self.remotes or self.far_groups)
 
 
 DENIED = Route([], [], frozenset(), False, None)
@@ -129,7 +133,7 @@ class Router:
         self._routes: WeakValueDictionary[tuple[object, ...], Route] = WeakValueDictionary()
         self._deliveries: Table = {}
         # Filters of other nodes' clients, by node.
-        self._interest: SubscriptionTree[str, ShareGroup] = SubscriptionTree()
+        self._interest: SubscriptionTree[str, set[str]] = SubscriptionTree()
         # Raised with every change: what was routed before one and waits for its commit is routed again.
         self.generation = 0
         # The node says which log keeps a topic; without one nothing is captured.
@@ -220,26 +224,46 @@ class Router:
         return found, groups
 
     def set_interest(self, peer: str, filter: str, is_wanted: bool) -> None:
-        """Another node's clients want this filter, or want it no longer."""
-        if is_wanted:
-            self._interest.node(filter).subscribers[peer] = _INTEREST
-        else:
-            node = self._interest.find(filter)
-            if node is not None:
+        """Another node's clients want this filter, or a group has a member there; or no longer."""
+        name, inner = split_share(filter)
+        node = self._interest.node(inner)
+        if not name:
+            if is_wanted:
+                node.subscribers[peer] = _INTEREST
+            else:
                 node.subscribers.pop(peer, None)
-                self._interest.prune(filter)
+        elif is_wanted:
+            # By the whole key: the node of the tree does not know its own filter.
+            node.groups.setdefault(filter, set()).add(peer)
+        else:
+            peers = node.groups.get(filter, set())
+            peers.discard(peer)
+            if not peers:
+                node.groups.pop(filter, None)
+        self._interest.prune(inner)
         self.changed(filter)
 
-    def _remotes(self, topic: str) -> tuple[str, ...]:
+    def _remotes(
+        self, topic: str, here: set[str]
+    ) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
+        """Nodes that want the topic, and groups of others that have no member here."""
         if topic.startswith("$"):
             # [REQUIREMENTS.md E8]: what a node says of itself stays with it.
-            return ()
-        return tuple(sorted({peer for node in self._interest.match(topic) for peer in node.subscribers}))
+            return (), ()
+        peers: set[str] = set()
+        groups: dict[str, set[str]] = {}
+        for node in self._interest.match(topic):
+            peers.update(node.subscribers)
+            for key, members in node.groups.items():
+                if key not in here:
+                    groups.setdefault(key, set()).update(members)
+        far = tuple((key, tuple(sorted(nodes))) for key, nodes in sorted(groups.items()))
+        return tuple(sorted(peers)), far
 
     def _intern(self, topic: str) -> Route:
         found, groups = self.matches(topic)
         intake = self.find_intake(topic)
-        remotes = self._remotes(topic)
+        remotes, far_groups = self._remotes(topic, {group.key for group in groups})
         classes: dict[tuple[bool, int, bool, bytes, bool], Receivers] = {}
         no_local: set[Session] = set()
         for session, subscriptions in found.items():
@@ -259,12 +283,15 @@ class Router:
             tuple(groups),
             intake,
             remotes,
+            far_groups,
         )
         # No local asks which of the session's subscriptions took this very topic, so it is not shared.
         if no_local:
-            return Route(list(classes.values()), groups, frozenset(no_local), True, intake, remotes)
+            return Route(
+                list(classes.values()), groups, frozenset(no_local), True, intake, remotes, far_groups
+            )
         route = self._routes.get(identity)
         if route is None:
-            route = Route(list(classes.values()), groups, frozenset(), True, intake, remotes)
+            route = Route(list(classes.values()), groups, frozenset(), True, intake, remotes, far_groups)
             self._routes[identity] = route
         return route

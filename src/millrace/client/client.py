@@ -537,6 +537,8 @@ class Client:
                 accepted.exception()
             if self._core.state is not State.CONNECTED:
                 self._drop_link()
+                # It may have been accepted and lost again before this task came to run.
+                self._lost.set()
 
     def _drop_link(self) -> None:
         link, self._link = self._link, None

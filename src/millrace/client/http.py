@@ -9,13 +9,14 @@ import base64
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from millrace.errors import ConfigError, LocalError
 
 DEFAULT_URL = "http://127.0.0.1:18831"
+NO_HEADERS: Mapping[str, str] = {}
 _TIMEOUT_S = 10.0
 _PAGE = 1_000
 # At the end of every log: how long a round of requests waits, over all shards together.
@@ -47,17 +48,24 @@ class Http:
             self._headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
 
     def call(
-        self, method: str, path: str, body: Any = None, *, timeout_s: float = _TIMEOUT_S, **query: Any
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] = NO_HEADERS,
+        timeout_s: float = _TIMEOUT_S,
+        **query: Any,
     ) -> Any:
         """The JSON answer, None where there is none. HttpError for an error, LocalError for no answer."""
         given = {name: value for name, value in query.items() if value is not None}
         url = f"{self.base}{path}{'?' if given else ''}{urlencode(given)}"
-        headers = dict(self._headers)
+        sent = {**self._headers, **headers}
         data = None
         if body is not None:
             data = json.dumps(body).encode()
-            headers["Content-Type"] = "application/json"
-        request = urllib.request.Request(url, data, headers, method=method)
+            sent["Content-Type"] = "application/json"
+        request = urllib.request.Request(url, data, sent, method=method)
         try:
             with urllib.request.urlopen(request, timeout=timeout_s) as answer:
                 text = answer.read()
@@ -72,6 +80,50 @@ class Http:
 
     def get(self, path: str, **query: Any) -> Any:
         return self.call("GET", path, **query)
+
+    def publish(
+        self, topic: str, payload: bytes, *, producer: str | None = None, sequence: int = 0, **settings: Any
+    ) -> dict[str, Any]:
+        """Publish a message and say where it stands, once it is on disk. With a producer it may be repeated:
+        the same sequence is stored once."""
+        body = {
+            "topic": topic,
+            "payload": base64.b64encode(payload).decode(),
+            "encoding": "base64",
+            **settings,
+        }
+        headers = {}
+        if producer is not None:
+            headers = {"Millrace-Producer": producer, "Millrace-Sequence": str(sequence)}
+        place: dict[str, Any] = self.call("POST", "/v1/publish", body, headers=headers)
+        return place
+
+    def take(
+        self, group: str, *, count: int = 1, lease_ms: int = 30_000, wait_ms: int = 0, request: str = ""
+    ) -> list[dict[str, Any]]:
+        """The next messages of a durable group, leased: acknowledge them by their `receipt`."""
+        body = {"count": count, "ack": "manual", "lease_ms": lease_ms, "wait_ms": wait_ms}
+        headers = {"Millrace-Request-Id": request} if request else {}
+        timeout_s = _TIMEOUT_S + wait_ms / 1000
+        path = f"/v1/groups/{quote(group, safe='/:')}/take"
+        taken: list[dict[str, Any]] = self.call("POST", path, body, headers=headers, timeout_s=timeout_s)[
+            "messages"
+        ]
+        return taken
+
+    def ack(self, group: str, *receipts: str) -> list[bool]:
+        """Done with these; False for a message that was given to somebody else meanwhile."""
+        return self._settle(group, "ack", {"receipts": receipts})
+
+    def nack(self, group: str, *receipts: str, delay_ms: int = 0) -> list[bool]:
+        """Not done: these come again."""
+        return self._settle(group, "nack", {"receipts": receipts, "delay_ms": delay_ms})
+
+    def _settle(self, group: str, how: str, body: dict[str, Any]) -> list[bool]:
+        results: list[bool] = self.call("POST", f"/v1/groups/{quote(group, safe='/:')}/{how}", body)[
+            "results"
+        ]
+        return results
 
     def streams(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self.get("/v1/streams")["streams"]

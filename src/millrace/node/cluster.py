@@ -176,6 +176,7 @@ class Cluster:
         self._want({replica: member.peer for replica, member in members.members.items()})
         self._streams.reconcile()
         self._watch()
+        self._streams.divide_labour()
         if self._streams.meta_group.is_leader:
             await self._place()
         everybody = tuple(members.members)
@@ -196,6 +197,11 @@ class Cluster:
             silent_s = now_s - self._silent_since_s.setdefault(replica, now_s)
             if silent_s >= _UNREACHABLE_S and self._streams.sessions.group.is_leader:
                 self._streams.adopt_sessions(replica)
+
+    def unreachable(self) -> set[str]:
+        """Members that have been silent for so long that nobody waits for them."""
+        now_s = asyncio.get_running_loop().time()
+        return {r for r, since_s in self._silent_since_s.items() if now_s - since_s >= _UNREACHABLE_S}
 
     def _state_of(self, member: Member) -> str:
         since_s = self._silent_since_s.get(member.replica)

@@ -16,7 +16,7 @@ from millrace.node.replicas import KIND_INTEREST, KIND_PUBLISH, Replicas
 
 log = logging.getLogger("millrace.interest")
 
-_QOS, _V5, _RETAIN = 0x03, 0x04, 0x08
+_QOS, _V5, _RETAIN, _GROUP = 0x03, 0x04, 0x08, 0x10
 
 
 class Interest:
@@ -44,10 +44,16 @@ class Interest:
         if relays:
             broker.inbound.relays = []
             links = self._replicas.links
-            for peer, run in relays:
-                if links is not None:
-                    head = run.qos | (_V5 if run.v5 else 0) | (_RETAIN if run.retain else 0)
-                    links.send(peer, KIND_PUBLISH, 0, bytes((head,)) + run.data)
+            for peer, run, group in relays:
+                if links is None:
+                    continue
+                head = run.qos | (_V5 if run.v5 else 0) | (_RETAIN if run.retain else 0)
+                if group:
+                    key = group.encode()
+                    prefix = bytes((head | _GROUP,)) + len(key).to_bytes(4, "little") + key
+                else:
+                    prefix = bytes((head,))
+                links.send(peer, KIND_PUBLISH, 0, prefix + run.data)
 
     def _note(self, changes: list[tuple[str, bool]]) -> None:
         before = set(self._ours)
@@ -92,10 +98,16 @@ class Interest:
         if not body:
             raise MalformedPacket("an empty publish")
         head = body[0]
+        inbound = self._broker.inbound
+        form = (head & _QOS, bool(head & _V5), bool(head & _RETAIN), self._now_ms())
         try:
-            self._broker.inbound.relayed(
-                body[1:], head & _QOS, bool(head & _V5), bool(head & _RETAIN), self._now_ms()
-            )
+            if head & _GROUP:
+                end = 5 + int.from_bytes(body[1:5], "little")
+                group = self._broker.groups.get(body[5:end].decode())
+                if group is not None:
+                    inbound.relayed_to_group(group, body[end:], *form)
+            else:
+                inbound.relayed(body[1:], *form)
         except (ValueError, IndexError) as error:
             raise MalformedPacket(f"packets that cannot be read: {error}") from None
         self._wake()

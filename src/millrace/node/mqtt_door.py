@@ -92,6 +92,8 @@ class Door:
         self.connections: set[MqttConnection] = set()
         # A clean session began here: other nodes end theirs of this client. Set by the node.
         self.announce_clean: Callable[[str], None] = _tell_nobody
+        # Calls back once all nodes know of this node's members of these groups. Set by the node.
+        self.when_shared: Callable[[list[str], Callable[[], None]], None] = _at_once
         self.parked: list[MqttConnection] = []
 
     def flush(self) -> None:
@@ -449,7 +451,11 @@ class MqttConnection:
                 if reason.value < 0x80:
                     broker.subscribed(session, subscription, is_new, self.seen_ms)
 
-        if session.is_recorded:
+        shared = [s.filter for s, reason, _ in results if s.filter.startswith("$share/") and reason < 0x80]
+        if shared:
+            # A member takes part from a position that every node knows (PROTOCOLS.md 9, 13).
+            self._door.when_shared(shared, lambda: broker.journal.after(answer))
+        elif session.is_recorded:
             broker.journal.after(answer)
         else:
             answer()
@@ -683,7 +689,7 @@ class MqttConnection:
             elif self._v5 and self._state == _AUTHENTICATING:
                 self._refuse(reason, detail)
             else:
-                self._close(detail)
+                self._end()
             return
         session, self.session = self.session, None
         if session is not None and session.connection is self:
@@ -774,3 +780,8 @@ def _write_nowhere(data: bytes) -> None:
 
 def _tell_nobody(client_id: str) -> None:
     """There are no other nodes."""
+
+
+def _at_once(groups: list[str], then: Callable[[], None]) -> None:
+    """There are no other nodes."""
+    then()

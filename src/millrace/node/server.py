@@ -94,6 +94,7 @@ class Server:
             await self.streams.start(lambda: self.ports)
             if listeners.peer is not None:
                 self.door.announce_clean = self.streams.cluster.announce_taken
+                self.door.when_shared = self.streams.when_shared
             for name, address in (("mqtt", listeners.mqtt), ("mqtts", listeners.mqtts)):
                 await self._open(name, address, self._tcp_connection)
             for name, address in (("ws", listeners.ws), ("wss", listeners.wss)):

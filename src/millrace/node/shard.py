@@ -14,6 +14,7 @@ from typing import Any
 
 from millrace.broker.inbound import payload_is_empty
 from millrace.broker.intake import Arrival, Intake
+from millrace.broker.labour import Labour
 from millrace.broker.machine import Broker
 from millrace.broker.message import Run, expiry_of
 from millrace.broker.producers import Producers, Verdict
@@ -69,6 +70,9 @@ class Shard:
         self._wake = wake
         self.intake = Intake(number, stream.spec.capture is Capture.ALL)
         self.producers = Producers()
+        self.labour = Labour()
+        self.said: dict[str, tuple[int, bool]] = {}
+        """What this node proposed about its members and has not seen applied."""
         # Keys that are proposed and not committed: a repeat of one waits for it (PROTOCOLS.md 2).
         self._keys_in_flight: set[tuple[bytes, int]] = set()
         self.consumers = ShardConsumers(self, wall_us)
@@ -181,6 +185,7 @@ class Shard:
 
     def lost(self, batch: object) -> None:
         """Nobody led the shard for too long: whether it was stored is open, so nothing is acknowledged."""
+        self.said.clear()
         if isinstance(batch, Batch):
             self.refuse(batch.arrivals, Reason.SERVER_BUSY)
         else:
@@ -252,6 +257,9 @@ class Shard:
             case "retain":
                 packet = base64.b64decode(fields["packet"])
                 self._retain(fields["topic"], packet, fields["qos"], fields["v5"], fields["time_us"])
+            case "labour":
+                self.labour.put(fields["group"], fields["node"], fields["connected"], fields["holds"])
+                self._wake()
             case "seal":
                 self.intake.is_sealed = True
             case "consume":
@@ -283,6 +291,11 @@ class Shard:
         block = _timed(opaque_block(Kind.CONTROL, note), self._wall_us())
         return self.group.propose([block], [token], EntryKind.CONTROL)
 
+    def say_labour(self, group: str, node: str, connected: int, holds: bool) -> None:
+        """Tell all replicas how many members of a group are connected at a node (PROTOCOLS.md 13)."""
+        note = {"op": "labour", "group": group, "node": node, "connected": connected, "holds": holds}
+        self.group.propose([opaque_block(Kind.CONTROL, json.dumps(note).encode())], [None], EntryKind.CONTROL)
+
     def recent(self, offset: int) -> list[Block] | None:
         """Blocks from the one that holds `offset`, if it is among those in memory."""
         tail = self._tail
@@ -302,6 +315,7 @@ class Shard:
             "version": _STATE_VERSION,
             "next_offset": self.next_offset,
             "sealed": self.intake.is_sealed,
+            "labour": self.labour.to_json(),
             "start_offset": self.start_offset,
             "consumers": self.consumers.to_json(),
             "producers": self.producers.to_json(),
@@ -322,6 +336,7 @@ class Shard:
         fields = json.loads(state)
         self.next_offset = self._broker.log_ends[self.number] = fields["next_offset"]
         self.intake.is_sealed = fields["sealed"]
+        self.labour = Labour.from_json(fields["labour"])
         self.start_offset = fields["start_offset"]
         self.consumers.restore(fields["consumers"])
         self.producers = Producers.from_json(fields["producers"])

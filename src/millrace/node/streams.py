@@ -93,6 +93,7 @@ class Streams:
         self.interest = Interest(broker, self.replicas, now_ms, wake)
         self._meta = _MetaApp(self._on_change)
         self._pending: list[meta.Result] = []
+        self._divided: list[tuple[list[str], Callable[[], None]]] = []
         self.sessions = SessionGroup(broker, now_ms, wake)
         self.shards: dict[int, Shard] = {}
         self._is_low = False
@@ -260,6 +261,56 @@ class Streams:
         founders = assignment.founders if assignment is not None else ()
         return self.replicas.open(number, app, founders if self.replicas.replica in founders else ())
 
+    def divide_labour(self) -> None:
+        """Bring every shard's word on who delivers for shared groups up to date with what is."""
+        members = self.definitions.members.members
+        node = self.replicas.replica
+        if len(members) > 1:
+            self._broker.outbound.is_ours = self._is_ours
+        elif not any(shard.labour.groups() for shard in self.shards.values()):
+            self._broker.outbound.is_ours = None
+            return
+        for shard in self.shards.values():
+            if shard.intake.is_sealed:
+                continue
+            for key in {*self._broker.groups, *shard.labour.groups()}:
+                group = self._broker.groups.get(key)
+                now = (group.connected, True) if group is not None else (0, False)
+                if shard.labour.known(key, node) != now and shard.said.get(key) != now:
+                    shard.said[key] = now
+                    shard.say_labour(key, node, *now)
+                elif shard.labour.known(key, node) == now:
+                    shard.said.pop(key, None)
+            if shard.group.is_leader:
+                for gone in shard.labour.nodes() - set(members) | self.cluster.unreachable():
+                    for key in shard.labour.groups():
+                        if shard.labour.known(key, gone) != (0, False):
+                            shard.say_labour(key, gone, 0, False)
+
+    def _is_ours(self, group: str, shard: int, offset: int) -> bool:
+        return self.shards[shard].labour.owner(group, offset) == self.replicas.replica
+
+    def when_shared(self, keys: list[str], then: Callable[[], None]) -> None:
+        """Call back once every open log knows that these groups have a member here."""
+        self.divide_labour()
+        self._divided.append((keys, then))
+        self._check_divided()
+
+    def _check_divided(self) -> None:
+        is_divided = self._broker.outbound.is_ours is not None
+        waiting, self._divided = self._divided, []
+        for keys, then in waiting:
+            if is_divided and not all(map(self._is_known, keys)):
+                self._divided.append((keys, then))
+            else:
+                then()
+                self._wake()
+
+    def _is_known(self, key: str) -> bool:
+        node = self.replicas.replica
+        open_shards = [shard for shard in self.shards.values() if not shard.intake.is_sealed]
+        return all(shard.labour.known(key, node)[1] for shard in open_shards)
+
     def adopt_sessions(self, replica: str) -> None:
         self.sessions.adopt(replica, self._wall_us())
 
@@ -293,6 +344,8 @@ class Streams:
             self.replicas.syncer.start()
         if broker.outbound.behind:
             self.reader.serve_behind()
+        if self._divided:
+            self._check_divided()
         self.interest.flush()
 
     def check_space(self) -> None:

@@ -13,6 +13,7 @@ with the rule "allow all #", or, where there are no users, anybody on this machi
 import base64
 import binascii
 import ipaddress
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -27,6 +28,8 @@ from millrace.node.http.problems import Problem, response
 
 if TYPE_CHECKING:
     from millrace.node.server import Server
+
+log = logging.getLogger("millrace.http")
 
 BODY_BYTES_MAX = 16 * MIB
 CHANGING_GETS = frozenset(("/message",))
@@ -64,8 +67,12 @@ class Guard:
             others = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
             scope = {**scope, "headers": [*others, (b"content-type", b"application/json")]}
 
+        is_answered = False
+
         async def send_guarded(message: Message) -> None:
+            nonlocal is_answered
             if message["type"] == "http.response.start":
+                is_answered = True
                 present = {name.lower() for name, _ in message["headers"]}
                 extra = list(_HEADERS)
                 if b"content-security-policy" not in present:
@@ -79,7 +86,15 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send_guarded)
             return
-        await self._app(scope, _bounded(receive), send_guarded)
+        try:
+            await self._app(scope, _bounded(receive), send_guarded)
+        except Exception:
+            # Our fault: the caller gets a problem like any other, and the log tells us.
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            if not is_answered:
+                await response(500, "the node failed at this; its log says more")(
+                    scope, receive, send_guarded
+                )
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> ASGIApp | None:
         length = headers.get("content-length", "0")

@@ -4,7 +4,6 @@ A problem always has `type`, `title`, `status` and `detail`; some say more: `ear
 was faster (410), `errors` where a request does not have the right form (422).
 """
 
-import logging
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -18,8 +17,6 @@ from millrace.node.publishing import NotStored
 from millrace.storage.log import Trimmed
 from millrace.storage.scan import RangeDamaged
 from millrace.types import Reason
-
-log = logging.getLogger("millrace.http")
 
 MEDIA_TYPE = "application/problem+json"
 # After a refusal for want of room or a leader.
@@ -125,11 +122,6 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, LocalError)
         return of_local(error)
 
-    async def on_anything(request: Request, error: Exception) -> JSONResponse:
-        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return response(500, "the node failed at this; its log says more")
-
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(RequestValidationError, on_form)
     app.add_exception_handler(LocalError, on_local)
-    app.add_exception_handler(Exception, on_anything)
