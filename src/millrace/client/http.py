@@ -133,7 +133,7 @@ class Http:
         self, stream: str, shard: int, start: int | str, *, filter: str = "#", wait_ms: int = 0
     ) -> dict[str, Any]:
         """One page of a shard's log."""
-        query = {"from": start, "limit": _PAGE, "filter": filter, "wait_ms": wait_ms}
+        query: dict[str, Any] = {"from": start, "limit": _PAGE, "filter": filter, "wait_ms": wait_ms}
         page: dict[str, Any] = self.call(
             "GET",
             f"/v1/streams/{quote(stream, safe='')}/shards/{shard}/messages",

@@ -60,6 +60,7 @@ class Cluster:
         replicas.may_link = self._may_link
         replicas.on_request = self._on_request
         known = self._read_peers()
+        replicas.has_peers = len(known) > 1
         seeds = [word.strip() for word in self._config.cluster.join.split(",") if word.strip()]
         if replicas.exists(meta.META_GROUP):
             self._streams.open_meta(())

@@ -54,6 +54,7 @@ from millrace.replication.contract import (
 from millrace.replication.options import RaftOptions
 from millrace.replication.raft import Raft
 from millrace.storage.block import Block, Kind
+from millrace.storage.scan import RangeDamaged
 from millrace.types import Index
 
 log = logging.getLogger("millrace.group")
@@ -394,6 +395,7 @@ class Group:
                 self.applied = effect.snapshot.index
                 self.step(Applied(index=self.applied))
             case Repaired():
+                self.replica_log.repaired()
                 log.warning("group %d: what was damaged is whole again", self.number)
             case Persist():
                 raise AssertionError("a list has one Persist at most")
@@ -459,11 +461,23 @@ class Group:
         while self.applied < index:
             first = Index(self.applied + 1)
             block = self._blocks.pop(first, None)
-            found = [block] if block is not None else self.replica_log.blocks(first, index, _APPLY_BYTES_MAX)
+            found = [block] if block is not None else self._read(first, index)
             for one in found:
                 self._blocks.pop(one.header.index, None)
                 self._apply(one)
         self.step(Applied(index=self.applied))
+
+    def _read(self, first: Index, last: Index) -> list[Block]:
+        """Committed blocks from disk. A replica alone has nobody to repair it: what is damaged is reported
+        and passed over, and everything else is served."""
+        try:
+            return self.replica_log.blocks(first, last, _APPLY_BYTES_MAX)
+        except RangeDamaged as error:
+            if not self.is_alone:
+                raise
+            log.error("group %d: %s; what it held is lost here", self.number, error)
+            self.applied = Index(error.damage.last_index)
+            return []
 
     def _apply(self, block: Block) -> None:
         header = block.header

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from millrace.replication.contract import (
     Config,
     ConfigAt,
+    Damage,
     Entry,
     EntryKind,
     HardState,
@@ -36,6 +37,8 @@ log = logging.getLogger("millrace.log")
 _HARD_STATE = "state"
 _FOUNDERS = "founders"
 _FOUNDERS_TAG = b"MRFO"
+_DAMAGE = "damage"
+_DAMAGE_TAG = b"MRDA"
 _WRAPPED = (EntryKind.DATA, EntryKind.CONTROL)
 
 
@@ -43,10 +46,17 @@ class ReplicaLog:
     """Implements `LogView`. Open one per group; one writer at a time."""
 
     def __init__(
-        self, disk: Disk, directory: DataDirectory, group: int, founders: tuple[ReplicaId, ...]
+        self,
+        disk: Disk,
+        directory: DataDirectory,
+        group: int,
+        founders: tuple[ReplicaId, ...],
+        *,
+        has_peers: bool,
     ) -> None:
         """`founders` are the voters of a group that begins here now; an older one remembers its own."""
         self.group = group
+        self._has_peers = has_peers
         self._disk = disk
         self._path = directory.shard_path(group)
         files.remove_leftovers(disk, self._path)
@@ -60,6 +70,7 @@ class ReplicaLog:
         for error in damaged:
             log.error("group %d: %s", group, error)
         self._hard_state = files.read_hard_state(disk, f"{self._path}/{_HARD_STATE}")
+        self._finish_install()
         # What the next stamped block follows; runs ahead of the log by what is handed out and not written.
         self._next_offset = int(self.log.next_offset)
         self._last_term = int(self.log.last_term)
@@ -111,6 +122,43 @@ class ReplicaLog:
 
     # -------------------------------------------------------------------------------------- start
 
+    def _finish_install(self) -> None:
+        """A crash may have come between a snapshot from the leader and the log that begins behind it."""
+        snapshot = self._snapshot
+        if snapshot is None or snapshot.info.index <= self.log.last_index:
+            return
+        head, _, _ = snapshot.read(0, snapshot.info.size_bytes).partition(b"\n")
+        self.log.reset(
+            next_index=Index(snapshot.info.index + 1),
+            last_term=snapshot.info.term,
+            next_offset=Offset(json.loads(head)["next_offset"]),
+        )
+
+    def _damage(self, term: Term) -> Damage | None:
+        """What this replica may have acknowledged and lost. Where others have it, the log is cut before the
+        first bad entry and filled again by them; until then this replica neither votes nor leads."""
+        path = f"{self._path}/{_DAMAGE}"
+        known = files.read_record(self._disk, path, _DAMAGE_TAG)
+        if known is not None:
+            last_index, old_term = json.loads(known)
+            term = Term(max(term, old_term))
+        elif self.log.damages and self._has_peers:
+            last_index = int(self.log.last_index)
+        else:
+            return None
+        files.write_record(self._disk, path, _DAMAGE_TAG, json.dumps([last_index, term]).encode())
+        if self.log.damages:
+            first = self.log.damages[0].first_index
+            log.error("group %d: entries from %d on are fetched again from other nodes", self.group, first)
+            self.log.truncate_from(Index(first))
+            self._next_offset = int(self.log.next_offset)
+            self._last_term = int(self.log.last_term)
+        return Damage(last_index=Index(last_index), term=term)
+
+    def repaired(self) -> None:
+        """Everything that was damaged is here again."""
+        self._disk.remove(f"{self._path}/{_DAMAGE}")
+
     def _read_founders(self, given: tuple[ReplicaId, ...]) -> tuple[ReplicaId, ...]:
         """The first configuration is the same for ever: it is what the log begins from."""
         path = f"{self._path}/{_FOUNDERS}"
@@ -137,6 +185,7 @@ class ReplicaLog:
             config=config,
             commit=applied,
             applied=applied,
+            damage=self._damage(hard.term if hard else Term(0)),
         )
 
     def snapshot_state(self) -> bytes | None:

@@ -46,6 +46,8 @@ class Replicas:
         self.links: Links | None = None
         # Who this node is to others; set by the cluster once it knows.
         self.cluster_id = ""
+        # Whether other nodes have what this one may have lost.
+        self.has_peers = False
         self.may_link: Callable[[Identity], bool] = _anybody
         self.on_request: Callable[[str, dict[str, Any]], Any] = _refuse_request
         self.on_link_open: Callable[[str], None] = _no_peer
@@ -120,7 +122,7 @@ class Replicas:
         group = Group(
             number,
             self.replica,
-            ReplicaLog(self.disk, self.directory, number, voters),
+            ReplicaLog(self.disk, self.directory, number, voters, has_peers=self.has_peers),
             app,
             self.syncer,
             origin=self._origin,

@@ -181,9 +181,10 @@ async def get_message(
 ) -> dict[str, Any]:
     """Take the next message, first in first out; `success` is false if there is none, or no such topic.
 
-    The parameters may also stand in a JSON body. Without `ack=manual` the message is done with this answer: an
-    answer that gets lost is a lost message, unless the request had a `Millrace-Request-Id` and is repeated. With `ack=manual` the message is leased and the answer has a
-    `receipt`: acknowledge it before the lease ends, or the message comes again.
+    The parameters may also stand in a JSON body. Without `ack=manual` the message is done with this answer:
+    an answer that gets lost is a lost message, unless the request had a `Millrace-Request-Id` and is
+    repeated. With `ack=manual` the message is leased and the answer has a `receipt`: acknowledge it before
+    the lease ends, or the message comes again.
     """
     caller.must_subscribe(form.topic)
     groups = server_of(request).streams.groups
