@@ -15,6 +15,7 @@ $(READY): pyproject.toml setup.py tools/setup.sh $(wildcard src/millrace/kernels
 
 demo: $(READY)
 	@$(BIN)/millrace demo basic
+	@$(BIN)/millrace demo failover
 
 # Every change must pass this.
 test: $(READY)

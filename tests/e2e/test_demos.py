@@ -6,7 +6,10 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("name", ["basic"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("replication", "membership", "election")]
+
+
+@pytest.mark.parametrize("name", ["basic", "failover", *SLOW])
 def test_demo(name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "millrace.cli.main", "demo", name], capture_output=True, text=True, timeout=120

@@ -9,7 +9,7 @@ from millrace.errors import ConfigError
 
 app = single()
 
-STORIES = ("basic", "replication", "failover", "membership")
+STORIES = ("basic", "replication", "failover", "membership", "election")
 
 
 @app.command(epilog=example("millrace demo", "millrace demo basic"))

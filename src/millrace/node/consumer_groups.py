@@ -137,10 +137,11 @@ class ShardConsumers:
                 try:
                     results = await applied
                 except LocalError as error:
-                    for _, answer in batch:
-                        if not answer.done():
-                            answer.set_exception(error)
+                    _fail(batch, error)
                     continue
+                except asyncio.CancelledError:
+                    _fail(batch, Unavailable("the shard is gone"))
+                    raise
                 for (_, answer), result in zip(batch, results, strict=True):
                     if not answer.done():
                         answer.set_result(result)
@@ -206,9 +207,7 @@ class ShardConsumers:
         """The shard is gone: whoever waits is told."""
         if self._task is not None:
             self._task.cancel()
-        for _, answer in self._pending:
-            if not answer.done():
-                answer.set_exception(Unavailable("the shard was deleted"))
+        _fail(self._pending, Unavailable("the shard is gone"))
         self._pending.clear()
         self.on_data()
 
@@ -273,6 +272,12 @@ class ShardConsumers:
         for number in [n for n in self._ahead if n not in self.state.cursors]:
             del self._ahead[number]
         return due
+
+
+def _fail(batch: list[tuple[list[Any], asyncio.Future[Any]]], error: LocalError) -> None:
+    for _, answer in batch:
+        if not answer.done():
+            answer.set_exception(error)
 
 
 def _timed(block: Block, wall_us: int) -> Block:

@@ -317,6 +317,8 @@ class Groups:
         if self._chores is not None:
             self._chores.cancel()
             await asyncio.gather(self._chores, return_exceptions=True)
+        for shard in self._streams.shards.values():
+            shard.consumers.close()
 
     async def _do_chores(self) -> None:
         live = {group.number: group for group in self.by_name.values()}

@@ -21,7 +21,7 @@ from millrace.broker.routing import Table
 from millrace.broker.session import Session
 from millrace.errors import ProtocolError, RemoteError
 from millrace.kernels import scan
-from millrace.limits import PACKET_ID_TOP
+from millrace.limits import MIB, PACKET_ID_TOP
 from millrace.node import keys
 from millrace.node import mqtt_terms as terms
 from millrace.node.config import Mqtt
@@ -55,6 +55,10 @@ _PING = b"\xc0\x00"
 _PONG = b"\xd0\x00"
 # [MQTT-3.1.2-22]: one and a half times the keep alive.
 _KEEP_ALIVE_GRACE = 1.5
+# Messages at QoS 1 and 2 that one turn of the loop takes in before it turns to the others.
+_TURN_MESSAGES_MAX = 10_000
+# Bytes that arrived and are not committed: beyond it no more is read from those who publish.
+_UNCOMMITTED_BYTES_MAX = 16 * MIB
 # How long a closed connection may take to read its last bytes.
 _CLOSING_MS_MAX = 5_000
 
@@ -94,7 +98,9 @@ class Door:
         self.announce_clean: Callable[[str], None] = _tell_nobody
         # Calls back once all nodes know of this node's members of these groups. Set by the node.
         self.when_shared: Callable[[list[str], Callable[[], None]], None] = _at_once
+        # Connections whose further input waits for a later turn, and messages taken in this one.
         self.parked: list[MqttConnection] = []
+        self.taken = 0
 
     def flush(self) -> None:
         """Write what gathered, one write per connection."""
@@ -117,15 +123,25 @@ class Door:
             connection.write(data)
             if session.queue or session.lag or session.resending:
                 outbound.pump(session, now_ms)
+        self.taken = 0
         if self.parked:
             parked, self.parked = self.parked, []
             for connection in parked:
                 connection.unpark()
+            if self.parked and not self.is_swamped:
+                self.wake()
         if broker.has_work:
             self.wake()
 
+    @property
+    def is_swamped(self) -> bool:
+        """Whether the logs are behind: nothing more is read for them (PROTOCOLS.md 1)."""
+        return self.broker.inbound.uncommitted_bytes > _UNCOMMITTED_BYTES_MAX
+
     def sweep(self) -> None:
         """Close connections that were silent for too long. Called about once a second."""
+        if self.parked:
+            self.wake()
         now_ms = self.now_ms()
         for connection in [c for c in self.connections if c.is_late(now_ms)]:
             connection.expire()
@@ -230,8 +246,8 @@ class MqttConnection:
                 broker = door.broker
                 if first < 0x40:
                     broker.publish_runs(session, first, subject, data, count, now_ms)
-                    if first == 0x34:
-                        self._check_receive_maximum()
+                    if first != 0x30:
+                        self._check_bounds(first, count)
                 else:
                     broker.on_acks(session, first, subject, count, now_ms)
             else:
@@ -250,6 +266,9 @@ class MqttConnection:
 
     def is_late(self, now_ms: int) -> bool:
         """Bytes that do not make a CONNECT buy no time: only a session is kept alive by being heard."""
+        if self._state == _PARKED and self.session is not None and not self.session.blocked:
+            # It is us who do not listen.
+            return False
         begin_ms = self.since_ms if self.session is None else self.seen_ms
         return bool(self.deadline_ms) and begin_ms + self.deadline_ms < now_ms
 
@@ -269,9 +288,10 @@ class MqttConnection:
             while True:
                 if spans:
                     self._on_spans(data, spans)
-                if self._state == _CLOSED:
+                if self._parked is not None:
+                    self._parked.append(data[pos:])
                     return
-                if pos == size:
+                if self._state == _CLOSED or pos == size:
                     return
                 if self._state == _OPENING or (self._state == _AUTHENTICATING and self._exchange is None):
                     # What follows CONNECT waits until we know whether the client may say it.
@@ -283,9 +303,6 @@ class MqttConnection:
                     return
                 self._on_packet(data, pos, end)
                 pos = end
-                if self._parked is not None:
-                    self._parked.append(data[pos:])
-                    return
                 if self._state == _CONNECTED:
                     pos, spans = scan(data, pos, self._table, self._v5, self._packet_bytes_max)
                 else:
@@ -303,20 +320,25 @@ class MqttConnection:
             first, subject, start, end, count = spans[at : at + 5]
             if first < 0x40:
                 broker.publish_runs(session, first, subject, data[start:end], count, now_ms)
-                if first == 0x34:
-                    self._check_receive_maximum()
+                if first != 0x30:
+                    self._check_bounds(first, count)
                     if self._state == _CLOSED:
                         return
             else:
                 broker.on_acks(session, first, subject, count, now_ms)
 
-    def _check_receive_maximum(self) -> None:
-        session = self.session
+    def _check_bounds(self, first: int, count: int) -> None:
+        """After messages at QoS 1 or 2: those unfinished, those of this turn, those not in the log yet."""
+        door, session = self._door, self.session
         assert session is not None
-        if session.received and len(session.received) > self._door.limits.receive_maximum and session.v5:
+        if first == 0x34 and session.v5 and len(session.received or ()) > door.limits.receive_maximum:
             self.fail(
                 Reason.RECEIVE_MAXIMUM_EXCEEDED, "more unfinished QoS 2 messages than the receive maximum"
             )
+            return
+        door.taken += count
+        if (door.taken > _TURN_MESSAGES_MAX or door.is_swamped) and self._parked is None:
+            self._park()
 
     def _on_packet(self, data: bytes, pos: int, end: int) -> None:
         if end - pos == 2 and data[pos:end] == _PING and self._state == _CONNECTED:
@@ -379,7 +401,7 @@ class MqttConnection:
                 broker.on_acks(session, 0x70, packet.packet_id, 1, now_ms)
 
     def _park(self) -> None:
-        """A subscription costs what is kept here, not what it takes to ask: others get a turn before more."""
+        """Let the others have a turn, and the logs catch up, before this client is heard again."""
         self._state = _PARKED
         self._parked = []
         self.transport.pause_reading()
@@ -389,7 +411,11 @@ class MqttConnection:
     def unpark(self) -> None:
         if self._state != _PARKED or self.session is None or self.session.blocked:
             return
+        if self._door.taken > _TURN_MESSAGES_MAX or self._door.is_swamped:
+            self._door.parked.append(self)
+            return
         assert self._parked is not None
+        self.seen_ms = self._door.now_ms()
         data, self._parked = b"".join(self._parked), None
         self._state = _CONNECTED
         self.transport.resume_reading()
@@ -416,8 +442,8 @@ class MqttConnection:
             door.broker.inbound.repeat(session, topic, run, packet_id, key)
             return
         door.broker.inbound.accept(session, topic, run, packet_id, self.seen_ms, key)
-        if message.qos == 2:
-            self._check_receive_maximum()
+        if message.qos:
+            self._check_bounds(0x30 | message.qos << 1, 1)
 
     def _topic(self, message: Message) -> str:
         """The topic of a publish, through its alias where it has one (3.3.2.3.4)."""
@@ -459,6 +485,7 @@ class MqttConnection:
             broker.journal.after(answer)
         else:
             answer()
+        # A subscription costs what is kept here, not what it takes to ask.
         self._park()
 
     def _on_unsubscribe(self, session: Session, packet: Unsubscribe) -> None:

@@ -130,6 +130,7 @@ class Streams:
         """Take snapshots, so that the next start is quick, and let go of the files."""
         if not self.replicas.is_open:
             return
+        await self.groups.stop()
         await self.cluster.stop()
         await self._hand_over()
         if self._broker.journal.is_on:
