@@ -1,0 +1,23 @@
+"""The machines that must pass the conformance suite, and what each of them declares."""
+
+import random
+from dataclasses import dataclass
+
+from millrace.replication.contract import InitialState, LogView, Replica, ReplicaId
+from millrace.replication.raft import Raft
+from unit.replication.cluster import SMALL, MakeMachine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    name: str
+    make: MakeMachine
+    is_durable: bool
+    """What it committed survives a crash of every replica at once."""
+
+
+def make_raft(name: ReplicaId, state: InitialState, log: LogView, rng: random.Random) -> Replica:
+    return Raft(name, state=state, log=log, options=SMALL, rng=rng)
+
+
+SUBJECTS = (Subject(name="quorum", make=make_raft, is_durable=True),)
