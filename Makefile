@@ -39,7 +39,8 @@ e2e: $(READY)
 	@$(BIN)/pytest tests -m slow
 
 sim: $(READY)
-	@$(BIN)/millrace sim --seeds 1000 --jobs $(JOBS)
+	@$(BIN)/millrace sim --seeds 5000 --jobs $(JOBS) --resume sim-campaign.json
+	@$(BIN)/millrace sim --mutation all --jobs $(JOBS)
 
 bench: $(READY)
 	@$(BIN)/millrace bench mqtt --against mosquitto,nats

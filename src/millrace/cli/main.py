@@ -32,6 +32,7 @@ FAMILIES = (
     "acl",
     "config",
     "bench",
+    "sim",
 )
 
 
