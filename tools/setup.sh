@@ -35,6 +35,15 @@ say "installing Python packages"
 rm -rf build src/millrace/kernels/_kernels*.so
 "$VENV/bin/python" -m pip install -q --disable-pip-version-check -e '.[dev]'
 
+# The viewer of the HTTP API (/docs). Without scripts: the package's own would report the installation.
+if command -v npm >/dev/null; then
+  mkdir -p build/swagger-ui
+  npm install --prefix build/swagger-ui --silent --ignore-scripts --no-audit --no-fund --no-save \
+    swagger-ui-dist@5.34.1 || say "npm could not install swagger-ui-dist: the page /docs says so, the rest works"
+else
+  say "no npm: the page /docs shows only a link to /openapi.json"
+fi
+
 if command -v gcc >/dev/null; then
   "$VENV/bin/python" -c 'import millrace.kernels as k, sys; sys.exit(not k.ACCELERATED)' \
     || fail "gcc is here but the C kernels were not built; see: $VENV/bin/pip install -v -e ."

@@ -106,6 +106,9 @@ class Limits:
     output_buffer_bytes_max: int = bound(
         16 * MIB, 4 * KIB, 64 * GIB, "bytes written and not taken by one client; QoS 0 beyond it is dropped"
     )
+    output_total_bytes_max: int = bound(
+        64 * MIB, 4 * KIB, 1024 * GIB, "the same for all clients that do not read, together"
+    )
     retained_messages_max: int = bound(
         1_000_000, 0, 1_000_000_000, "retained messages; a new topic beyond it is answered 0x97"
     )

@@ -10,6 +10,7 @@ good until the message is given to somebody else or the group is reset.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,9 +87,11 @@ class Groups:
         self._wall_us = wall_us
         self.publishing = Publishing(broker, now_ms, wake)
         self._turn = 0
-        self._waiters = 0
+        # Clients that wait for a message at this node, by the group's number.
+        self._waiting: Counter[int] = Counter()
         self._chores: asyncio.Task[None] | None = None
         self._expiry_due_s = 0.0
+        self.is_stopping = False
 
     # --------------------------------------------------------------------------------- definitions
 
@@ -157,11 +160,13 @@ class Groups:
         while True:
             group = self.named(name)
             shards = self._in_turn(group)
-            with self._watching(shards, is_waiting=wait_ms > 0) as watcher:
+            with self._watching(group, shards, is_waiting=wait_ms > 0) as watcher:
                 taken = await self._take_now(group, shards, count, lease_us, request)
                 left_s = deadline_s - loop.time()
                 if taken or left_s <= 0:
                     return taken
+                if self.is_stopping:
+                    raise Unavailable("the node is stopping; ask another, or again")
                 try:
                     await asyncio.wait_for(watcher.wait(), self._slice_s(group, shards, left_s))
                 except TimeoutError:
@@ -237,18 +242,22 @@ class Groups:
         return results
 
     @contextmanager
-    def _watching(self, shards: "list[Shard]", *, is_waiting: bool) -> "Iterator[asyncio.Event]":
+    def _watching(
+        self, group: DurableGroup, shards: "list[Shard]", *, is_waiting: bool
+    ) -> "Iterator[asyncio.Event]":
         """An event that is set when one of these shards may have something new, from now on."""
-        if is_waiting and self._waiters >= WAITERS_MAX:
+        if is_waiting and self._waiting.total() >= WAITERS_MAX:
             raise Unavailable(f"{WAITERS_MAX} clients wait for messages already; try again")
-        self._waiters += 1
+        self._waiting[group.number] += is_waiting
         watcher = asyncio.Event()
         for shard in shards:
             shard.consumers.watchers.add(watcher)
         try:
             yield watcher
         finally:
-            self._waiters -= 1
+            self._waiting[group.number] -= is_waiting
+            if not self._waiting[group.number]:
+                del self._waiting[group.number]
             for shard in shards:
                 shard.consumers.watchers.discard(watcher)
 
@@ -312,6 +321,12 @@ class Groups:
         """What is due, off the caller's path. Called about once a second."""
         if self._chores is None or self._chores.done():
             self._chores = asyncio.get_running_loop().create_task(self._do_chores())
+
+    def release(self) -> None:
+        """The node stops: whoever waits for a message waits no longer."""
+        self.is_stopping = True
+        for shard in self._streams.shards.values():
+            shard.consumers.on_data()
 
     async def stop(self) -> None:
         if self._chores is not None:
@@ -408,7 +423,13 @@ class Groups:
             )
         total = sum(row["lag"] for row in rows)
         in_flight = sum(row["in_flight"] for row in rows)
-        return {**group_to_dict(group.spec), "lag": total, "in_flight": in_flight, "shards": rows}
+        return {
+            **group_to_dict(group.spec),
+            "lag": total,
+            "in_flight": in_flight,
+            "waiting_here": self._waiting[group.number],
+            "shards": rows,
+        }
 
     async def _count(self, group: DurableGroup, shard: "Shard", position: int) -> tuple[int, bool]:
         """Messages of the group from `position` on, and whether all were looked at."""

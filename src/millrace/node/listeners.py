@@ -12,6 +12,7 @@ from typing import Any
 
 from millrace.errors import ConfigError, RemoteError
 from millrace.node.config import Address, Tls
+from millrace.node.output import SLOW_BYTES
 from millrace.wire import proxy
 
 log = logging.getLogger("millrace.listeners")
@@ -29,7 +30,8 @@ class Tuned:
         self._output_bytes_max = output_bytes_max
 
     def connection_made(self, transport: Any) -> None:
-        transport.set_write_buffer_limits(high=self._output_bytes_max, low=self._output_bytes_max // 4)
+        slow_bytes = min(SLOW_BYTES, self._output_bytes_max)
+        transport.set_write_buffer_limits(high=slow_bytes, low=slow_bytes // 4)
         inner = self._make()
         transport.set_protocol(inner)
         inner.connection_made(transport)

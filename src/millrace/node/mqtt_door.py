@@ -1,8 +1,8 @@
 """The MQTT door: one client connection between the codec and the broker.
 
 `MqttConnection` has the methods that an event loop calls on a protocol object and asks of its transport
-only `write`, `close`, `abort`, `pause_reading` and `resume_reading`, and `write_eof` where it has that; it
-knows neither sockets nor tasks, so the same code serves TCP, TLS, WebSocket and the simulator.
+only `write`, `get_write_buffer_size`, `close`, `abort`, `pause_reading` and `resume_reading`, and `write_eof`
+where it has that; it knows neither sockets nor tasks, so the same code serves TCP, TLS, WebSocket and tests.
 
 A chunk goes through the scan kernel: runs of publishes and acknowledgements reach the broker as they are.
 The first packet the kernel does not know is decoded and handled here, then the scan goes on behind it.
@@ -13,9 +13,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
-from millrace.broker.access import Principal
 from millrace.broker.machine import Broker, ConnectRequest
 from millrace.broker.routing import Table
 from millrace.broker.session import Session
@@ -25,7 +24,9 @@ from millrace.limits import MIB, PACKET_ID_TOP
 from millrace.node import keys
 from millrace.node import mqtt_terms as terms
 from millrace.node.config import Mqtt
-from millrace.types import Message, Reason, Version, Will
+from millrace.node.mqtt_terms import EnhancedAuthentication as EnhancedAuthentication
+from millrace.node.output import OutputBudget, PacedOutput
+from millrace.types import Message, Reason, Version
 from millrace.wire.mqtt.codec import decode, encode
 from millrace.wire.mqtt.connection import Inbox, wanted_bytes
 from millrace.wire.mqtt.packets import (
@@ -63,13 +64,6 @@ _UNCOMMITTED_BYTES_MAX = 16 * MIB
 _CLOSING_MS_MAX = 5_000
 
 
-class EnhancedAuthentication(Protocol):
-    """One exchange of an authentication method (MQTT 5, 4.12); a fresh object for each connection."""
-
-    def step(self, client_id: str, data: bytes | None) -> "tuple[bool | None, bytes | None, str | None]":
-        """(True accept / False refuse / None go on, data for the client, user name once accepted)."""
-
-
 class Door:
     """What all MQTT connections of a node share."""
 
@@ -87,13 +81,15 @@ class Door:
         self.broker = broker
         self.settings = settings
         self.limits = broker.limits
+        self.output = OutputBudget(broker.limits)
         self.now_ms = now_ms
         # Called when sessions have output: the node then calls `flush` once per loop turn.
         self.wake = wake
         self.authenticate = authenticate
         self.random = random
         self.methods = methods or {}
-        self.connections: set[MqttConnection] = set()
+        # A dict for its order: who came first is swept first, the same in every run.
+        self.connections: dict[MqttConnection, None] = {}
         # A clean session began here: other nodes end theirs of this client. Set by the node.
         self.announce_clean: Callable[[str], None] = _tell_nobody
         # Calls back once all nodes know of this node's members of these groups. Set by the node.
@@ -150,7 +146,7 @@ class Door:
         return f"auto-{self.random.getrandbits(64):016x}"
 
 
-class MqttConnection:
+class MqttConnection(PacedOutput):
     __slots__ = (
         "_aliases",
         "_client_bytes_max",
@@ -167,13 +163,12 @@ class MqttConnection:
         "seen_ms",
         "session",
         "since_ms",
-        "transport",
         "username",
         "version",
-        "write",
     )
 
     def __init__(self, door: Door) -> None:
+        super().__init__(door.output)
         self._door = door
         self._state = _NEW
         self._inbox = Inbox()
@@ -187,8 +182,6 @@ class MqttConnection:
         self.version = Version.MQTT_3_1_1
         self.session: Session | None = None
         self.username: str | None = None
-        self.transport: Any = None
-        self.write: Callable[[bytes], None] = _write_nowhere
         self.peer: Any = None
         # Heard last; and the beginning of the time before the session, or after it.
         self.seen_ms = self.since_ms = door.now_ms()
@@ -198,17 +191,16 @@ class MqttConnection:
     # ----------------------------------------------------------------- called by the event loop
 
     def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-        self.write = transport.write
+        self.begin_output(transport)
         self.peer = self.peer or transport.get_extra_info("peername")
-        self._door.connections.add(self)
+        self._door.connections[self] = None
 
     def connection_lost(self, error: Exception | None) -> None:
         door = self._door
-        door.connections.discard(self)
+        door.connections.pop(self, None)
         session, self.session = self.session, None
         self._state = _CLOSED
-        self.write = _write_nowhere
+        self.end_output()
         if session is not None and session.connection is self:
             door.broker.disconnect(session, door.now_ms(), will=True)
         self._wake()
@@ -216,13 +208,13 @@ class MqttConnection:
     def eof_received(self) -> bool:
         return False
 
-    def pause_writing(self) -> None:
+    def _block(self) -> None:
         """The client does not read: send nothing more, and take nothing more that would need an answer."""
         if self.session is not None:
             self.session.blocked = True
         self.transport.pause_reading()
 
-    def resume_writing(self) -> None:
+    def _unblock(self) -> None:
         if self._state == _CLOSED:
             return
         self.transport.resume_reading()
@@ -570,7 +562,9 @@ class MqttConnection:
             self._refuse(Reason.QUOTA_EXCEEDED, "no more clients can be served")
             return
         principal = broker.rules.principal(self.username, client_id)
-        if packet.will is not None and not self._will_allowed(packet.will, principal):
+        refused = terms.refused_will(packet.will, principal, door.settings, limits)
+        if refused is not None:
+            self._refuse(*refused)
             return
         request = ConnectRequest(
             client_id=client_id,
@@ -625,18 +619,6 @@ class MqttConnection:
         if not self._inbox.is_empty:
             self._resume_input()
         self._wake()
-
-    def _will_allowed(self, will: Will, principal: Principal) -> bool:
-        if not terms.is_topic_within(self._door.limits, will.message.topic):
-            self._refuse(Reason.TOPIC_NAME_INVALID, "the will's topic has too many levels or bytes")
-            return False
-        if not principal.may_publish(will.message.topic):
-            self._refuse(Reason.NOT_AUTHORIZED, "the will's topic may not be published to")
-            return False
-        if will.message.retain and not self._door.settings.retain:
-            self._refuse(Reason.RETAIN_NOT_SUPPORTED, "retained messages are off here")
-            return False
-        return True
 
     # ------------------------------------------------------------------- enhanced authentication
 
@@ -799,10 +781,6 @@ class MqttConnection:
 
     def _name(self) -> str:
         return self.session.client_id if self.session is not None else "a client not connected yet"
-
-
-def _write_nowhere(data: bytes) -> None:
-    """The connection is gone; what was still meant for it is too."""
 
 
 def _tell_nobody(client_id: str) -> None:

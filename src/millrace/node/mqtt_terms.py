@@ -1,7 +1,9 @@
 """What a client asks for and what it is granted: plain functions between CONNECT, the limits and CONNACK."""
 
 from dataclasses import replace
+from typing import Protocol
 
+from millrace.broker.access import Principal
 from millrace.broker.machine import ConnectRequest
 from millrace.broker.message import Run
 from millrace.broker.session import WillPlan
@@ -12,6 +14,13 @@ from millrace.wire.mqtt.codec import encode_properties, encode_publish
 from millrace.wire.mqtt.packets import Connack, Connect
 
 _NOTHING = Properties()
+
+
+class EnhancedAuthentication(Protocol):
+    """One exchange of an authentication method (MQTT 5, 4.12); a fresh object for each connection."""
+
+    def step(self, client_id: str, data: bytes | None) -> "tuple[bool | None, bytes | None, str | None]":
+        """(True accept / False refuse / None go on, data for the client, user name once accepted)."""
 
 
 def expiry_s(packet: Connect, limits: Limits) -> int:
@@ -55,6 +64,21 @@ def connack(
         authentication_method=packet.authentication_method,
         authentication_data=authentication_data,
     )
+
+
+def refused_will(
+    will: Will | None, principal: Principal, settings: Mqtt, limits: Limits
+) -> tuple[Reason, str] | None:
+    """Why this will cannot be taken: it is a publish, and what a PUBLISH may not do it may not do either."""
+    if will is None:
+        return None
+    if not is_topic_within(limits, will.message.topic):
+        return Reason.TOPIC_NAME_INVALID, "the will's topic has too many levels or bytes"
+    if not principal.may_publish(will.message.topic):
+        return Reason.NOT_AUTHORIZED, "the will's topic may not be published to"
+    if will.message.retain and not settings.retain:
+        return Reason.RETAIN_NOT_SUPPORTED, "retained messages are off here"
+    return None
 
 
 def is_topic_within(limits: Limits, topic: str) -> bool:

@@ -18,11 +18,11 @@ from millrace.node.config import Address, Config
 from millrace.node.group import App, Group
 from millrace.node.links import Identity, Links
 from millrace.node.replica_log import ReplicaLog
+from millrace.node.surroundings import Surroundings
 from millrace.node.syncer import Syncer
 from millrace.replication.contract import EntryKind, LinkClosed, LinkOpened, PeerBody, ReplicaId
 from millrace.storage.block import Block, parse_block
 from millrace.storage.directory import DataDirectory
-from millrace.storage.disk import Disk, SystemDisk
 
 log = logging.getLogger("millrace.replicas")
 
@@ -33,12 +33,17 @@ _REQUEST_S = 5.0
 
 class Replicas:
     def __init__(
-        self, config: Config, random: Random, on_failure: Callable[[StorageError], None], disk: Disk | None
+        self,
+        config: Config,
+        random: Random,
+        on_failure: Callable[[StorageError], None],
+        surroundings: Surroundings,
     ) -> None:
         self._config = config
         self._random = random
         self._on_failure = on_failure
-        self.disk: Disk = disk or SystemDisk()
+        self.disk = surroundings.make_disk()
+        self._make_syncer = surroundings.make_syncer
         self.groups: dict[int, Group] = {}
         self.directory: DataDirectory
         self.syncer: Syncer
@@ -73,7 +78,7 @@ class Replicas:
         # Another one with every start: numbers of an earlier run mean nothing now.
         self._origin = self._random.getrandbits(63) | 1
         storage = self._config.storage
-        self.syncer = Syncer(
+        self.syncer = self._make_syncer(
             loop, self._on_failure, in_place=storage.sync_in_place, sync=storage.sync == "always"
         )
         self.is_open = True

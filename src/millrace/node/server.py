@@ -6,7 +6,6 @@ about protocols; it wires `Broker` and `Door` to listeners and timers and tells 
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from millrace.node.config import Address, Config
 from millrace.node.listeners import ProxyHeader, Tuned, listen, tls_context
 from millrace.node.mqtt_door import Door, EnhancedAuthentication, MqttConnection
 from millrace.node.streams import Streams
+from millrace.node.surroundings import SYSTEM, Surroundings
 from millrace.node.websocket import WebSocketAdapter
 from millrace.types import Reason
 
@@ -46,6 +46,7 @@ class Server:
         *,
         random: Random | None = None,
         methods: dict[str, Callable[[], EnhancedAuthentication]] | None = None,
+        surroundings: Surroundings = SYSTEM,
     ) -> None:
         self.config = config
         self.ports: dict[str, int] = {}
@@ -55,6 +56,7 @@ class Server:
         self.authentication = Authentication(config.access.anonymous, self._users)
         self._random = random or SystemRandom()
         self._methods = methods
+        self._surroundings = surroundings
         self._servers: list[asyncio.Server] = []
         self._flush_scheduled = False
         self._ticks = 0
@@ -86,9 +88,9 @@ class Server:
             self.broker,
             random=self._random,
             now_ms=self._now_ms,
-            wall_us=_wall_us,
             wake=self._wake,
             on_failure=self._on_disk_failure,
+            surroundings=self._surroundings,
         )
         try:
             await self.streams.start(lambda: self.ports)
@@ -134,6 +136,7 @@ class Server:
             for connection in list(self.door.connections):
                 connection.transport.abort()
         if self._http is not None:
+            self.streams.groups.release()
             http, self._http = self._http, None
             await http.stop()
         if hasattr(self, "streams"):
@@ -171,9 +174,8 @@ class Server:
             "counters": broker.stats.as_dict(),
         }
 
-    @staticmethod
-    def wall_us() -> int:
-        return _wall_us()
+    def wall_us(self) -> int:
+        return self._surroundings.wall_us()
 
     def uptime_s(self) -> int:
         return int(self._loop.time() - self.started_s)
@@ -231,7 +233,7 @@ class Server:
     def _tick(self) -> None:
         self._timer = self._loop.call_later(_TICK_S, self._tick)
         self._ticks += 1
-        self.broker.wall_us = _wall_us()
+        self.broker.wall_us = self.wall_us()
         self.broker.tick(self._now_ms())
         # QoS 1 cursors: a crash repeats at most what was acknowledged since (PROTOCOLS.md 8).
         self.broker.checkpoint()
@@ -249,7 +251,3 @@ class Server:
             sys_topics.publish(self.broker, values, self._now_ms())
         if self.broker.has_work:
             self._wake()
-
-
-def _wall_us() -> int:
-    return time.time_ns() // 1000

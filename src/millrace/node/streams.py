@@ -8,7 +8,6 @@ were committed. Definitions change only through the meta group's log, so every n
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
 
@@ -29,15 +28,14 @@ from millrace.node.replicas import Replicas
 from millrace.node.retention import Retention
 from millrace.node.session_group import SessionGroup
 from millrace.node.shard import Shard
+from millrace.node.surroundings import Surroundings
 from millrace.replication.contract import EntryKind, Status
 from millrace.storage.block import Block, Kind, opaque_block
-from millrace.storage.disk import Disk
 from millrace.types import Reason
 
 log = logging.getLogger("millrace.streams")
 
 _SERVING_TIMEOUT_S = 30.0
-_READERS = 2
 _COMMAND_S = 10.0
 _HAND_OVER_TRIES = 50
 # A shard writes its state as a snapshot after so much log, which bounds what a restart applies again.
@@ -78,17 +76,16 @@ class Streams:
         *,
         random: Random,
         now_ms: Callable[[], int],
-        wall_us: Callable[[], int],
         wake: Callable[[], None],
         on_failure: Callable[[StorageError], None],
-        disk: Disk | None = None,
+        surroundings: Surroundings,
     ) -> None:
         self._config = config
         self._broker = broker
         self._now_ms = now_ms
-        self._wall_us = wall_us
+        self._wall_us = wall_us = surroundings.wall_us
         self._wake = wake
-        self.replicas = Replicas(config, random, on_failure, disk)
+        self.replicas = Replicas(config, random, on_failure, surroundings)
         self.cluster = Cluster(config, self.replicas, self)
         self.interest = Interest(broker, self.replicas, now_ms, wake)
         self._meta = _MetaApp(self._on_change)
@@ -97,7 +94,7 @@ class Streams:
         self.sessions = SessionGroup(broker, now_ms, wake)
         self.shards: dict[int, Shard] = {}
         self._is_low = False
-        self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="reader")
+        self._pool = surroundings.make_readers()
         self.reader = LogReader(broker, self.shards, self._pool, now_ms, wall_us, wake)
         self.reading = Reading(self._pool)
         self.retention = Retention(self.shards, wall_us)
@@ -274,7 +271,7 @@ class Streams:
         for shard in self.shards.values():
             if shard.intake.is_sealed:
                 continue
-            for key in {*self._broker.groups, *shard.labour.groups()}:
+            for key in dict.fromkeys((*self._broker.groups, *shard.labour.groups())):
                 group = self._broker.groups.get(key)
                 now = (group.connected, True) if group is not None else (0, False)
                 if shard.labour.known(key, node) != now and shard.said.get(key) != now:
@@ -283,7 +280,7 @@ class Streams:
                 elif shard.labour.known(key, node) == now:
                     shard.said.pop(key, None)
             if shard.group.is_leader:
-                for gone in shard.labour.nodes() - set(members) | self.cluster.unreachable():
+                for gone in sorted(shard.labour.nodes() - set(members) | self.cluster.unreachable()):
                     for key in shard.labour.groups():
                         if shard.labour.known(key, gone) != (0, False):
                             shard.say_labour(key, gone, 0, False)

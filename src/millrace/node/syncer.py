@@ -46,7 +46,7 @@ class Job:
 
 
 class Syncer:
-    """One per node. Jobs of one group complete in order."""
+    """One per node. Jobs of one group complete in order. Who performs a batch is left to a subclass."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Syncer:
         on_failure: Callable[[StorageError], None],
         *,
         in_place: bool,
-        sync: bool = True,
+        sync: bool,
     ) -> None:
         self._loop = loop
         self._on_failure = on_failure
@@ -66,9 +66,6 @@ class Syncer:
         self._mean_s = 0.0
         self._failed = False
         self.is_full = False
-        self._work: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="syncer", daemon=True)
-        self._thread.start()
 
     def submit(self, job: Job) -> None:
         self._gathered.append(job)
@@ -84,11 +81,12 @@ class Syncer:
             self._start()
 
     def close(self) -> None:
-        """Finish what was handed out and end the thread. No submit after this."""
-        self._work.put(None)
-        self._thread.join()
+        """Finish what was handed out. No submit after this."""
+        raise NotImplementedError
 
-    # ---------------------------------------------------------------------------------- event loop
+    def _hand_out(self, batch: list[Job]) -> None:
+        """Perform it off the event loop, then call `_finish`, `_full` or `_fail` on it."""
+        raise NotImplementedError
 
     def _start(self) -> None:
         batch, self._gathered = self._gathered, []
@@ -99,7 +97,8 @@ class Syncer:
         if self._in_place and small and self._mean_s < _QUICK_S and not self.is_full:
             started_s = time.perf_counter()
             try:
-                _perform(batch, self._sync)
+                write(batch)
+                self._sync_logs(batch)
             except DiskFull as error:
                 self._full(batch, error)
             except StorageError as error:
@@ -108,7 +107,7 @@ class Syncer:
                 self._mean_s += (time.perf_counter() - started_s - self._mean_s) * _NEWEST
                 self._finish(batch)
         else:
-            self._work.put(batch)
+            self._hand_out(batch)
 
     def _finish(self, batch: list[Job]) -> None:
         self._busy = False
@@ -125,14 +124,42 @@ class Syncer:
         if not self.is_full:
             self.is_full = True
             log.error("%s; publishing to logged streams is refused until there is room", error)
-        self._loop.call_later(_FULL_RETRY_S, self._work.put, batch)
+        self._loop.call_later(_FULL_RETRY_S, self._hand_out, batch)
 
     def _fail(self, error: StorageError) -> None:
         if not self._failed:
             self._failed = True
             self._on_failure(error)
 
-    # -------------------------------------------------------------------------------------- thread
+    def _sync_logs(self, batch: list[Job]) -> None:
+        """Sync each log of the batch once."""
+        if self._sync:
+            for replica_log in {id(job.log): job.log for job in batch}.values():
+                replica_log.sync()
+
+
+class ThreadSyncer(Syncer):
+    """Performs batches in a thread of its own."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_failure: Callable[[StorageError], None],
+        *,
+        in_place: bool,
+        sync: bool,
+    ) -> None:
+        super().__init__(loop, on_failure, in_place=in_place, sync=sync)
+        self._work: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="syncer", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._work.put(None)
+        self._thread.join()
+
+    def _hand_out(self, batch: list[Job]) -> None:
+        self._work.put(batch)
 
     def _run(self) -> None:
         while True:
@@ -141,7 +168,8 @@ class Syncer:
                 return
             started_s = time.perf_counter()
             try:
-                _perform(batch, self._sync)
+                write(batch)
+                self._sync_logs(batch)
             except DiskFull as error:
                 self._report(self._full, batch, error)
             except StorageError as error:
@@ -158,13 +186,9 @@ class Syncer:
             log.debug("a sync finished after the node stopped")
 
 
-def _perform(batch: list[Job], sync: bool) -> None:
-    """Write all jobs, then sync each log once. After DiskFull the batch may be given again."""
+def write(batch: list[Job]) -> None:
+    """Write all jobs. After DiskFull the batch may be given again."""
     for job in batch:
         if not job.is_written:
             job.log.write(job.persist, job.blocks)
             job.is_written = True
-    if not sync:
-        return
-    for replica_log in {id(job.log): job.log for job in batch}.values():
-        replica_log.sync()

@@ -134,6 +134,10 @@ class WebSocketAdapter:
         if self._open:
             self._transport.write(self._frames.send(BytesMessage(data=data)))
 
+    def get_write_buffer_size(self) -> int:
+        size: int = self._transport.get_write_buffer_size()
+        return size
+
     def close(self) -> None:
         self._end(_NORMAL, "")
 

@@ -1,4 +1,4 @@
-"""What a session owes and is owed: acknowledgements, windows, packet ids, waiting messages, QoS 2 both ways."""
+"""What a session owes and is owed: answers, windows, packet ids, waiting messages, QoS 2 both ways."""
 
 from random import Random
 
@@ -94,9 +94,32 @@ def test_segments_keep_the_order_and_bytes_of_their_run_however_they_are_cut() -
                 head = whole.take(count)
                 kept.append(head.packets(0))
                 expected += packets[at : at + count]
+                assert whole.mark == (at, sum(map(len, packets[:at]))), "the next cut need not start over"
             at += count
         kept.append(whole.packets(0))
         assert b"".join(kept) == b"".join([*expected, *packets[at:]])
+
+
+def test_a_few_messages_that_are_left_do_not_hold_the_run_they_came_in() -> None:
+    """A client that answers all but one of each run must not keep every chunk in memory."""
+    ledger = Ledger()
+    for _ in range(50):
+        segment = Segment(
+            Run(b"".join(encode_publish(b"t", b"x" * 100, 0x32, 1, b"") for _ in range(200)), 200, 1, False),
+            200,
+            1,
+            False,
+            b"",
+        )
+        segment.first_id, segment.serial = ledger.next_id, ledger.serial
+        ledger.session.track(segment)
+        ledger.session.acknowledge(segment.first_id + 1, 199, 1)
+        ledger.next_id += 200
+        ledger.serial += 200
+    left = ledger.session.inflight or ()
+    assert [segment.first_id for segment in left] == [1 + 200 * n for n in range(50)]
+    assert sum(len(segment.run.data) for segment in left) < 50 * 200
+    assert all(len(segment.packets(0)) == 107 for segment in left)
 
 
 # ------------------------------------------------------------------------------------ toward clients

@@ -34,7 +34,7 @@ def takes(filter: str, topic: str) -> bool:
 
 
 class TestSubscriptionTree:
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=120, deadline=None)
     @given(st.lists(filters(), max_size=12), st.lists(topics, min_size=1, max_size=6))
     def test_finds_the_filters_that_take_a_topic_each_once(
         self, given_filters: list[str], given_topics: list[str]
@@ -46,7 +46,7 @@ class TestSubscriptionTree:
             found = sorted(name for node in tree.match(topic) for name in node.groups)
             assert found == sorted(f for f in set(given_filters) if takes(f, topic))
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(st.lists(st.tuples(st.booleans(), filters()), max_size=30), topics)
     def test_nothing_is_left_of_what_was_taken_out(self, steps: list[tuple[bool, str]], topic: str) -> None:
         """Filters come and go; the tree answers for those that are there and holds nodes for them only."""
@@ -84,7 +84,7 @@ class TestSubscriptionTree:
 
 
 class TestTopicTree:
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=120, deadline=None)
     @given(st.dictionaries(topics, st.integers(), max_size=15), filters())
     def test_finds_the_topics_that_a_filter_takes_each_once(
         self, values: dict[str, int], filter: str
@@ -96,7 +96,7 @@ class TestTopicTree:
         assert len(found) == len(dict(found))
         assert dict(found) == {topic: value for topic, value in values.items() if takes(filter, topic)}
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(st.lists(st.tuples(st.sampled_from(["set", "pop", "get"]), topics, st.integers()), max_size=40))
     def test_holds_what_a_dict_would_hold(self, steps: list[tuple[str, str, int]]) -> None:
         tree: TopicTree[int] = TopicTree()

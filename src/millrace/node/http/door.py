@@ -9,6 +9,8 @@ from fastapi import FastAPI
 from millrace.errors import ConfigError
 from millrace.node.config import Address
 
+_GOODBYE_S = 1.0
+
 
 class HttpDoor:
     def __init__(self, app: FastAPI, address: Address) -> None:
@@ -39,10 +41,11 @@ class HttpDoor:
         if self._loop_task is None:
             self._socket.close()
             return
+        # Whoever waits for a message was told that the node stops; the answers may leave first.
+        answering = set(self._server.server_state.tasks)
+        if answering:
+            await asyncio.wait(answering, timeout=_GOODBYE_S)
         self._server.should_exit = True
         self._server.force_exit = True
         await self._loop_task
         await self._server.shutdown(sockets=[self._socket])
-        # Whoever waits for a message has lost the connection by now.
-        for task in list(self._server.server_state.tasks):
-            task.cancel()

@@ -156,7 +156,7 @@ async def read_messages(
     server = server_of(request)
     found = _shard(server, name, shard)
     offset = _offset(found, start)
-    await _wait_for(found, offset, wait_ms)
+    await _wait_for(server, found, offset, wait_ms)
     if offset > found.next_offset:
         raise Problem(
             409,
@@ -254,7 +254,7 @@ def _offset(shard: "Shard", start: str) -> int:
     raise Problem(400, f"from = {start!r} is not an offset, earliest or latest")
 
 
-async def _wait_for(shard: "Shard", offset: int, wait_ms: int) -> None:
+async def _wait_for(server: "Server", shard: "Shard", offset: int, wait_ms: int) -> None:
     """Until the message at this offset is committed, for a while."""
     if wait_ms == 0 or offset < shard.next_offset:
         return
@@ -262,7 +262,7 @@ async def _wait_for(shard: "Shard", offset: int, wait_ms: int) -> None:
     shard.consumers.watchers.add(watcher)
     try:
         async with asyncio.timeout(wait_ms / 1000):
-            while offset >= shard.next_offset:
+            while offset >= shard.next_offset and not server.streams.groups.is_stopping:
                 watcher.clear()
                 await watcher.wait()
     except TimeoutError:

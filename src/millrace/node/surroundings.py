@@ -1,0 +1,49 @@
+"""What a node takes from the machine it runs on, apart from its event loop: disk, threads, the wall's clock.
+
+Production takes `SYSTEM`. A simulation puts its own in their place, and the node does not notice.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from millrace.errors import StorageError
+from millrace.node.syncer import Syncer, ThreadSyncer
+from millrace.storage.disk import Disk, SystemDisk
+
+_READERS = 2
+
+
+class MakeSyncer(Protocol):
+    def __call__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_failure: Callable[[StorageError], None],
+        *,
+        in_place: bool,
+        sync: bool,
+    ) -> Syncer: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    make_disk: Callable[[], Disk]
+    make_syncer: MakeSyncer
+    make_readers: Callable[[], Executor]
+    """Workers that read logs."""
+    wall_us: Callable[[], int]
+    """Microseconds since 1970; may jump."""
+
+
+def _wall_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _readers() -> Executor:
+    return ThreadPoolExecutor(_READERS, thread_name_prefix="reader")
+
+
+SYSTEM = Surroundings(make_disk=SystemDisk, make_syncer=ThreadSyncer, make_readers=_readers, wall_us=_wall_us)

@@ -1,0 +1,317 @@
+"""Streams and durable groups on a real broker: by HTTP and by command, read by offset, purged and kept."""
+
+import base64
+import json
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from e2e.conftest import StartBroker
+from e2e.device import Device
+from e2e.http_calls import Door
+from e2e.processes import BrokerProcess, millrace
+from millrace.client.http import Http, HttpError
+from millrace.storage.block import HEAD_BYTES, parse_block
+from waiting import until
+
+
+@pytest.fixture(scope="module")
+def door(broker: BrokerProcess) -> Door:
+    return Door(broker.ports["http"])
+
+
+def publish(door: Door, topic: str, *payloads: str) -> list[dict]:
+    rows = [{"topic": topic, "payload": payload} for payload in payloads]
+    answer = door("POST", "/v1/publish/batch", {"messages": rows})
+    assert answer.status == 200, answer
+    return answer.json["published"]
+
+
+def create(door: Door, name: str, *filters: str, **settings: object) -> list[int]:
+    """A stream; the numbers of its shards."""
+    answer = door("POST", "/v1/streams", {"name": name, "filters": list(filters), **settings})
+    assert answer.status == 201, answer
+    return [row["shard"] for row in answer.json["shard_list"]]
+
+
+def payloads(door: Door, stream: str, shard: int, query: str = "") -> list[str]:
+    page = door("GET", f"/v1/streams/{stream}/shards/{shard}/messages?limit=10000{query}").json
+    return [message["payload"] for message in page["messages"]]
+
+
+# ------------------------------------------------------------------------------------------- streams
+
+
+def test_a_stream_is_made_shown_changed_and_deleted_by_command(broker: BrokerProcess) -> None:
+    def run(*arguments: str) -> dict:
+        result = millrace("stream", *arguments, "--url", broker.url, "--json")
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout)
+
+    made = run("create", "cmd", "cmd/#", "--shards", "2", "--retention-age", "60")
+    assert (made["shards"], made["retention_age_s"], len(made["shard_list"])) == (2, 60, 2)
+    assert "cmd" in [row["name"] for row in run("list")]
+    changed = run("alter", "cmd", "--retention-bytes", "1000")
+    assert changed["shard_list"] == made["shard_list"]
+    assert changed["retention_bytes"] == 1000
+    resharded = run("alter", "cmd", "--shards", "3")
+    assert [row["sealed"] for row in resharded["shard_list"]] == [True, True, False, False, False]
+    assert run("show", "cmd")["generation"] > made["generation"]
+    run("delete", "cmd")
+    gone = millrace("stream", "show", "cmd", "--url", broker.url)
+    assert (gone.returncode, gone.stderr) == (1, "millrace: there is no stream 'cmd'\n")
+    assert millrace("stream", "list", "--url", "ftp://x").returncode == 2
+
+
+def test_wrong_streams_are_refused_with_a_reason(door: Door) -> None:
+    create(door, "taken", "taken/+")
+    for body, status in (
+        ({"name": "taken", "filters": ["x"]}, 409),
+        ({"name": "other", "filters": ["taken/+"]}, 400),
+        ({"name": "other", "filters": ["a/#/b"]}, 400),
+        ({"name": "../x", "filters": ["a"]}, 400),
+        ({"name": "other", "filters": ["a"], "shards": 0}, 400),
+        ({"name": "other", "filters": ["a"], "color": "red"}, 422),
+    ):
+        assert door("POST", "/v1/streams", body).status == status, body
+
+
+def test_messages_are_read_by_offset_and_a_reader_waits_at_the_end(door: Door) -> None:
+    (shard,) = create(door, "read", "read/#")
+    places = publish(door, "read/a", "0", "1", "2")
+    assert [(row["shard"], row["offset"]) for row in places] == [(shard, 0), (shard, 1), (shard, 2)]
+    page = door("GET", f"/v1/streams/read/shards/{shard}/messages?from=1&limit=1").json
+    assert [(m["offset"], m["payload"]) for m in page["messages"]] == [(1, "1")]
+    assert (page["next_offset"], page["end_offset"]) == (2, 3)
+    assert payloads(door, "read", shard, "&from=latest&wait_ms=20") == []
+    later: list[list[str]] = []
+    reader = threading.Thread(
+        target=lambda: later.append(payloads(door, "read", shard, "&from=3&wait_ms=20000"))
+    )
+    reader.start()
+    publish(door, "read/a", "3")
+    reader.join(10)
+    assert later == [["3"]]
+
+
+def test_a_filter_chooses_topics(door: Door) -> None:
+    (shard,) = create(door, "chosen", "chosen/#")
+    publish(door, "chosen/a/x", "a")
+    publish(door, "chosen/b/x", "b")
+    assert payloads(door, "chosen", shard, "&filter=chosen/%2B/x") == ["a", "b"]
+    assert payloads(door, "chosen", shard, "&filter=chosen/b/%23") == ["b"]
+    assert payloads(door, "chosen", shard, "&filter=chosen/c") == []
+
+
+def test_raw_blocks_hold_the_messages(door: Door) -> None:
+    (shard,) = create(door, "raw", "raw/#")
+    for number in range(5):
+        publish(door, "raw/a", str(number))
+    answer = door("GET", f"/v1/streams/raw/shards/{shard}/blocks?from=1&to=4")
+    assert answer.headers["millrace-next-offset"] == "4"
+    found, at = [], 0
+    while at < len(answer.body):
+        block = parse_block(answer.body, at)
+        at += HEAD_BYTES + block.header.body_bytes
+        columns = block.columns()
+        for row in range(block.header.count):
+            start = columns.payload_positions[row]
+            payload = bytes(columns.packets[start : start + columns.payload_sizes[row]])
+            found.append((block.header.base_offset + row, payload))
+    assert found == [(1, b"1"), (2, b"2"), (3, b"3")]
+
+
+def test_what_was_purged_is_gone_and_the_error_names_the_earliest(door: Door) -> None:
+    (shard,) = create(door, "purged", "purged/#")
+    publish(door, "purged/a", "0", "1", "2")
+    rows = door("POST", "/v1/streams/purged/purge", {"before": 2}).json["shard_list"]
+    assert (rows[0]["first_offset"], rows[0]["next_offset"]) == (2, 3)
+    for path in ("messages", "blocks"):
+        answer = door("GET", f"/v1/streams/purged/shards/{shard}/{path}?from=0")
+        assert (answer.status, answer.json["earliest_offset"]) == (410, 2)
+    assert payloads(door, "purged", shard, "&from=earliest") == ["2"]
+    door("POST", "/v1/streams/purged/purge", {})
+    assert payloads(door, "purged", shard) == []
+    assert publish(door, "purged/a", "3")[0]["offset"] == 3
+
+
+def test_sub_from_reads_the_logs_and_then_what_comes(broker: BrokerProcess, door: Door) -> None:
+    create(door, "followed", "followed/#", shards=2)
+    publish(door, "followed/a", "one", "two")
+    publish(door, "followed/b", "three")
+    got: list = []
+
+    def follow() -> None:
+        arguments = ("sub", "followed/#", "--from", "earliest", "--count", "4", "--url", broker.url)
+        got.append(millrace(*arguments, "--timeout", "15"))
+
+    reader = threading.Thread(target=follow)
+    reader.start()
+    publish(door, "followed/a", "four")
+    reader.join(20)
+    assert got[0].returncode == 0, got[0].stderr
+    assert sorted(got[0].stdout.split()) == ["four", "one", "three", "two"]
+    assert got[0].stdout.split().index("one") < got[0].stdout.split().index("two")
+    wrong = millrace("sub", "a", "--from", "yesterday", "--url", broker.url)
+    assert wrong.returncode == 2
+
+
+# -------------------------------------------------------------------------------------------- groups
+
+
+def take(door: Door, name: str, **form: object) -> list[dict]:
+    answer = door("POST", f"/v1/groups/{name}/take", form)
+    assert answer.status == 200, answer
+    return answer.json["messages"]
+
+
+def test_a_group_collects_while_nobody_is_there_over_all_streams(
+    broker: BrokerProcess, door: Door, devices: Callable[..., Device]
+) -> None:
+    create(door, "g-one", "g/one/#", shards=3)
+    assert door("POST", "/v1/groups", {"name": "wide", "filters": ["g/#"]}).status == 201
+    device = devices(broker.port).connect()
+    sent = [(f"g/{'one' if number % 2 else 'two'}/{number}", str(number)) for number in range(20)]
+    for topic, payload in sent:
+        device.publish(topic, payload.encode(), qos=1)
+    device.publish("h/else", b"not for it", qos=1)
+    shown = door("GET", "/v1/groups/wide").json
+    assert shown["lag"] == 20
+    assert len(shown["shards"]) == 4
+    got: list[dict] = []
+    while batch := take(door, "wide", count=7, ack="manual"):
+        got += batch
+        receipts = [message["receipt"] for message in batch]
+        assert all(door("POST", "/v1/groups/wide/ack", {"receipts": receipts}).json["results"])
+    assert sorted((message["topic"], message["payload"]) for message in got) == sorted(sent)
+    assert door("GET", "/v1/groups/wide").json["lag"] == 0
+
+
+def test_a_group_follows_its_topics_into_new_shards_in_order(door: Door) -> None:
+    """Topics of `default` move to a stream of their own, which is then cut into more shards."""
+    door("POST", "/v1/groups", {"name": "mover", "filters": ["move/a"]})
+    publish(door, "move/a", "1", "2")
+    create(door, "move", "move/#")
+    publish(door, "move/a", "3", "4")
+    assert door("PATCH", "/v1/streams/move", {"shards": 4}).status == 200
+    publish(door, "move/a", "5")
+    assert [message["payload"] for message in take(door, "mover", count=10)] == ["1", "2", "3", "4", "5"]
+
+
+def test_a_group_begins_at_the_beginning_and_is_reset_by_command(broker: BrokerProcess, door: Door) -> None:
+    create(door, "again", "again/#")
+    publish(door, "again/a", "1", "2")
+
+    def run(*arguments: str) -> dict:
+        result = millrace("group", *arguments, "--url", broker.url, "--json")
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout)
+
+    made = run("create", "readers", "again/#", "--from", "earliest")
+    assert made["lag"] == 2
+    assert [message["payload"] for message in take(door, "readers", count=5)] == ["1", "2"]
+    assert run("reset", "readers", "--to", "earliest")["lag"] == 2
+    assert [message["payload"] for message in take(door, "readers", count=1)] == ["1"]
+    assert run("reset", "readers", "--to", "latest")["lag"] == 0
+    assert "readers" in [row["name"] for row in run("list")]
+    run("delete", "readers")
+    assert door("POST", "/v1/groups/readers/take", {}).status == 404
+    door("POST", "/v1/groups", {"name": "readers", "filters": ["again/#"]})
+    assert take(door, "readers") == []
+
+
+def test_the_client_consumes_with_explicit_acknowledgement(broker: BrokerProcess, door: Door) -> None:
+    door("POST", "/v1/groups", {"name": "clients", "filters": ["client/#"]})
+    http = Http(broker.url)
+    first = http.publish("client/a", b"\xff1", producer="me", sequence=1)
+    assert http.publish("client/a", b"\xff1", producer="me", sequence=1)["duplicate"] is True
+    (taken,) = http.take("clients", wait_ms=5_000)
+    assert (taken["offset"], base64.b64decode(taken["payload"])) == (first["offset"], b"\xff1")
+    assert http.nack("clients", taken["receipt"]) == [True]
+    (again,) = http.take("clients", request="once")
+    assert http.take("clients", request="once")[0]["receipt"] == again["receipt"]
+    assert http.ack("clients", again["receipt"], again["receipt"]) == [True, False]
+    assert http.take("clients") == []
+    with pytest.raises(HttpError, match="there is no group 'none'"):
+        http.take("none")
+
+
+def test_two_groups_each_get_every_message(door: Door) -> None:
+    for name in ("pair-a", "pair-b"):
+        door("POST", "/v1/groups", {"name": name, "filters": ["pair/#"]})
+    publish(door, "pair/x", "m")
+    for name in ("pair-a", "pair-b"):
+        assert [message["payload"] for message in take(door, name)] == ["m"]
+
+
+def test_a_group_that_was_overtaken_by_a_purge_is_told(door: Door) -> None:
+    create(door, "lost", "lost/#")
+    door("POST", "/v1/groups", {"name": "slow", "filters": ["lost/#"]})
+    publish(door, "lost/a", "1", "2", "3")
+    assert take(door, "slow", ack="manual")[0]["payload"] == "1"
+    door("POST", "/v1/streams/lost/purge", {"before": 2})
+    assert [message["payload"] for message in take(door, "slow", count=5)] == ["3"]
+    rows = [row for row in door("GET", "/v1/groups/slow").json["shards"] if row["stream"] == "lost"]
+    assert rows[0]["missed"] == 2
+
+
+def test_groups_that_make_no_sense_are_refused(door: Door) -> None:
+    for body in (
+        {"name": "bad", "filters": []},
+        {"name": "bad", "filters": ["a/#"], "deliveries_max": 3},
+        {"name": "bad", "filters": ["a/#"], "deliveries_max": 3, "dead_letter": "a/dead"},
+        {"name": "queue:other", "filters": ["a"]},
+    ):
+        assert door("POST", "/v1/groups", body).status == 400, body
+
+
+def test_streams_groups_and_cursors_are_there_after_a_clean_restart(
+    start_broker: StartBroker, tmp_path
+) -> None:
+    data = ("--data", str(tmp_path / "kept"))
+    first = start_broker(*data)
+    door = Door(first.ports["http"])
+    (shard,) = create(door, "kept", "kept/#")
+    door("POST", "/v1/groups", {"name": "keepers", "filters": ["kept/#"]})
+    publish(door, "kept/a", "1", "2", "3")
+    held = take(door, "keepers", ack="manual")[0]
+    door("POST", "/v1/streams/kept/purge", {"before": 0})
+    first.process.terminate()
+    assert first.wait_exit() == 0
+    door = Door(start_broker(*data).ports["http"])
+    assert payloads(door, "kept", shard) == ["1", "2", "3"]
+    assert [message["payload"] for message in take(door, "keepers", count=5)] == ["2", "3"]
+    assert door("POST", "/v1/groups/keepers/ack", {"receipts": [held["receipt"]]}).json["results"] == [True]
+    assert door("GET", "/v1/groups/keepers").json["lag"] == 0
+
+
+# ----------------------------------------------------------------------------------------- retention
+
+
+def test_a_stream_past_its_bytes_lets_whole_segments_go(
+    start_broker: StartBroker, tmp_path, devices: Callable[..., Device]
+) -> None:
+    """A segment has 64 MiB: its files go once a snapshot covers them, also before a restart."""
+    data = ("--data", str(tmp_path / "bounded"), "--set", "storage.sync=never")
+    broker = start_broker(*data)
+    door = Door(broker.ports["http"])
+    (shard,) = create(door, "bounded", "bounded/#", retention_bytes=1)
+    device = devices(broker.port).connect()
+    payload = b"x" * (1 << 20)
+    for _ in range(70):
+        device.publish("bounded/a", payload, qos=1)
+
+    def row() -> dict:
+        return door("GET", "/v1/streams/bounded").json["shard_list"][0]
+
+    until(lambda: row()["first_offset"] > 0, "the oldest segment to be trimmed")
+    first = row()["first_offset"]
+    assert 50 < first < 70
+    until(lambda: row()["bytes"] < 20 << 20, "its files to go")
+    answer = door("GET", f"/v1/streams/bounded/shards/{shard}/messages?from=0")
+    assert (answer.status, answer.json["earliest_offset"]) == (410, first)
+    broker.process.kill()
+    broker.wait_exit()
+    door = Door(start_broker(*data).ports["http"])
+    assert (row()["first_offset"], row()["next_offset"]) == (first, 70)

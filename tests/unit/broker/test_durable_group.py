@@ -1,0 +1,76 @@
+"""Definitions of durable groups in the meta state: what is refused, and what a snapshot keeps."""
+
+import pytest
+
+from millrace.broker.durable_group import GroupSpec, delete_group, group_from_dict, group_to_dict, put_group
+from millrace.broker.meta import MetaState
+from millrace.errors import LocalError
+
+
+def spec(name: str = "g", *filters: str, **settings: object) -> GroupSpec:
+    return group_from_dict({"name": name, "filters": list(filters or ("a/#",)), **settings})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": "", "filters": ["a"]},
+        {"name": "a/b", "filters": ["a"]},
+        {"name": "g", "filters": []},
+        {"name": "g", "filters": ["a", "a"]},
+        {"name": "g", "filters": ["a/#/b"]},
+        {"name": "g", "filters": ["$SYS/#"]},
+        {"name": "g", "filters": "a"},
+        {"name": "g", "filters": ["a"], "deliveries_max": 2},
+        {"name": "g", "filters": ["a"], "dead_letter": "b"},
+        {"name": "g", "filters": ["a/#"], "deliveries_max": 2, "dead_letter": "a/dead"},
+        {"name": "g", "filters": ["a"], "deliveries_max": 2, "dead_letter": "b/+"},
+        {"name": "g", "filters": ["a"], "deliveries_max": True},
+        {"name": "g", "filters": ["a"], "in_flight_max": 0},
+        {"name": "g", "filters": ["a"], "color": "red"},
+        {"name": "queue:a", "filters": ["b"]},
+        {"name": "queue:a/+", "filters": ["a/+"]},
+    ],
+)
+def test_what_makes_no_sense_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(LocalError):
+        group_from_dict(fields)
+
+
+def test_a_queue_is_the_group_of_its_topic_and_no_other() -> None:
+    assert spec("queue:a/b", "a/b").is_queue
+    assert not spec("queue", "a/b").is_queue
+
+
+def test_a_spec_survives_json_and_a_change_keeps_the_rest() -> None:
+    full = spec("g", "a/#", "b", deliveries_max=3, dead_letter="dead", in_flight_max=7)
+    assert group_from_dict(group_to_dict(full)) == full
+    changed = group_from_dict({"in_flight_max": 9}, full)
+    assert (changed.in_flight_max, changed.deliveries_max, changed.filters) == (9, 3, ("a/#", "b"))
+
+
+def test_groups_are_made_changed_and_deleted_by_entries_of_the_log() -> None:
+    meta = MetaState()
+    assert meta.apply(put_group(spec(), create=True, starts={16: 5})).error is None
+    group = meta.groups.by_name["g"]
+    assert (group.start(16), group.start(17)) == (5, 0)
+    assert meta.apply(put_group(spec(), create=True, starts={})).error == "group 'g' exists"
+    meta.apply(put_group(spec("g", "b/#"), create=False, starts={16: 99, 18: 3}))
+    changed = meta.groups.by_name["g"]
+    assert changed.number == group.number
+    assert (changed.spec.filters, changed.starts) == (("b/#",), {16: 5, 18: 3})
+    assert meta.apply(delete_group("g")).error is None
+    assert meta.apply(delete_group("g")).error == "there is no group 'g'"
+
+
+def test_a_number_is_never_used_again_not_even_after_a_restart() -> None:
+    """A cursor left over from a deleted group must not become another group's."""
+    meta = MetaState()
+    meta.apply(put_group(spec(), create=True, starts={}))
+    first = meta.groups.by_name["g"].number
+    meta.apply(delete_group("g"))
+    meta = MetaState.from_bytes(meta.to_bytes())
+    meta.apply(put_group(spec(), create=True, starts={}))
+    assert meta.groups.by_name["g"].number > first
+    again = MetaState.from_bytes(meta.to_bytes())
+    assert again.groups.by_name == meta.groups.by_name

@@ -1,0 +1,118 @@
+"""Sessions whose state is written down: what is written for one life of a client is not done to the next."""
+
+import pytest
+
+from millrace.broker.session_store import SessionStore
+from millrace.types import Message, Version
+from millrace.wire.mqtt.codec import encode
+from millrace.wire.mqtt.packets import Connack, Connect, Publish, Pubrec, Pubrel
+from unit.node.house import Client, House, will
+
+
+def hello(client_id: str, **fields: object) -> bytes:
+    return encode(Connect(version=Version.MQTT_5, client_id=client_id, **fields), 5)  # type: ignore[arg-type]
+
+
+def begin(house: House, **fields: object) -> Client:
+    """A CONNECT that the broker has read and whose record is not on disk yet."""
+    client = house.open()
+    client.version = Version.MQTT_5
+    client.connection.data_received(hello("c", **fields))
+    assert not client.wire.taken
+    return client
+
+
+CASES = {
+    "a will, clean": {"will": will("w", b"gone")},
+    "a will, not clean": {"will": will("w", b"gone"), "clean_start": False},
+    "kept": {"session_expiry_s": 100, "clean_start": False},
+    "kept, from a clean start": {"session_expiry_s": 100},
+}
+
+
+class TestSuccession:
+    @pytest.mark.parametrize("second", CASES.values(), ids=CASES.keys())
+    @pytest.mark.parametrize("first", CASES.values(), ids=CASES.keys())
+    def test_the_old_connection_ends_while_the_new_one_is_written_down(
+        self, first: dict[str, object], second: dict[str, object]
+    ) -> None:
+        """Both operations reach the disk together: the end of the one must not delete the other."""
+        house = House(keeps_records=True)
+        old = house.connect("c", **first)
+        new = begin(house, **second)
+        old.wire.lose()
+        house.turn()
+        assert isinstance(new.read()[0], Connack)
+        record = house.store.records.get("c")
+        assert record is not None and record.away_us is None
+        new.ping()
+
+    def test_it_takes_over_while_the_old_one_is_still_there(self) -> None:
+        house = House(keeps_records=True)
+        old = house.connect("c", will=will("w"))
+        for _ in range(3):
+            new = begin(house, will=will("w"))
+            house.turn()
+            assert old.is_closed and house.store.records["c"].away_us is None
+            old = new
+        old.disconnect()
+        house.turn()
+        assert not house.store.records and not house.broker.sessions
+
+    def test_a_session_that_expires_meanwhile_is_taken_up_from_its_record(self) -> None:
+        house = House(keeps_records=True)
+        old = house.connect("c", session_expiry_s=5)
+        old.subscribe("t")
+        old.drop()
+        new = begin(house, clean_start=False, session_expiry_s=5)
+        house.now_ms += 10_000
+        house.broker.tick(house.now_ms)
+        house.turn()
+        (answer,) = new.read()
+        assert isinstance(answer, Connack)
+        assert "c" in house.store.records
+        new.ping()
+
+    def test_a_session_that_is_kept_no_longer_leaves_no_record(self) -> None:
+        """Taken up again by a connection with which it is to end: a restart must not find it."""
+        house = House(keeps_records=True)
+        house.connect("c", resume=True).drop()
+        last = house.connect("c", clean_start=False)
+        assert last.connack.session_present
+        last.drop()
+        house.turn()
+        assert not house.broker.sessions and not house.store.records
+
+    def test_a_client_that_goes_before_it_is_accepted_leaves_nothing(self) -> None:
+        house = House(keeps_records=True)
+        client = begin(house, will=will("w"))
+        client.wire.lose()
+        house.turn()
+        assert not house.store.records and not house.broker.sessions and not house.broker.connected
+
+
+class TestRecords:
+    def test_a_snapshot_gives_the_same_records(self) -> None:
+        house = House(keeps_records=True)
+        for number in range(3):
+            client = house.connect(f"c{number}", resume=True, will=will("w", b"x", delay_s=3))
+            client.subscribe("a/#", "b")
+            client.send(Publish(message=Message(topic="z", qos=2), packet_id=4))
+        copy = SessionStore.from_bytes(house.store.to_bytes())
+        assert copy.to_bytes() == house.store.to_bytes()
+        client.drop()
+        house.turn()
+        assert copy.to_bytes() != house.store.to_bytes()
+
+    def test_qos_2_from_a_client_is_finished_across_a_reconnect(self) -> None:
+        house = House(keeps_records=True)
+        client = house.connect("c", resume=True)
+        witness = house.connect("w")
+        witness.subscribe("t")
+        publish = Publish(message=Message(topic="t", payload=b"1", qos=2), packet_id=4)
+        client.send(publish)
+        assert client.read() == [Pubrec(packet_id=4)]
+        client.drop()
+        back = house.connect("c", resume=True)
+        back.send(Publish(message=publish.message, packet_id=4, dup=True), Pubrel(packet_id=4))
+        assert witness.payloads() == [b"1"]
