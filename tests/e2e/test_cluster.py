@@ -11,7 +11,7 @@ import pytest
 from millrace.client import Client, ClientError
 from millrace.demo.stage import free_base_port, is_whole, leader
 from millrace.local_cluster import LocalCluster
-from millrace.types import Message, Will
+from millrace.types import Message, Properties, Will
 from waiting import until_async
 
 TIMEOUT_S = 60.0
@@ -257,5 +257,29 @@ def test_a_minority_refuses_and_recovers(tmp_path: Path, count: int) -> None:
                 await asyncio.wait_for(publisher.publish("minority", b"alone", qos=1), 2)
             await second.start()
             await asyncio.wait_for(publisher.publish("minority", b"after", qos=1), TIMEOUT_S)
+
+    run(body, tmp_path)
+
+
+def test_a_repeat_at_another_node_is_not_stored_again(tmp_path: Path) -> None:
+    """The same (producer, sequence) sent to two nodes at once: both are told yes, one message is stored."""
+
+    async def body(cluster: LocalCluster) -> None:
+        first, second, third = cluster.nodes
+        keys = [("millrace-producer", "p"), ("millrace-sequence", "7")]
+        async with (
+            Client(first.url, client_id=name("p1")) as one,
+            Client(second.url, client_id=name("p2")) as two,
+            Client(third.url, client_id=name("sub")) as subscriber,
+            Inbox(subscriber, "idem", 1) as inbox,
+        ):
+            properties = Properties(user=tuple(keys))
+            await asyncio.gather(
+                *(client.publish("idem", b"once", qos=1, properties=properties) for client in (one, two))
+            )
+            await one.publish("idem", b"once", qos=1, properties=properties)
+            await two.publish("idem", b"end", qos=1)
+            await inbox.has(2)
+            assert inbox.got == ["once", "end"]
 
     run(body, tmp_path)

@@ -78,6 +78,13 @@ class App(Protocol):
     def apply(self, block: Block, token: Any) -> None:
         """Data and control blocks only. `token` is what our proposer gave, None for others' blocks."""
 
+    def begin_term(self) -> None:
+        """This replica leads from now on, and has applied everything that is in its log."""
+
+    def admit(self, block: Block) -> Block:
+        """As leader, before a data block goes into the log: the block itself, or a control block in its
+        place where it would only repeat what is there."""
+
     def to_bytes(self) -> bytes:
         """The whole state after the last applied block, for a snapshot."""
 
@@ -251,15 +258,34 @@ class Group:
             return True
         if fresh[0].sequence != taken + 1:
             return False
-        self._next_request += 1
-        self._outcome = None
-        payloads = tuple(pending.block.to_bytes() for pending in fresh)
-        request = RequestId(self._next_request)
-        self.step(Propose(request=request, payloads=payloads, kind=fresh[0].kind))
-        if not isinstance(self._outcome, Accepted):
-            return False
-        self._taken[origin] = fresh[-1].sequence
+        for kind, blocks in self._admitted(fresh):
+            self._next_request += 1
+            self._outcome = None
+            payloads = tuple(block.to_bytes() for block in blocks)
+            self.step(Propose(request=RequestId(self._next_request), payloads=payloads, kind=kind))
+            if not isinstance(self._outcome, Accepted):
+                return False
+            self._taken[origin] = blocks[-1].header.sequence
         return True
+
+    def _admitted(self, fresh: list[Pending]) -> list[tuple[EntryKind, list[Block]]]:
+        """What goes into the log: the app may put a note in place of a block that says nothing new. Its
+        number stays, so its origin learns that it is settled."""
+        runs: list[tuple[EntryKind, list[Block]]] = []
+        for pending in fresh:
+            block, kind = pending.block, pending.kind
+            if kind is EntryKind.DATA:
+                admitted = self.app.admit(block)
+                if admitted is not block:
+                    header = replace(
+                        admitted.header, origin=block.header.origin, sequence=block.header.sequence
+                    )
+                    block, kind = Block(header=header, body=admitted.body), EntryKind.CONTROL
+            if runs and runs[-1][0] is kind:
+                runs[-1][1].append(block)
+            else:
+                runs.append((kind, [block]))
+        return runs
 
     # ---------------------------------------------------------------------------------------- time
 
@@ -407,6 +433,7 @@ class Group:
         if effect.serving:
             # Everything before the own-term entry is applied: the numbers taken are those applied.
             self._taken = dict(self._origins)
+            self.app.begin_term()
         self._offered = 0
         self._quiet_ticks = 0
         if effect.serving or (effect.leader is not None and effect.leader != self.replica):
@@ -445,7 +472,9 @@ class Group:
         if origin != self._origin or not self._pending:
             return None
         position = sequence - self._pending[0].sequence
-        return self._pending[position].block if 0 <= position < len(self._pending) else None
+        if not 0 <= position < len(self._pending) or self._pending[position].kind is not kind:
+            return None
+        return self._pending[position].block
 
     def _persisted(self, number: int) -> None:
         if self.is_closed:

@@ -103,6 +103,12 @@ class SessionGroup:
             self._broker.journal.add(["adopt", gone, self._broker.node, time_us])
             self._wake()
 
+    def begin_term(self) -> None:
+        """Nothing depends on who leads."""
+
+    def admit(self, block: Block) -> Block:
+        return block
+
     def to_bytes(self) -> bytes:
         return self.store.to_bytes()
 

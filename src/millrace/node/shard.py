@@ -75,6 +75,8 @@ class Shard:
         """What this node proposed about its members and has not seen applied."""
         # Keys that are proposed and not committed: a repeat of one waits for it (PROTOCOLS.md 2).
         self._keys_in_flight: set[tuple[bytes, int]] = set()
+        # As leader: keys that went into the log and are not applied yet.
+        self._keys_taken: set[tuple[bytes, int]] = set()
         self.consumers = ShardConsumers(self, wall_us)
         self.start_offset = 0
         """What is below was trimmed, though its segment may still be there."""
@@ -112,13 +114,17 @@ class Shard:
             self.refuse(arrivals, Reason.QUOTA_EXCEEDED)
             return
         arrivals = [arrival for arrival in arrivals if not arrival.is_doubtful or self._admit(arrival)]
+        is_alone = self.group.is_alone
         start = size = count = 0
         for position, arrival in enumerate(arrivals):
             run = arrival.run
             if run is None:
                 continue
+            # What may repeat is judged by the leader, message by message.
+            is_single = arrival.is_doubtful and not is_alone
             if count and (
                 arrival.is_retained_only
+                or is_single
                 or size + len(run.data) > _BATCH_BYTES_MAX
                 or count + run.count > _BATCH_MESSAGES_MAX
             ):
@@ -126,6 +132,10 @@ class Shard:
                 start, size, count = position, 0, 0
             if arrival.is_retained_only:
                 self._propose_retained(arrival, wall_us)
+                start = position + 1
+                continue
+            if is_single:
+                self._propose(arrivals[start : position + 1], run.count, wall_us)
                 start = position + 1
                 continue
             size += len(run.data)
@@ -222,6 +232,7 @@ class Shard:
                 self._keys_in_flight.discard((arrival.producer, arrival.sequence))
                 for sequence in range(arrival.sequence, arrival.sequence + run.count):
                     self.producers.store(arrival.producer, sequence)
+                    self._keys_taken.discard((arrival.producer, sequence))
 
     def _learn(self, block: Block) -> None:
         """The same from a block that this run of the program did not make."""
@@ -238,7 +249,9 @@ class Shard:
                     self._retain(topic, packet, flag & FLAG_QOS, flag >> FLAG_VERSION_SHIFT == 5, time_us)
         for row, producer in enumerate(columns.producer_ids):
             if producer != kernel.NO_NAME:
-                self.producers.store(columns.names[producer], columns.sequences[row])
+                key = (bytes(columns.names[producer]), columns.sequences[row])
+                self.producers.store(*key)
+                self._keys_taken.discard(key)
 
     def _retain(self, topic: str, packet: bytes, qos: int, v5: bool, time_us: int) -> None:
         """A retained message that was published at `time_us`, on the wall's clock."""
@@ -267,6 +280,12 @@ class Shard:
             case "trim":
                 self.start_offset = min(max(self.start_offset, fields["offset"]), self.next_offset)
                 self.consumers.trim(self.start_offset, token)
+            case "repeated":
+                # The message is in the log already; whoever sent it again is answered.
+                if isinstance(token, Batch):
+                    for arrival in token.arrivals:
+                        self._broker.inbound.forget(arrival)
+                    token.count = 0
             case None:
                 pass
             case other:
@@ -304,6 +323,24 @@ class Shard:
         return [block for block in tail if block.header.next_offset > offset]
 
     # ---------------------------------------------------------------------------------- snapshots
+
+    def begin_term(self) -> None:
+        """As leader: which keys are taken is what is applied, from now on."""
+        self._keys_taken.clear()
+
+    def admit(self, block: Block) -> Block:
+        """As leader: a message whose key is in the log, or on its way there, is not stored again, whichever
+        node it came in at (PROTOCOLS.md 2, 3). Messages with keys that may repeat come in blocks of one."""
+        if block.header.count != 1:
+            return block
+        columns = block.columns()
+        if not len(columns.producer_ids) or columns.producer_ids[0] == kernel.NO_NAME:
+            return block
+        key = (bytes(columns.names[columns.producer_ids[0]]), columns.sequences[0])
+        if self.producers.judge(*key) is not Verdict.NEW or key in self._keys_taken:
+            return opaque_block(Kind.CONTROL, b'{"op":"repeated"}')
+        self._keys_taken.add(key)
+        return block
 
     def to_bytes(self) -> bytes:
         retained = []

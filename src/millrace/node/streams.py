@@ -55,6 +55,12 @@ class _MetaApp:
         if isinstance(token, asyncio.Future) and not token.done():
             token.set_result(result)
 
+    def begin_term(self) -> None:
+        """Nothing depends on who leads."""
+
+    def admit(self, block: Block) -> Block:
+        return block
+
     def to_bytes(self) -> bytes:
         return self.state.to_bytes()
 

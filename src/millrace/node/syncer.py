@@ -84,6 +84,10 @@ class Syncer:
         """Finish what was handed out. No submit after this."""
         raise NotImplementedError
 
+    def _now_s(self) -> float:
+        """For measuring how long a sync took."""
+        raise NotImplementedError
+
     def _hand_out(self, batch: list[Job]) -> None:
         """Perform it off the event loop, then call `_finish`, `_full` or `_fail` on it."""
         raise NotImplementedError
@@ -95,7 +99,7 @@ class Syncer:
             return
         small = sum(job.size_bytes for job in batch) <= _IN_PLACE_BYTES_MAX
         if self._in_place and small and self._mean_s < _QUICK_S and not self.is_full:
-            started_s = time.perf_counter()
+            started_s = self._now_s()
             try:
                 write(batch)
                 self._sync_logs(batch)
@@ -104,7 +108,7 @@ class Syncer:
             except StorageError as error:
                 self._fail(error)
             else:
-                self._mean_s += (time.perf_counter() - started_s - self._mean_s) * _NEWEST
+                self._mean_s += (self._now_s() - started_s - self._mean_s) * _NEWEST
                 self._finish(batch)
         else:
             self._hand_out(batch)
@@ -158,6 +162,9 @@ class ThreadSyncer(Syncer):
         self._work.put(None)
         self._thread.join()
 
+    def _now_s(self) -> float:
+        return time.perf_counter()
+
     def _hand_out(self, batch: list[Job]) -> None:
         self._work.put(batch)
 
@@ -166,7 +173,7 @@ class ThreadSyncer(Syncer):
             batch = self._work.get()
             if batch is None:
                 return
-            started_s = time.perf_counter()
+            started_s = self._now_s()
             try:
                 write(batch)
                 self._sync_logs(batch)
@@ -175,7 +182,7 @@ class ThreadSyncer(Syncer):
             except StorageError as error:
                 self._report(self._fail, error)
             else:
-                self._mean_s += (time.perf_counter() - started_s - self._mean_s) * _NEWEST
+                self._mean_s += (self._now_s() - started_s - self._mean_s) * _NEWEST
                 self._report(self._finish, batch)
 
     def _report(self, call: Callable[..., None], *arguments: object) -> None:

@@ -1,0 +1,205 @@
+"""One host of a simulated cluster: the node's real code on a simulated loop, disk, network and clock.
+
+`start` is the start of the process, `crash` its end in the middle of whatever it was doing, with the power or
+without; `stop` is the planned end. The disk outlives the process. A process that fails to start is started
+again after a while, as a supervisor would do.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from millrace.errors import ConfigError, LocalError, StorageError
+from millrace.node.config import Address, Cluster, Config, Listeners, Node, Storage
+from millrace.node.server import Server
+from millrace.node.surroundings import Surroundings
+from millrace.node.syncer import Job, Syncer, write
+from millrace.sim.clock import US_PER_S
+from millrace.sim.disk import Keep, PowerCut, SimDisk
+from millrace.sim.loop import SimExecutor, SimLoop
+from millrace.storage.disk import DiskFull
+
+if TYPE_CHECKING:
+    from millrace.sim.cluster_world import ClusterWorld
+
+MQTT_PORT = 1883
+PEER_PORT = 7000
+_WALL_US = 1_800_000_000 * US_PER_S
+_SKEW_US_MAX = 2 * US_PER_S
+_RESTART_US = US_PER_S
+_SYNC_US_MIN, _SYNC_US_MAX = 100, 5_000
+
+
+class SimSyncer(Syncer):
+    """Writes, then syncs, each at a moment of its own: a crash may come before, between or after."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_failure: Callable[[StorageError], None],
+        *,
+        in_place: bool,
+        sync: bool,
+        delay_us: Callable[[], int],
+    ) -> None:
+        super().__init__(loop, on_failure, in_place=in_place, sync=sync)
+        self._delay_us = delay_us
+        self._current: list[Job] = []
+
+    def close(self) -> None:
+        batch, self._current = self._current, []
+        if batch:
+            self._perform(batch, lambda: write(batch))
+            self._perform(batch, lambda: self._sync_logs(batch))
+
+    def _now_s(self) -> float:
+        return self._loop.time()
+
+    def _hand_out(self, batch: list[Job]) -> None:
+        self._current = batch
+        self._later(self._write, batch)
+
+    def _write(self, batch: list[Job]) -> None:
+        if self._perform(batch, lambda: write(batch)):
+            self._later(self._sync_batch, batch)
+
+    def _sync_batch(self, batch: list[Job]) -> None:
+        if self._perform(batch, lambda: self._sync_logs(batch)):
+            self._current = []
+            self._finish(batch)
+
+    def _perform(self, batch: list[Job], work: Callable[[], None]) -> bool:
+        try:
+            work()
+        except DiskFull as error:
+            self._full(batch, error)
+        except StorageError as error:
+            self._fail(error)
+        else:
+            return True
+        return False
+
+    def _later(self, call: Callable[[list[Job]], None], batch: list[Job]) -> None:
+        self._loop.call_later(self._delay_us() / US_PER_S, call, batch)
+
+
+class HostDisk(SimDisk):
+    """Tells the host when the power fails in the middle of a call."""
+
+    def __init__(self, rng: random.Random, on_cut: Callable[[], None]) -> None:
+        super().__init__(rng)
+        self._on_cut = on_cut
+
+    def _step(self) -> None:
+        try:
+            super()._step()
+        except PowerCut:
+            self._on_cut()
+            raise
+
+
+class Host:
+    def __init__(self, world: "ClusterWorld", number: int, rng: random.Random) -> None:
+        self.name = f"n{number + 1}"
+        self.address = f"10.0.0.{number + 1}"
+        self.loop: SimLoop | None = None
+        self.server: Server | None = None
+        self.is_up = False
+        """Started and serving."""
+        self.is_wanted = False
+        """Whether a supervisor starts the process again."""
+        self.slow_disk = 1
+        """So many times slower than usual."""
+        self.starts = 0
+        self._world = world
+        self._rng = rng
+        self._skew_us = rng.randint(-_SKEW_US_MAX, _SKEW_US_MAX)
+        self.disk = HostDisk(random.Random(rng.getrandbits(64)), self._power_fails)
+        self._config = Config(
+            node=Node(id=self.name, data="/data"),
+            listeners=Listeners(
+                mqtt=Address(self.address, MQTT_PORT), http=None, peer=Address(self.address, PEER_PORT)
+            ),
+            cluster=Cluster(join=f"10.0.0.1:{PEER_PORT}" if number else "", secret="simulated"),
+            storage=Storage(sync_in_place=rng.random() < 0.3),
+        )
+
+    # -------------------------------------------------------------------------------------- processes
+
+    def start(self) -> None:
+        self.is_wanted = True
+        if self.loop is not None:
+            return
+        self.starts += 1
+        self._world.sockets.host_begins(self.address)
+        loop = self.loop = self._world.make_loop(self.address, random.Random(self._rng.getrandbits(64)))
+        loop.call_soon(lambda: loop.create_task(self._main(loop)))
+
+    async def _main(self, loop: SimLoop) -> None:
+        surroundings = Surroundings(
+            make_disk=lambda: self.disk,
+            make_syncer=lambda loop, failed, *, in_place, sync: SimSyncer(
+                loop, failed, in_place=in_place, sync=sync, delay_us=self._sync_us
+            ),
+            make_readers=lambda: SimExecutor(loop),
+            wall_us=lambda: _WALL_US + self._skew_us + self._world.clock.now_us,
+        )
+        server = Server(self._config, random=random.Random(loop.rng.getrandbits(64)), surroundings=surroundings)
+        try:
+            await server.start()
+        except (ConfigError, LocalError, StorageError) as error:
+            self._world.note(self.name, f"does not start: {error}")
+            self._end(is_power_loss=False)
+            return
+        except PowerCut:
+            return
+        self.server = server
+        self.is_up = True
+        self._world.note(self.name, "serves")
+        await server.stopping.wait()
+        self._world.note(self.name, f"stops: {server.failure}")
+        self._end(is_power_loss=False)
+
+    def _sync_us(self) -> int:
+        return self._rng.randint(_SYNC_US_MIN, _SYNC_US_MAX) * self.slow_disk
+
+    def crash(self, *, is_power_loss: bool) -> None:
+        """Gone, at once. Without the power also what was not synced."""
+        if self.loop is not None:
+            self._end(is_power_loss=is_power_loss)
+            if is_power_loss:
+                self.disk.cut_power(Keep.SOME)
+
+    def _power_fails(self) -> None:
+        self._world.note(self.name, "power fails in the middle of a write")
+        self.crash(is_power_loss=True)
+
+    def stop(self) -> None:
+        """The planned end: the node says goodbye."""
+        self.is_wanted = False
+        loop, server = self.loop, self.server
+        if loop is None or server is None:
+            return
+        self.is_up = False
+
+        async def work() -> None:
+            await server.stop()
+            self._world.note(self.name, "has stopped")
+            self._end(is_power_loss=False)
+
+        loop.call_soon(lambda: loop.create_task(work()))
+
+    def _end(self, *, is_power_loss: bool) -> None:
+        loop, self.loop = self.loop, None
+        assert loop is not None
+        loop.die()
+        self.server = None
+        self.is_up = False
+        self.disk.kill()
+        self._world.sockets.host_ends(self.address, is_power_loss=is_power_loss)
+        self._world.clock.after(_RESTART_US, self._supervise)
+
+    def _supervise(self) -> None:
+        if self.is_wanted and self.loop is None:
+            self.start()

@@ -1,0 +1,88 @@
+"""Bounds on what clients that do not read hold: each by itself, and all together."""
+
+from millrace.limits import Limits
+from millrace.node.output import OutputBudget, PacedOutput
+
+ONE_BYTES_MAX, ALL_BYTES_MAX = 1_200_000, 3_000_000
+CHUNK = bytes(100_000)
+
+
+class Transport:
+    """Takes nothing until it is told to; asyncio's rules with a mark of nothing."""
+
+    def __init__(self) -> None:
+        self.held = 0
+
+    def write(self, data: bytes) -> None:
+        self.held += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.held
+
+
+class Connection(PacedOutput):
+    def __init__(self, budget: OutputBudget) -> None:
+        super().__init__(budget)
+        self.calls: list[str] = []
+        self.begin_output(Transport())
+
+    def _block(self) -> None:
+        self.calls.append("block")
+
+    def _unblock(self) -> None:
+        self.calls.append("unblock")
+
+    def fill(self) -> int:
+        """Write until blocked; the bytes held then."""
+        self.write(CHUNK)
+        self.pause_writing()
+        for _ in range(100):
+            if self.calls and self.calls[-1] == "block":
+                break
+            self.write(CHUNK)
+        held: int = self.transport.held
+        return held
+
+    def drain(self) -> None:
+        self.transport.held = 0
+        self.resume_writing()
+
+
+def budget() -> OutputBudget:
+    return OutputBudget(Limits(output_buffer_bytes_max=ONE_BYTES_MAX, output_total_bytes_max=ALL_BYTES_MAX))
+
+
+def test_one_slow_client_has_its_own_bound() -> None:
+    connection = Connection(budget())
+    assert connection.fill() == ONE_BYTES_MAX
+    assert connection.calls == ["block"]
+
+
+def test_many_slow_clients_share_what_all_may_hold() -> None:
+    """Those who come when all is given away are blocked at once, with no more than the mark."""
+    common = budget()
+    held = [Connection(common).fill() for _ in range(20)]
+    assert held[:3] == [ONE_BYTES_MAX, ONE_BYTES_MAX, ALL_BYTES_MAX - 2 * ONE_BYTES_MAX]
+    assert held[3:] == [len(CHUNK)] * 17
+
+
+def test_what_a_client_took_or_left_behind_is_free_again() -> None:
+    common = budget()
+    first, second, third, late = (Connection(common) for _ in range(4))
+    for connection in (first, second, third):
+        connection.fill()
+    first.drain()
+    assert first.calls == ["block", "unblock"]
+    second.end_output()
+    assert common.held_bytes == third.transport.held
+    assert late.fill() == ONE_BYTES_MAX
+    first.write(CHUNK)
+    assert common.held_bytes == third.transport.held + late.transport.held, "a quick client is not counted"
+
+
+def test_a_slow_client_that_was_never_blocked_is_not_unblocked() -> None:
+    connection = Connection(budget())
+    connection.write(CHUNK)
+    connection.pause_writing()
+    connection.drain()
+    assert connection.calls == []
