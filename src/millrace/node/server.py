@@ -182,28 +182,34 @@ class Server:
 
     # ------------------------------------------------------------------------------------- wiring
 
-    async def _open(self, name: str, address: Address | None, make: Callable[[], Any]) -> None:
+    async def _open(self, name: str, address: Address | None, make: Callable[[bool], Any]) -> None:
         if address is None:
             return
         context = tls_context(self.config.tls) if name in ("mqtts", "wss") else None
+        # A balancer that passes TLS through sends its header before TLS begins, where only it and the
+        # kernel could read it: so the header is for the plain listeners.
+        is_behind_proxy = self.config.listeners.proxy_protocol and context is None
         output_bytes_max = self.config.limits.output_buffer_bytes_max
-        server, port = await listen(address, lambda: Tuned(make, output_bytes_max), context)
+
+        def connection() -> Tuned:
+            return Tuned(lambda: make(is_behind_proxy), output_bytes_max)
+
+        server, port = await listen(address, connection, context)
         self._servers.append(server)
         self.ports[name] = port
 
-    def _tcp_connection(self) -> Any:
+    def _tcp_connection(self, is_behind_proxy: bool) -> Any:
         connection = MqttConnection(self.door)
-        return self._behind_proxy(connection, connection)
+        return self._behind_proxy(connection, connection) if is_behind_proxy else connection
 
-    def _websocket_connection(self) -> Any:
+    def _websocket_connection(self, is_behind_proxy: bool) -> Any:
         connection = MqttConnection(self.door)
         origins = frozenset(o.strip() for o in self.config.listeners.ws_origins.split(",") if o.strip())
-        return self._behind_proxy(WebSocketAdapter(connection, origins), connection)
+        adapter = WebSocketAdapter(connection, origins)
+        return self._behind_proxy(adapter, connection) if is_behind_proxy else adapter
 
-    def _behind_proxy(self, outer: Any, connection: MqttConnection) -> Any:
-        if not self.config.listeners.proxy_protocol:
-            return outer
-
+    @staticmethod
+    def _behind_proxy(outer: Any, connection: MqttConnection) -> Any:
         def set_peer(source: tuple[str, int]) -> None:
             connection.peer = source
 

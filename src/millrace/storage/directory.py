@@ -19,6 +19,8 @@ IDENTITY_BYTES = 16
 SALT_BYTES = 8
 SHARD_MAX = 0xFFFF_FFFF
 
+# People add users before the first start; their file may lie here and says nothing about data.
+_OTHERS_WELCOME = frozenset(("LOCK", "users.toml", "users.toml.lock"))
 _FIRST_LINE = re.compile(rb"millrace data directory, format ([0-9]{1,9})")
 _SHARD_NAME = re.compile(r"0|[1-9][0-9]{0,9}")
 
@@ -68,7 +70,7 @@ class DataDirectory:
     @staticmethod
     def _make(disk: Disk, path: str, fresh: bytes) -> tuple[bytes, bytes]:
         remove_leftovers(disk, path)
-        others = [name for name in disk.names(path) if name != "LOCK"]
+        others = [name for name in disk.names(path) if name not in _OTHERS_WELCOME]
         if others:
             raise StorageError(
                 f"{path} holds {others[0]!r} but no FORMAT file: it is not a data directory of Millrace; "
