@@ -80,6 +80,10 @@ class StreamSpec:
             raise LocalError(f"stream {self.name!r}: 1 to {SHARDS_MAX} shards, not {self.shards}")
         if self.replicas < 1 or self.retention.age_s < 0 or self.retention.bytes_max < 0:
             raise LocalError(f"stream {self.name!r}: replicas and retention cannot be negative")
+        if self.replication is not Replication.QUORUM:
+            raise LocalError(
+                f"stream {self.name!r}: replication {self.replication.value} is not in this version; use quorum"
+            )
         if self.compression not in ("none", "zlib"):
             raise LocalError(f"stream {self.name!r}: compression is none or zlib")
 

@@ -1,5 +1,7 @@
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from millrace.kernels.blocks import Run
 
 def scan(
     data: bytes, pos: int, routes: Mapping[bytes, Any], v5: bool, packet_bytes_max: int
@@ -11,3 +13,4 @@ def skip(run: bytes, count: int, pos: int = 0) -> int: ...
 def reframe(
     run: bytes, from_v5: bool, to_v5: bool, first_byte: int, packet_id: int, extra: bytes
 ) -> bytes: ...
+def scan_rows(runs: Sequence[Run], topics: dict[bytes, int]) -> tuple[list[int], tuple[bytes, ...]]: ...

@@ -6,6 +6,8 @@ last, the received PUBLISH packets laid end to end; positions in the columns cou
 `docs/format.md` draws both. All numbers are little endian and every section starts at a multiple of 8, so a
 column is a cast view and never a loop.
 
+`scan_rows` has a twin in C, which serves where it is built; the one here is the reference.
+
 No policy here: bytes in, bytes and tuples out, `ValueError` for input that is not what it claims to be. The
 packets were checked by the codec at the door; these loops check the lengths they walk on and nothing else.
 """
@@ -17,6 +19,8 @@ from array import array
 from collections.abc import Sequence
 from operator import add
 from typing import NamedTuple
+
+from millrace.kernels import ACCELERATED
 
 assert sys.byteorder == "little", "columns are cast views of little-endian bytes"
 assert array("I").itemsize == 4 and array("Q").itemsize == 8
@@ -158,6 +162,33 @@ def _scan(run: Run, base: int, topics: dict[bytes, int], rows: list[int]) -> int
     return (len(rows) - before) // 6
 
 
+def scan_rows(runs: Sequence[Run], topics: dict[bytes, int]) -> tuple[list[int], tuple[bytes, ...]]:
+    """Number of messages of each run, and seven columns of all: topic id, time delta, packet position and
+    size, payload position and size, and flags, a byte each. `topics` takes the topics it does not hold."""
+    rows: list[int] = []
+    counts: list[int] = []
+    deltas = array("I")
+    base = 0
+    for run in runs:
+        if not 0 <= run.delta_us <= _U32_MAX:
+            raise ValueError(f"a time delta of {run.delta_us} us does not fit its column")
+        count = _scan(run, base, topics, rows)
+        counts.append(count)
+        deltas.extend(array("I", (run.delta_us,)) * count)
+        base += len(run.packets)
+        if base > _U32_MAX:
+            raise ValueError(f"{base} bytes of packets do not fit one block")
+    numbers = [array("I", rows[n::6]).tobytes() for n in range(5)]
+    return counts, (numbers[0], deltas.tobytes(), *numbers[1:], bytes(rows[5::6]))
+
+
+_scan_rows = scan_rows
+if ACCELERATED:
+    from millrace.kernels import _kernels
+
+    _scan_rows = _kernels.scan_rows
+
+
 def _dictionary(words: Sequence[bytes]) -> list[bytes]:
     """Offsets (one more than words) and text, each padded."""
     offsets = array("I", (0,))
@@ -189,25 +220,13 @@ def _attributes(runs: Sequence[Run], counts: Sequence[int]) -> tuple[list[bytes]
 def build_body(runs: Sequence[Run]) -> tuple[bytes, tuple[bytes, ...], int, int]:
     """Plain part, pieces of the coded part (join them), number of messages, number of topics."""
     topic_ids: dict[bytes, int] = {}
-    rows: list[int] = []
-    base = 0
-    counts: list[int] = []
-    for run in runs:
-        counts.append(_scan(run, base, topic_ids, rows))
-        base += len(run.packets)
-        if base > _U32_MAX:
-            raise ValueError(f"{base} bytes of packets do not fit one block")
-    count = len(rows) // 6
-    deltas = array("I")
-    for run, run_count in zip(runs, counts, strict=True):
-        if not 0 <= run.delta_us <= _U32_MAX:
-            raise ValueError(f"a time delta of {run.delta_us} us does not fit its column")
-        deltas.extend(array("I", (run.delta_us,)) * run_count)
+    counts, made = _scan_rows(runs, topic_ids)
+    count = sum(counts)
     pad = _padding(4 * count)
     coded: list[bytes] = []
-    for column in (array("I", rows[0::6]), deltas, *(array("I", rows[n::6]) for n in range(1, 5))):
-        coded += (column.tobytes(), pad)
-    coded += (bytes(rows[5::6]), _padding(count))
+    for column in made[:-1]:
+        coded += (column, pad)
+    coded += (made[-1], _padding(count))
     names: list[bytes] = []
     present = 0
     if any(run.publisher is not None or run.producer is not None for run in runs):
@@ -215,9 +234,11 @@ def build_body(runs: Sequence[Run]) -> tuple[bytes, tuple[bytes, ...], int, int]
         columns, names = _attributes(runs, counts)
         coded += columns
         coded += _dictionary(names)
-    coded += (run.packets for run in runs)
+    packets = [run.packets for run in runs]
+    coded += packets
     topics = list(topic_ids)
-    head = _PLAIN.pack(sum(map(len, topics)), len(names), sum(map(len, names)), base, present, 0)
+    sizes = (sum(map(len, topics)), len(names), sum(map(len, names)), sum(map(len, packets)))
+    head = _PLAIN.pack(*sizes, present, 0)
     return b"".join((head, *_dictionary(topics))), tuple(coded), count, len(topics)
 
 

@@ -1,7 +1,7 @@
 """Where a query stands in a stream, and what it reads next. Plain values and arithmetic, no input or output.
 
-A position maps the number of a shard to the next offset to read there; as JSON, with the numbers as text, it is
-what Spark writes into its checkpoint. Shards come and go while a query runs: a stream that is altered seals
+A position maps the number of a shard to the next offset to read there; as JSON, with the numbers as text, it
+is what Spark writes into its checkpoint. Shards come and go while a query runs: a stream that is altered seals
 its shards and opens new ones. So a position may lack a shard that the stream has (the query begins it at 0)
 and have one that the stream lacks (it stays where it is). A position never goes back (PROTOCOLS.md 29).
 """
@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 from millrace.errors import ConfigError
@@ -104,7 +105,9 @@ def _parse_shards(option: str, text: str) -> dict[int, str | int]:
     return found
 
 
-def resolve(option: str, start: str | dict[int, str | int], extents: Mapping[int, Extent], rest: str) -> dict[int, int]:
+def resolve(
+    option: str, start: str | dict[int, str | int], extents: Mapping[int, Extent], rest: str
+) -> dict[int, int]:
     """Offsets for every shard. `rest` is the word for shards that are not named."""
     named = start if isinstance(start, dict) else {}
     word = rest if isinstance(start, dict) else start
@@ -120,7 +123,9 @@ def resolve(option: str, start: str | dict[int, str | int], extents: Mapping[int
             raise ConfigError(
                 f"{option}: offset {value} of shard {shard} is not there yet; the next is {extent.next}"
             )
-        position[shard] = {EARLIEST: extent.first, LATEST: extent.next}[value] if isinstance(value, str) else value
+        position[shard] = (
+            {EARLIEST: extent.first, LATEST: extent.next}[value] if isinstance(value, str) else value
+        )
     return position
 
 
@@ -137,7 +142,9 @@ def advance(
     """
     end = {**start}
     for shard, extent in extents.items():
-        end[shard] = max(start.get(shard, 0), extent.next)
+        # An empty shard that is new says nothing yet: a changed position makes Spark run a batch.
+        if shard in start or extent.next > 0:
+            end[shard] = max(start.get(shard, 0), extent.next)
     waiting = {shard: end[shard] - start.get(shard, 0) for shard in end}
     total = sum(waiting.values())
     if total == 0:
@@ -159,9 +166,11 @@ def advance(
 
 
 def capped(position: Position, ceiling: Position, start: Position) -> dict[int, int]:
-    """`position` where it is below `ceiling`, never below `start`; a shard that the ceiling lacks waits."""
+    """`position` where it is below `ceiling`, never below `start`; without shards that neither has."""
     return {
-        shard: max(start.get(shard, 0), min(offset, ceiling.get(shard, 0))) for shard, offset in position.items()
+        shard: max(start.get(shard, 0), min(offset, ceiling.get(shard, 0)))
+        for shard, offset in position.items()
+        if shard in start or shard in ceiling
     }
 
 
@@ -183,6 +192,6 @@ def split(whole: Iterable[Span], tasks_least: int = 1) -> list[Span]:
         parts = -(-span.count // aim)
         cuts = [span.start + span.count * part // parts for part in range(parts + 1)]
         pieces += [
-            Span(shard=span.shard, start=one, end=two) for one, two in zip(cuts, cuts[1:], strict=False)
+            Span(shard=span.shard, start=one, end=two) for one, two in pairwise(cuts)
         ]
     return pieces

@@ -1,0 +1,151 @@
+"""The nemesis of a simulated cluster of whole nodes: one fault after the other, each undone after a while."""
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from millrace.sim.clock import US_PER_S
+from millrace.sim.host import Host
+
+if TYPE_CHECKING:
+    from millrace.sim.cluster_world import ClusterWorld
+
+_GAP_S = 2.5
+_LASTS_S_MAX = 12.0
+
+
+class ClusterNemesis:
+    def __init__(self, world: "ClusterWorld", rng: random.Random) -> None:
+        self._world = world
+        self._rng = rng
+        self._is_active = False
+        self.faults = 0
+        every: list[Callable[[], None]] = [
+            self._crash,
+            self._lose_power,
+            self._lose_power_in_a_write,
+            self._stop,
+            self._pause,
+            self._slow_disk,
+            self._break_connections,
+            self._cut_off_clients,
+            self._lose_all_power,
+        ]
+        if len(world.hosts) > 1:
+            every += [self._split, self._split, self._one_way]
+        self._kinds = rng.sample(every, rng.randint(0, len(every)))
+
+    def start(self) -> None:
+        self._is_active = bool(self._kinds)
+        if self._is_active:
+            self._again()
+
+    def stop(self) -> None:
+        self._is_active = False
+
+    def _again(self) -> None:
+        self._world.clock.after(int(self._rng.expovariate(1 / _GAP_S) * US_PER_S), self._strike)
+
+    def _strike(self) -> None:
+        if self._is_active:
+            self.faults += 1
+            self._rng.choice(self._kinds)()
+            self._again()
+
+    def _undo(self, call: Callable[[], None]) -> None:
+        """After a while, unless the world has healed everything before."""
+        delay_us = int(self._rng.random() ** 2 * _LASTS_S_MAX * US_PER_S)
+        self._world.clock.after(delay_us, lambda: call() if self._is_active else None)
+
+    def _any_up(self) -> Host | None:
+        up = [host for host in self._world.hosts if host.loop is not None]
+        return self._rng.choice(up) if up else None
+
+    def _end(self, text: str, *, is_power_loss: bool) -> None:
+        host = self._any_up()
+        if host is not None:
+            self._world.note(host.name, text)
+            host.is_wanted = False
+            host.crash(is_power_loss=is_power_loss)
+            self._undo(host.start)
+
+    # ------------------------------------------------------------------------------------------ nodes
+
+    def _crash(self) -> None:
+        self._end("is killed", is_power_loss=False)
+
+    def _lose_power(self) -> None:
+        self._end("loses its power", is_power_loss=True)
+
+    def _lose_power_in_a_write(self) -> None:
+        host = self._any_up()
+        if host is not None:
+            host.disk.cut_power_at(host.disk.changes + self._rng.randint(1, 30))
+
+    def _lose_all_power(self) -> None:
+        self._world.note("all", "the whole cluster loses its power")
+        for host in self._world.hosts:
+            host.is_wanted = False
+            host.crash(is_power_loss=True)
+            self._undo(host.start)
+
+    def _stop(self) -> None:
+        host = self._any_up()
+        if host is not None and host.is_up:
+            self._world.note(host.name, "is stopped")
+            host.stop()
+            self._undo(host.start)
+
+    def _pause(self) -> None:
+        host = self._any_up()
+        if host is not None and host.loop is not None and not host.loop.is_paused:
+            self._world.note(host.name, "is paused")
+            loop = host.loop
+            loop.pause()
+            self._undo(loop.resume)
+
+    def _slow_disk(self) -> None:
+        host = self._rng.choice(self._world.hosts)
+        host.slow_disk = self._rng.choice((10, 100, 400))
+        self._world.note(host.name, f"has a disk {host.slow_disk} times slower")
+
+        def usual() -> None:
+            host.slow_disk = 1
+
+        self._undo(usual)
+
+    # ---------------------------------------------------------------------------------------- network
+
+    def _break_connections(self) -> None:
+        host = self._any_up()
+        if host is not None:
+            count = self._world.sockets.reset_some(host.address, self._rng.random())
+            self._world.note(host.name, f"{count} connections break")
+
+    def _cut_off_clients(self) -> None:
+        host = self._rng.choice(self._world.hosts)
+        clients = [client.loop.address for client in self._world.clients]
+        chosen = self._rng.sample(clients, self._rng.randint(1, len(clients)))
+        self._world.note(host.name, f"{len(chosen)} clients are cut off")
+        self._world.sockets.block(chosen, [host.address])
+        self._world.sockets.block([host.address], chosen)
+        self._undo(self._world.sockets.heal)
+
+    def _addresses(self) -> tuple[list[str], list[str]]:
+        addresses = [host.address for host in self._world.hosts]
+        self._rng.shuffle(addresses)
+        at = self._rng.randint(1, len(addresses) - 1)
+        return addresses[:at], addresses[at:]
+
+    def _split(self) -> None:
+        left, right = self._addresses()
+        self._world.note("all", f"split {left} | {right}")
+        self._world.sockets.block(left, right)
+        self._world.sockets.block(right, left)
+        self._undo(self._world.sockets.heal)
+
+    def _one_way(self) -> None:
+        left, right = self._addresses()
+        self._world.note("all", f"{left} are not heard by {right}")
+        self._world.sockets.block(left, right)
+        self._undo(self._world.sockets.heal)
