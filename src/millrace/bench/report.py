@@ -2,7 +2,7 @@
 
 A ratio is always ours divided by theirs, in the same field, of the same pattern and the same rounds. MQTT 5
 is compared with a peer's MQTT 5. Rates want to be above their target, costs below it. A ratio whose regime
-was not held is shown, but it decides nothing.
+was not held is shown, but it decides nothing; one from a busy machine is marked as doubtful.
 """
 
 import os
@@ -56,6 +56,8 @@ class Ratio:
     value: float
     target: float | None
     reached: bool | None
+    # Others used the machine in one of the two: the verdict may turn in a quiet run.
+    doubtful: bool
 
 
 def ratios(results: Sequence[Result]) -> list[Ratio]:
@@ -86,7 +88,7 @@ def _against_peer(pattern: Pattern, ours: Result, theirs: Result) -> list[Ratio]
     fields = dict.fromkeys((*targets, *pattern.fields))
     held = _held(pattern, ours) and _held(pattern, theirs)
     return [
-        _ratio(pattern, ours, peer, name, theirs.values[name], targets.get(name), held)
+        _ratio(pattern, ours, peer, name, theirs, targets.get(name), held)
         for name in fields
         if name in _WORDS and theirs.values.get(name) and name in ours.values
     ]
@@ -102,8 +104,7 @@ def _against_itself(pattern: Pattern, ours: Result, known: dict[tuple[str, Subje
         other = known.get((pattern.name, older))
         if other is not None and other.values.get(CPU_FIELD):
             held = _held(pattern, ours) and _held(pattern, other)
-            theirs = other.values[CPU_FIELD]
-            found.append(_ratio(pattern, ours, OLDER_VERSION, CPU_FIELD, theirs, VERSION_TARGET, held))
+            found.append(_ratio(pattern, ours, OLDER_VERSION, CPU_FIELD, other, VERSION_TARGET, held))
     return found
 
 
@@ -112,11 +113,12 @@ def _ratio(
     ours: Result,
     against: str,
     field: str,
-    theirs: float | None,
+    theirs: Result | None,
     target: Target | None,
     held: bool,
 ) -> Ratio:
-    value = ours.values[field] if theirs is None else ours.values[field] / theirs
+    other = None if theirs is None else theirs.values[field]
+    value = ours.values[field] if other is None else ours.values[field] / other
     bound = target.bound(ours.subject.kernels or "c") if target else None
     reached = None
     if bound is not None and held:
@@ -128,15 +130,20 @@ def _ratio(
         against=against,
         field=field,
         ours=ours.values[field],
-        theirs=theirs,
+        theirs=other,
         value=value,
         target=bound,
         reached=reached,
+        doubtful=_is_busy(ours) or (theirs is not None and _is_busy(theirs)),
     )
 
 
 def _held(pattern: Pattern, result: Result) -> bool:
     return all(e.low <= result.values.get(e.field, e.low - 1) <= e.high for e in pattern.evidence)
+
+
+def _is_busy(result: Result) -> bool:
+    return result.values.get("other_cpu_pct", 0) >= _OTHERS_BUSY_PCT
 
 
 def notes(result: Result) -> list[str]:
@@ -150,7 +157,7 @@ def notes(result: Result) -> list[str]:
             found.append(f"regime not held: {seen}")
         if result.values.get("gen_cpu_pct", 0) >= _GENERATOR_BUSY_PCT:
             found.append("generator is the limit")
-        if result.values.get("other_cpu_pct", 0) >= _OTHERS_BUSY_PCT:
+        if _is_busy(result):
             found.append("machine busy")
     return found
 
@@ -224,7 +231,9 @@ def ratios_table(found: Sequence[Ratio]) -> "Table":
 def _verdict(ratio: Ratio) -> str:
     if ratio.target is None:
         return ""
-    return "not comparable" if ratio.reached is None else "yes" if ratio.reached else "NO"
+    if ratio.reached is None:
+        return "not comparable"
+    return ("yes" if ratio.reached else "NO") + (" (busy)" if ratio.doubtful else "")
 
 
 def _sign(field: str) -> str:

@@ -121,6 +121,7 @@ class Outbound:
                 session.blocked
                 or session.queue
                 or session.resending
+                or session.restored
                 or session.inflight_count + count > session.window
                 or (inflight and self._serial + count - inflight[0].serial > PACKET_ID_MAX)
                 or (session.released and self._serial + count - session.released_serial > PACKET_ID_MAX)
@@ -241,7 +242,11 @@ class Outbound:
             self._send_again_some(session, now_ms)
         full = min(self._limits.output_buffer_bytes_max, session.out_bytes + _PUMP_BYTES_MAX)
         queue = session.queue
-        while queue and not session.resending and not session.blocked and session.out_bytes < full:
+        while (
+            queue
+            and not (session.resending or session.restored or session.blocked)
+            and session.out_bytes < full
+        ):
             room = session.window - session.inflight_count
             head = queue[0]
             if head.run.expires_ms is not None and head.run.expires_ms <= now_ms:
@@ -286,7 +291,12 @@ class Outbound:
         run = segment.run
         if session.lag and run.shard in session.lag:
             return
-        if session.queue or session.resending or not self.send_some(session, segment, now_ms):
+        if (
+            session.queue
+            or session.resending
+            or session.restored
+            or not self.send_some(session, segment, now_ms)
+        ):
             session.fall_behind(run.shard, segment.offset)
 
     def resend(self, session: Session, now_ms: int) -> None:

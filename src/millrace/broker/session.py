@@ -277,7 +277,7 @@ class Session:
 
     def in_use(self) -> set[int]:
         """Every packet id that this client has not finished with."""
-        ids: set[int] = set()
+        ids: set[int] = set(self.restored or ())
         for segments in (self.inflight, self.released, self.resending):
             for segment in segments or ():
                 ids.update(range(segment.first_id, segment.first_id + segment.count))

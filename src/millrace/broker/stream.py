@@ -82,7 +82,7 @@ class StreamSpec:
             raise LocalError(f"stream {self.name!r}: replicas and retention cannot be negative")
         if self.replication is not Replication.QUORUM:
             raise LocalError(
-                f"stream {self.name!r}: replication {self.replication.value} is not in this version; use quorum"
+                f"stream {self.name!r}: no {self.replication.value} replication in this version; use quorum"
             )
         if self.compression not in ("none", "zlib"):
             raise LocalError(f"stream {self.name!r}: compression is none or zlib")

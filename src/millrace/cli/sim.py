@@ -22,6 +22,7 @@ app = single()
         "millrace sim --seeds 200",
         "millrace sim --seeds 5000 --jobs 2 --resume campaign.json",
         "millrace sim --seed 4711 --trace",
+        "millrace sim --mode cluster --seeds 20",
         "millrace sim --mutation all",
         "millrace sim --mutation vote_twice --seed 69 --trace",
     )
@@ -31,7 +32,9 @@ def sim(
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="The first seed; alone: only this.")
     ] = None,
-    mode: Annotated[str, typer.Option("--mode", help="What is simulated: raft.")] = "raft",
+    mode: Annotated[
+        str, typer.Option("--mode", help="What is simulated: raft (machines), cluster (whole nodes).")
+    ] = "raft",
     mutation: Annotated[
         str | None, typer.Option("--mutation", help="Plant this bug and search for it; `all` for each.")
     ] = None,
@@ -51,8 +54,10 @@ def sim(
         raise ConfigError(f"there is no mode {mode}; there is {', '.join(MODES)}")
     if mutation not in (None, "all", *ALL_MUTATIONS):
         raise ConfigError(f"there is no mutation {mutation}; there are {', '.join(ALL_MUTATIONS)}")
+    if mutation is not None and mode != "raft":
+        raise ConfigError("bugs are planted in the machines only: leave --mutation or --mode out")
     if seed is not None and seeds is None and mutation != "all":
-        _replay(seed, mutation, show_all=trace, as_json=json)
+        _replay(seed, mutation, mode, show_all=trace, as_json=json)
     elif trace:
         raise ConfigError("--trace shows one seed: name it with --seed and leave --seeds out")
     elif mutation is not None:
@@ -61,34 +66,34 @@ def sim(
         _campaign(seeds or 200, seed, mode, jobs, resume, seconds, as_json=json)
 
 
-def _replay(seed: int, mutation: str | None, *, show_all: bool, as_json: bool) -> None:
+def _replay(seed: int, mutation: str | None, mode: str, *, show_all: bool, as_json: bool) -> None:
     from millrace.sim.campaign import replay
 
     mutations = frozenset({mutation} if mutation else ())
-    result = replay(seed, mutations, _write_line if show_all else None)
+    result = replay(seed, mutations, _write_line if show_all else None, mode=mode)
     if as_json:
         print_json(asdict(result))
     elif result.is_clean:
         _write_line(
             f"seed {seed}: clean, {result.operations} operations, {result.simulated_s:.0f} simulated s, "
-            f"{result.leaders} leaders, {result.faults} faults; trace {result.trace_hash}"
+            f"{result.faults} faults, {result.messages} messages; trace {result.trace_hash}"
         )
     else:
-        _report(result, mutation)
+        _report(result, mode, mutation)
     if not result.is_clean:
         raise typer.Exit(1)
 
 
-def _report(result: "RunResult", mutation: str | None = None) -> None:
+def _report(result: "RunResult", mode: str, mutation: str | None = None) -> None:
     """Everything needed to see it again, and the last lines of the trace."""
     from millrace.sim.campaign import code_commit, code_sources
 
     for line in result.tail:
         _write_line(line)
     _write_line(f"seed {result.seed} broke `{result.rule}`: {result.detail}")
-    _write_line(f"commit {code_commit()}, sources {code_sources()}, trace {result.trace_hash}")
-    planted = f" --mutation {mutation}" if mutation else ""
-    _write_line(f"replay: millrace sim --seed {result.seed}{planted} --trace")
+    _write_line(f"commit {code_commit()}, sources {code_sources(mode)}, trace {result.trace_hash}")
+    more = f" --mutation {mutation}" if mutation else "" if mode == "raft" else f" --mode {mode}"
+    _write_line(f"replay: millrace sim --seed {result.seed}{more} --trace")
 
 
 def _search(name: str, first_seed: int, seeds: int | None, jobs: int, *, as_json: bool) -> None:
@@ -140,7 +145,7 @@ def _campaign(
             on_result=show,
         )
     if done.violations and not as_json:
-        _report(replay(done.violations[0].seed, frozenset()))
+        _report(replay(done.violations[0].seed, frozenset(), mode=mode), mode)
     _summary([*(file.slices if file is not None else ()), done], done, as_json=as_json)
     if done.violations:
         raise typer.Exit(1)

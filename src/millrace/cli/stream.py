@@ -28,9 +28,6 @@ class Compression(StrEnum):
 
 class Replication(StrEnum):
     QUORUM = "quorum"
-    PRIMARY_BACKUP = "primary-backup"
-    LEADERLESS = "leaderless"
-    ROUTED = "routed"
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME")]

@@ -35,6 +35,8 @@ COLUMN_ATTRIBUTES = 1
 NO_NAME = 0xFFFF_FFFF
 """Name id of a message without publisher or producer."""
 
+_NO_NAMES = NO_NAME.to_bytes(4, "little")
+
 FLAG_QOS = 0x03
 FLAG_RETAIN = 0x04
 FLAG_VERSION_SHIFT = 4
@@ -202,19 +204,22 @@ def _dictionary(words: Sequence[bytes]) -> list[bytes]:
 def _attributes(runs: Sequence[Run], counts: Sequence[int]) -> tuple[list[bytes], list[bytes]]:
     """The three attribute columns and the words they name."""
     names: dict[bytes, int] = {}
-    publishers, producers, sequences = array("I"), array("I"), array("Q")
-    for run, count in zip(runs, counts, strict=True):
-        for column, name in ((publishers, run.publisher), (producers, run.producer)):
-            name_id = NO_NAME if name is None else names.setdefault(name, len(names))
-            column.extend(array("I", (name_id,)) * count)
-        if run.producer is None:
-            sequences.extend(array("Q", (0,)) * count)
-        elif len(run.sequences) == count and all(0 <= number <= _U64_MAX for number in run.sequences):
-            sequences.extend(array("Q", run.sequences))
-        else:
-            raise ValueError(f"{len(run.sequences)} sequences for {count} packets, or one beyond 64 bits")
-    pad = _padding(4 * len(publishers))
-    return [publishers.tobytes(), pad, producers.tobytes(), pad, sequences.tobytes()], list(names)
+    publishers: list[bytes] = []
+    producers: list[bytes] = []
+    sequences: list[bytes] = []
+    for (_, _, _, _, publisher, producer, numbers), count in zip(runs, counts, strict=True):
+        name_id = NO_NAME if publisher is None else names.setdefault(publisher, len(names))
+        publishers.append(name_id.to_bytes(4, "little") * count)
+        if producer is None:
+            producers.append(_NO_NAMES * count)
+            sequences.append(bytes(8 * count))
+            continue
+        producers.append(names.setdefault(producer, len(names)).to_bytes(4, "little") * count)
+        if len(numbers) != count or not all(0 <= number <= _U64_MAX for number in numbers):
+            raise ValueError(f"{len(numbers)} sequences for {count} packets, or one beyond 64 bits")
+        sequences.append(array("Q", numbers).tobytes())
+    pad = _padding(4 * sum(counts))
+    return [*publishers, pad, *producers, pad, *sequences], list(names)
 
 
 def build_body(runs: Sequence[Run]) -> tuple[bytes, tuple[bytes, ...], int, int]:

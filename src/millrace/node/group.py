@@ -131,6 +131,9 @@ class Group:
         self._origins: dict[int, int] = {}
         # As leader: last number taken, applied or not. Valid for one term of serving.
         self._taken: dict[int, int] = {}
+        # Time of the last block applied, and as leader of the last one taken.
+        self._time_us = 0
+        self._taken_time_us = 0
         state = replica_log.initial_state()
         saved = replica_log.snapshot_state()
         if saved is not None:
@@ -173,18 +176,18 @@ class Group:
 
     @property
     def is_alone(self) -> bool:
-        config = self._machine.status().config
+        config = self._machine.config
         return config.voters == (self.replica,) and not config.learners
 
     @property
     def is_leader(self) -> bool:
-        return self._machine.status().serving
+        return self._machine.is_serving
 
     @property
     def is_serving(self) -> bool:
         """Whether a proposal has somewhere to go."""
-        status = self._machine.status()
-        return status.serving or (status.leader is not None and status.leader != self.replica)
+        machine = self._machine
+        return machine.is_serving or (machine.leader is not None and machine.leader != self.replica)
 
     @property
     def pending_count(self) -> int:
@@ -220,17 +223,17 @@ class Group:
         """Bring what is pending to the leader, whoever it is."""
         if self._offered >= len(self._pending) or self._is_stepping:
             return
-        status = self._machine.status()
-        if status.serving:
+        leader = self._machine.leader
+        if self._machine.is_serving:
             while self._offered < len(self._pending):
                 batch = self._batch()
                 if not self._take_batch(batch):
                     return
                 self._offered += len(batch)
-        elif status.leader is not None and status.leader != self.replica:
+        elif leader is not None and leader != self.replica:
             while self._offered < len(self._pending):
                 pending = self._pending[self._offered]
-                if not self._forward(self.number, status.leader, pending.kind, pending.block):
+                if not self._forward(self.number, leader, pending.kind, pending.block):
                     return
                 self._offered += 1
 
@@ -246,7 +249,7 @@ class Group:
 
     def take(self, block: Block, kind: EntryKind) -> None:
         """A block that another node forwarded. Out of turn it is dropped: its origin offers it again."""
-        if self._machine.status().serving:
+        if self._machine.is_serving:
             self._take_batch([Pending(block, kind, None)])
 
     def _take_batch(self, batch: list[Pending]) -> bool:
@@ -261,12 +264,20 @@ class Group:
         for kind, blocks in self._admitted(fresh):
             self._next_request += 1
             self._outcome = None
-            payloads = tuple(block.to_bytes() for block in blocks)
+            payloads = tuple(self._timed(block).to_bytes() for block in blocks)
             self.step(Propose(request=RequestId(self._next_request), payloads=payloads, kind=kind))
             if not isinstance(self._outcome, Accepted):
                 return False
             self._taken[origin] = blocks[-1].header.sequence
         return True
+
+    def _timed(self, block: Block) -> Block:
+        """Time never goes back in a group, whatever the clocks of nodes do (PROTOCOLS.md 2)."""
+        header = block.header
+        if header.base_time_us >= self._taken_time_us:
+            self._taken_time_us = header.base_time_us
+            return block
+        return Block(header=replace(header, base_time_us=self._taken_time_us), body=block.body)
 
     def _admitted(self, fresh: list[Pending]) -> list[tuple[EntryKind, list[Block]]]:
         """What goes into the log: the app may put a note in place of a block that says nothing new. Its
@@ -367,12 +378,15 @@ class Group:
         head = {
             "origins": list(self._origins.items()),
             "next_offset": self.replica_log.offset_after(self.applied),
+            "time_us": self._time_us,
         }
         return json.dumps(head).encode() + b"\n" + self.app.to_bytes()
 
     def _restore(self, saved: bytes) -> None:
         head, _, state = saved.partition(b"\n")
-        self._origins = dict(json.loads(head)["origins"])
+        fields = json.loads(head)
+        self._origins = dict(fields["origins"])
+        self._time_us = fields["time_us"]
         self.app.restore(state)
 
     # ----------------------------------------------------------------------------------- effects
@@ -433,6 +447,7 @@ class Group:
         if effect.serving:
             # Everything before the own-term entry is applied: the numbers taken are those applied.
             self._taken = dict(self._origins)
+            self._taken_time_us = self._time_us
             self.app.begin_term()
         self._offered = 0
         self._quiet_ticks = 0
@@ -454,7 +469,7 @@ class Group:
             self._blocks.clear()
             self.replica_log.begin_again(persist.snapshot)
         if persist.truncate_from is not None:
-            self.replica_log.rewind(persist.truncate_from)
+            self.replica_log.rewind(persist.truncate_from, self._blocks.get(persist.truncate_from))
             for index in [i for i in self._blocks if i >= persist.truncate_from]:
                 del self._blocks[index]
         stamped = []
@@ -468,13 +483,14 @@ class Group:
         """The block of a payload that came from here, without parsing it again."""
         if kind not in (EntryKind.DATA, EntryKind.CONTROL):
             return None
-        origin, sequence = self.replica_log.mark_of(payload)
+        origin, sequence, time_us = self.replica_log.mark_of(payload)
         if origin != self._origin or not self._pending:
             return None
         position = sequence - self._pending[0].sequence
         if not 0 <= position < len(self._pending) or self._pending[position].kind is not kind:
             return None
-        return self._pending[position].block
+        block = self._pending[position].block
+        return block if block.header.base_time_us == time_us else None
 
     def _persisted(self, number: int) -> None:
         if self.is_closed:
@@ -513,6 +529,7 @@ class Group:
         self.applied = Index(header.index)
         if header.kind not in (Kind.DATA, Kind.CONTROL):
             return
+        self._time_us = max(self._time_us, header.base_time_us)
         token = None
         if header.origin:
             self._origins.pop(header.origin, None)

@@ -100,7 +100,8 @@ class LogReader:
     def _restore(self, session: Session) -> None:
         """After a restart: QoS 2 messages that were sent and not answered, again under their ids."""
         assert session.restored is not None
-        wanted, session.restored = session.restored, None
+        # It stays until they are sent again: their ids are the client's, and nothing overtakes them.
+        wanted = session.restored
         self._reading.add(session)
         epoch = session.epoch
         loop = asyncio.get_running_loop()
@@ -124,10 +125,10 @@ class LogReader:
         future: "Future[list[tuple[int, int, Block]]]",
     ) -> None:
         self._reading.discard(session)
-        if session.epoch != epoch:
-            session.restored = wanted
+        if session.epoch != epoch or session.restored is not wanted:
             self._again(session)
             return
+        session.restored = None
         now_ms = self._now_ms()
         wishes: dict[bytes, Wish] = {}
         for packet_id, offset, block in future.result():

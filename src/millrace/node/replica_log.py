@@ -200,8 +200,8 @@ class ReplicaLog:
             bare = block if block is not None else parse_block(entry.payload)
         else:
             bare = opaque_block(Kind(int(entry.kind)), entry.payload)
-        # Time never goes back in a shard, whatever the clocks of leaders do (PROTOCOLS.md 2).
-        self._last_time_us = max(self._last_time_us, bare.header.base_time_us)
+        # The leader has seen to it that time never goes back; its own entries have none.
+        self._last_time_us = bare.header.base_time_us or self._last_time_us
         stamped = bare.stamped(
             shard=self.group,
             term=entry.term,
@@ -214,18 +214,20 @@ class ReplicaLog:
         self._last_term = entry.term
         return stamped
 
-    def rewind(self, index: Index) -> None:
-        """Entries from `index` on are about to be dropped: what follows is stamped after the one before."""
-        if index > self.log.last_index:
+    def rewind(self, index: Index, stamped: Block | None) -> None:
+        """Entries from `index` on are about to be dropped: what follows is stamped after the one before.
+        `stamped` is the first of them, where it may not be written yet."""
+        if stamped is None and index > self.log.last_index:
             return
-        self._last_term = int(self.log.term_at(Index(index - 1)))
-        self._next_offset = self.log.read(index, index)[0].header.base_offset
+        header = (stamped or self.log.read(index, index)[0]).header
+        self._last_term = header.previous_term
+        self._next_offset = header.base_offset
 
     @staticmethod
-    def mark_of(payload: bytes) -> tuple[int, int]:
-        """Origin and sequence of a block that has just been made or received."""
+    def mark_of(payload: bytes) -> tuple[int, int, int]:
+        """Origin, sequence and time of a block that has just been made or received."""
         header = parse_header(payload)
-        return header.origin, header.sequence
+        return header.origin, header.sequence, header.base_time_us
 
     def begin_again(self, snapshot: Snapshot) -> None:
         """A snapshot from the leader is about to take the place of the log: what follows comes after it."""

@@ -54,7 +54,7 @@ class Retention:
         segments = replica_log.log.segments()
         if len(segments) == 1:
             return
-        is_leader = group.status().serving
+        is_leader = group.is_leader
         offset = trim_offset(segments, shard.stream.spec.retention, self._wall_us())
         if is_leader and offset > shard.first_offset:
             log.info("shard %d of %s: below %d goes", shard.number, shard.stream.spec.name, offset)

@@ -84,6 +84,10 @@ class RaftLog:
         return self._snapshot_pending is not None
 
     def term(self, index: Index) -> Term | None:
+        # What is asked most; the disk may have it already.
+        return self.last_term if index == self.last_index else self._find_term(index)
+
+    def _find_term(self, index: Index) -> Term | None:
         position = index - self._tail_first
         if position >= 0:
             return self._tail[position].term if position < len(self._tail) else None
@@ -187,7 +191,7 @@ class RaftLog:
         self.last_term = self._find_last_term()
 
     def _find_last_term(self) -> Term:
-        term = self.term(self.last_index)
+        term = self._find_term(self.last_index)
         assert term is not None
         return term
 

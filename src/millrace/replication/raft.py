@@ -131,6 +131,20 @@ class Raft:
             peers=self._leader.peers_status() if self._leader is not None else (),
         )
 
+    # What a driver asks for every block; `status` is for people and costs as much as a step.
+
+    @property
+    def is_serving(self) -> bool:
+        return self._core.is_serving
+
+    @property
+    def leader(self) -> ReplicaId | None:
+        return self._core.leader
+
+    @property
+    def config(self) -> Config:
+        return self._core.configs.config
+
     def config_at(self, index: Index) -> Config:
         return self._core.configs.at(index)
 

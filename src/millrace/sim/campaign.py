@@ -19,14 +19,20 @@ from itertools import islice
 from pathlib import Path
 
 from millrace.errors import LocalError
+from millrace.sim.cluster_world import run_cluster_seed
 from millrace.sim.trace import Trace
 from millrace.sim.world import RunResult, run_seed
 
-MODES = ("raft",)
+MODES = ("raft", "cluster")
 VIOLATIONS_MAX = 20
 """A campaign stops here: more of the same says nothing new."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CHUNK = 8
+# Whose code decides what a seed does.
+_DECIDING = {
+    "raft": ("replication", "sim"),
+    "cluster": ("kernels", "broker", "replication", "storage", "wire", "node", "client", "sim"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,22 +87,23 @@ def _git(*arguments: str) -> str:
 
 
 @cache
-def code_sources() -> str:
+def code_sources(mode: str) -> str:
     """A hash over the files that decide what a seed does, as they were when first asked."""
     digest = blake2b(digest_size=6)
-    for folder in ("replication", "sim"):
-        for path in sorted((_PACKAGE / folder).glob("*.py")):
+    for folder in _DECIDING[mode]:
+        for path in sorted((_PACKAGE / folder).rglob("*.py")):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
-def _run(job: tuple[int, frozenset[str]]) -> RunResult:
-    return run_seed(*job)
+def _run(job: tuple[str, int, frozenset[str]]) -> RunResult:
+    mode, seed, mutations = job
+    return run_cluster_seed(seed) if mode == "cluster" else run_seed(seed, mutations)
 
 
-def results(seeds: range, mutations: frozenset[str], jobs: int) -> Iterator[RunResult]:
+def results(seeds: range, mutations: frozenset[str], jobs: int, mode: str = "raft") -> Iterator[RunResult]:
     """In the order of the seeds, whatever the number of processes."""
-    work = ((seed, mutations) for seed in seeds)
+    work = ((mode, seed, mutations) for seed in seeds)
     if jobs == 1:
         yield from map(_run, work)
         return
@@ -106,9 +113,16 @@ def results(seeds: range, mutations: frozenset[str], jobs: int) -> Iterator[RunR
             yield from pool.imap(_run, batch, chunksize=_CHUNK)
 
 
-def replay(seed: int, mutations: frozenset[str], sink: Callable[[str], None] | None = None) -> RunResult:
+def replay(
+    seed: int,
+    mutations: frozenset[str],
+    sink: Callable[[str], None] | None = None,
+    *,
+    mode: str = "raft",
+) -> RunResult:
     """The same run again with its trace: the hash, the last lines, and every line to `sink`."""
-    return run_seed(seed, mutations, Trace(sink))
+    trace = Trace(sink)
+    return run_cluster_seed(seed, trace) if mode == "cluster" else run_seed(seed, mutations, trace)
 
 
 class CampaignFile:
@@ -148,10 +162,10 @@ def run_slice(
     on_result: Callable[[Slice, RunResult], None] | None = None,
 ) -> Slice:
     """Run these seeds, or as many as the time allows. Ctrl-C ends the slice and keeps what it did."""
-    current = Slice(commit=code_commit(), sources=code_sources(), mode=mode, first_seed=seeds.start)
+    current = Slice(commit=code_commit(), sources=code_sources(mode), mode=mode, first_seed=seeds.start)
     started_s = saved_s = time.monotonic()
     try:
-        for result in results(seeds, frozenset(), jobs):
+        for result in results(seeds, frozenset(), jobs, mode):
             current.add(result)
             now_s = time.monotonic()
             current.wall_s = round(now_s - started_s, 1)

@@ -35,7 +35,9 @@ def missing(history: History, subscriber: Subscriber) -> list[bytes]:
 def check_received(history: History, subscriber: Subscriber) -> None:
     lacking = missing(history, subscriber)
     if lacking:
-        raise Violation("delivery", f"{subscriber.name} never received {lacking[0].decode()} of {len(lacking)}")
+        raise Violation(
+            "delivery", f"{subscriber.name} never received {lacking[0].decode()} of {len(lacking)}"
+        )
     check_once_and_in_order(history, subscriber)
 
 

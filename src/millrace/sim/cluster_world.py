@@ -17,6 +17,7 @@ import logging
 import random
 from collections.abc import Callable
 
+from millrace.sim.clock import US_PER_S, Clock
 from millrace.sim.cluster_checks import (
     check_groups,
     check_logs,
@@ -24,7 +25,6 @@ from millrace.sim.cluster_checks import (
     check_received,
     missing,
 )
-from millrace.sim.clock import US_PER_S, Clock
 from millrace.sim.cluster_faults import ClusterNemesis
 from millrace.sim.host import Host
 from millrace.sim.loop import SimLoop
@@ -49,6 +49,7 @@ class ClusterWorld:
         self.clock = Clock(calls_max=_CALLS_MAX)
         self._trace = trace
         self._violation: Violation | None = None
+        self._loops: list[SimLoop] = []
         self.history = History()
         note = None if trace is None else self._note_bytes
         self.sockets = Sockets(clock=self.clock, rng=self.chance("network"), note=note)
@@ -104,7 +105,12 @@ class ClusterWorld:
         return [*self.publishers, *self.subscribers]
 
     def make_loop(self, address: str, rng: random.Random) -> SimLoop:
-        return SimLoop(address, clock=self.clock, sockets=self.sockets, rng=rng, trouble=self._on_trouble)
+        # Abstract: what no node calls (files, processes, datagrams) is not there.
+        loop = SimLoop(  # type: ignore[abstract]
+            address, clock=self.clock, sockets=self.sockets, rng=rng, trouble=self._on_trouble
+        )
+        self._loops.append(loop)
+        return loop
 
     # ------------------------------------------------------------------------------------------ notes
 
@@ -150,6 +156,10 @@ class ClusterWorld:
             self._until(_HEAL_S, lambda: all(host.is_up for host in self.hosts), "starting", self._describe)
             self._settle()
 
+    def end(self) -> None:
+        for loop in self._loops:
+            loop.bury()
+
     def heal(self) -> None:
         self.sockets.heal()
         for host in self.hosts:
@@ -163,7 +173,9 @@ class ClusterWorld:
 
     def _settle(self) -> None:
         self._until(_IDLE_S, None, "", str)
-        self._until(_SETTLE_S, lambda: not check_groups(self.hosts), "groups", lambda: check_groups(self.hosts))
+        self._until(
+            _SETTLE_S, lambda: not check_groups(self.hosts), "groups", lambda: check_groups(self.hosts)
+        )
         check_logs(self.history, self.hosts)
         for subscriber in self.durable:
             check_received(self.history, subscriber)
@@ -206,7 +218,9 @@ class ClusterWorld:
 
 
 def _is_settled(host: Host) -> bool:
-    return host.server is not None and host.is_up and bool(host.server.streams.cluster.status()["is_settled"])
+    if host.loop is None or host.server is None or not host.is_up:
+        return False
+    return bool(host.loop.inside(host.server.streams.cluster.status)["is_settled"])
 
 
 def _where(error: BaseException) -> str:
@@ -246,6 +260,7 @@ def run_cluster_seed(seed: int, trace: Trace | None = None) -> RunResult:
         found = violation
         world.note("all", f"VIOLATION {violation}")
     finally:
+        world.end()
         logger.handlers, logger.propagate = before[:2]
         logger.setLevel(before[2])
         if had_collector:

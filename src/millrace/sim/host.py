@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from millrace.errors import ConfigError, LocalError, StorageError
-from millrace.node.config import Address, Cluster, Config, Listeners, Node, Storage
+from millrace.node.config import Access, Address, Cluster, Config, Listeners, Node, Storage
 from millrace.node.server import Server
 from millrace.node.surroundings import Surroundings
 from millrace.node.syncer import Job, Syncer, write
@@ -117,11 +117,12 @@ class Host:
         self._skew_us = rng.randint(-_SKEW_US_MAX, _SKEW_US_MAX)
         self.disk = HostDisk(random.Random(rng.getrandbits(64)), self._power_fails)
         self._config = Config(
-            node=Node(id=self.name, data="/data"),
+            node=Node(id=self.name, data="/simulated"),
             listeners=Listeners(
                 mqtt=Address(self.address, MQTT_PORT), http=None, peer=Address(self.address, PEER_PORT)
             ),
             cluster=Cluster(join=f"10.0.0.1:{PEER_PORT}" if number else "", secret="simulated"),
+            access=Access(anonymous="always"),
             storage=Storage(sync_in_place=rng.random() < 0.3),
         )
 
@@ -145,7 +146,9 @@ class Host:
             make_readers=lambda: SimExecutor(loop),
             wall_us=lambda: _WALL_US + self._skew_us + self._world.clock.now_us,
         )
-        server = Server(self._config, random=random.Random(loop.rng.getrandbits(64)), surroundings=surroundings)
+        server = Server(
+            self._config, random=random.Random(loop.rng.getrandbits(64)), surroundings=surroundings
+        )
         try:
             await server.start()
         except (ConfigError, LocalError, StorageError) as error:

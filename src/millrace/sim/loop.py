@@ -12,6 +12,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -63,12 +64,26 @@ class SimLoop(asyncio.AbstractEventLoop):
         if self.is_paused:
             self._deferred.append(handle)
             return
+        self.inside(handle._run)
+
+    def inside(self, call: Callable[[], _T]) -> _T:
+        """Call something that asks for the running loop."""
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
-            handle._run()
+            return call()
         finally:
             asyncio._set_running_loop(outer)
+
+    def bury(self) -> None:
+        """At the end of the world: what never ended ends now, unheard."""
+        self.die()
+        for task in self._tasks:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with suppress(BaseException):
+                    self.inside(task.get_coro().close)
+        self._tasks.clear()
 
     # ----------------------------------------------------------------------------------------- calls
 
@@ -81,7 +96,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._clock.after(0, self._run, handle)
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
@@ -116,7 +131,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> "asyncio.Future[_T]":
         return asyncio.wrap_future(SimExecutor(self).submit(func, *args), loop=self)
 
-    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
         """Nobody sends signals here."""
 
     # ---------------------------------------------------------------------------------------- network

@@ -172,14 +172,17 @@ class Client:
     def _on_event(self, event: Event) -> None:
         match event:
             case Connected(connack=connack):
-                self._note(self.name, f"is connected, session {'found' if connack.session_present else 'new'}")
+                self._note(
+                    self.name, f"is connected, session {'found' if connack.session_present else 'new'}"
+                )
                 if self._is_durable and self._has_session and not connack.session_present:
                     raise Violation("session lost", f"{self.name} came back and its session was not there")
                 self._has_session = True
                 self._on_connected()
             case ConnectRefused() | Disconnected():
                 self._note(self.name, f"{type(event).__name__}: {event.reason.name} {event.detail or ''}")
-                if isinstance(event, Disconnected) and not event.by_server:
+                is_silence = event.reason is Reason.KEEP_ALIVE_TIMEOUT
+                if isinstance(event, Disconnected) and not event.by_server and not is_silence:
                     raise Violation("protocol", f"{self.name} was sent what it must not be: {event.detail}")
                 self._flush_and_close()
             case Published():
@@ -269,7 +272,9 @@ class Publisher(Client):
 class Subscriber(Client):
     """Subscribes once to one filter and takes everything that comes."""
 
-    def __init__(self, name: str, loop: SimLoop, *, filter: str, qos: int, is_durable: bool, **more: Any) -> None:
+    def __init__(
+        self, name: str, loop: SimLoop, *, filter: str, qos: int, is_durable: bool, **more: Any
+    ) -> None:
         super().__init__(name, loop, is_durable=is_durable, **more)
         self.filter = filter
         self.qos = qos

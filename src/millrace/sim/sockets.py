@@ -233,8 +233,8 @@ class _Socket:
         return self._name
 
 
-class Server(asyncio.AbstractServer):
-    """A listener."""
+class Server:
+    """A listener, as far as a node uses one."""
 
     def __init__(self, sockets: "Sockets", loop: SimLoop, name: tuple[str, int], factory: Any) -> None:
         self._sockets = sockets
@@ -245,12 +245,6 @@ class Server(asyncio.AbstractServer):
 
     def close(self) -> None:
         self._sockets.unlisten(self)
-
-    def is_serving(self) -> bool:
-        return True
-
-    async def wait_closed(self) -> None:
-        """Closing takes no time."""
 
 
 class Sockets:

@@ -13,7 +13,7 @@ MQTT 5 properties differ little from message to message: the distinct ones of a 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +48,8 @@ class Choice:
         return self.from_us > TIME_US_MIN or self.until_us < TIME_US_MAX
 
 
-class _Part(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Part:
     """The chosen rows of one block; `rows` is None for all of them."""
 
     block: Block

@@ -2,15 +2,17 @@
 
 Nodes are asked in turn, beginning with the one that answered last. What one node does not have another may:
 a replica can lag behind, or not be there at all. Only an answer that no node could better ends the search:
-expired offsets, refused access. When no node has an answer they are asked again for a while, because an election
-takes a moment.
+expired offsets, refused access. When no node has an answer they are asked again for a while, because an
+election takes a moment.
 """
 
 import base64
 import http.client
 import json
+import socket
 import time
 from collections.abc import Callable, Mapping
+from email.message import Message
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
@@ -66,7 +68,7 @@ class Node:
             pair = f"{unquote(parts.username)}:{password or ''}".encode()
             self._headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
 
-    def get(self, path: str) -> tuple[int, Mapping[str, str], bytes]:
+    def get(self, path: str) -> tuple[int, Message, bytes]:
         """Status, headers and body. A kept connection that the node has closed meanwhile is opened again."""
         for is_last in (self._connection.sock is None, True):
             try:
@@ -77,10 +79,12 @@ class Node:
                     raise _PassOver(f"{type(error).__name__}: {error}") from error
         raise AssertionError("the second round returns or raises")
 
-    def _get(self, path: str) -> tuple[int, Mapping[str, str], bytes]:
+    def _get(self, path: str) -> tuple[int, Message, bytes]:
         if self._connection.sock is None:
             self._connection.connect()
-            self._connection.sock.settimeout(ANSWER_TIMEOUT_S)
+            opened: socket.socket | None = self._connection.sock
+            assert opened is not None, "connect has returned"
+            opened.settimeout(ANSWER_TIMEOUT_S)
         self._connection.request("GET", self._prefix + path, headers=self._headers)
         answer = self._connection.getresponse()
         return answer.status, answer.headers, answer.read()
@@ -116,7 +120,8 @@ class Nodes:
                 for row in rows:
                     _merge(found, row)
             if len(failed) == len(self._nodes):
-                raise failed[0]
+                # A living node's word that there is no such stream is worth more than a dead one's silence.
+                raise next((error for error in failed if isinstance(error, _Missing)), failed[0])
             return found
 
         return self._patiently(f"stream {stream!r}", ask_all)
@@ -202,7 +207,7 @@ def _shard_path(stream: str, shard: int, what: str, query: Mapping[str, int]) ->
     return f"/v1/streams/{quote(stream, safe='')}/shards/{shard}/{what}?{urlencode(query)}"
 
 
-def _body(answer: tuple[int, Mapping[str, str], bytes]) -> bytes:
+def _body(answer: tuple[int, Message, bytes]) -> bytes:
     status, _, body = answer
     if status == 200:
         return body

@@ -1,9 +1,10 @@
 """Where a query stands in a stream, and what it reads next. Plain values and arithmetic, no input or output.
 
 A position maps the number of a shard to the next offset to read there; as JSON, with the numbers as text, it
-is what Spark writes into its checkpoint. Shards come and go while a query runs: a stream that is altered seals
-its shards and opens new ones. So a position may lack a shard that the stream has (the query begins it at 0)
-and have one that the stream lacks (it stays where it is). A position never goes back (PROTOCOLS.md 29).
+is what Spark writes into its checkpoint. Shards come and go while a query runs: a stream that is altered
+seals its shards and opens new ones. So a position may lack a shard that the stream has (the query begins it
+at 0) and have one that the stream lacks (it stays where it is). A position never
+goes back (PROTOCOLS.md 29).
 """
 
 import json
@@ -191,7 +192,5 @@ def split(whole: Iterable[Span], tasks_least: int = 1) -> list[Span]:
     for span in given:
         parts = -(-span.count // aim)
         cuts = [span.start + span.count * part // parts for part in range(parts + 1)]
-        pieces += [
-            Span(shard=span.shard, start=one, end=two) for one, two in pairwise(cuts)
-        ]
+        pieces += [Span(shard=span.shard, start=one, end=two) for one, two in pairwise(cuts)]
     return pieces

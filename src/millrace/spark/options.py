@@ -1,7 +1,8 @@
 """The options of the source: read from text once, checked at once, carried as plain values.
 
-Spark keeps the options of a query in its plan, shows some of them and sends them to every executor. So no secret
-may be one: a password comes from the environment of whoever reads, or from a file that an option names.
+Spark keeps the options of a query in its plan, shows some of them and sends them to every executor. So no
+secret may be one: a password comes from the environment of whoever reads, or from a file that an option
+names.
 """
 
 import difflib
@@ -31,11 +32,13 @@ _KNOWN = (
     "passwordFile",
     "pushFilters",
 )
+_NO_SECRET = (
+    f"a secret in an option is written into the plan: set {PASSWORD_VARIABLE} where the executors run, "
+    "or name a file there in passwordFile"
+)
 _NOT_HERE = {
-    "password": f"a password in an option is written into the plan: set {PASSWORD_VARIABLE} where the executors "
-    "run, or name a file there in passwordFile",
-    "token": f"a token in an option is written into the plan: set {PASSWORD_VARIABLE} where the executors run, "
-    "or name a file there in passwordFile",
+    "password": _NO_SECRET,
+    "token": _NO_SECRET,
     "group": "progress is not committed to a group; Spark's checkpoint holds it",
 }
 
@@ -86,7 +89,7 @@ def parse(given: Mapping[str, str]) -> Options:
 
 def batch_start(options: Options) -> Start:
     if options.start == LATEST:
-        raise ConfigError("startingOffsets = latest reads nothing in a batch query; leave it out or say earliest")
+        raise ConfigError("startingOffsets = latest reads nothing in a batch query")
     return EARLIEST if options.start is None else options.start
 
 
@@ -115,7 +118,7 @@ def _urls(text: str) -> tuple[str, ...]:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"url: {url!r} is not an HTTP address such as {DEFAULT_URL}")
         if parts.password is not None:
-            raise ConfigError(f"url: {_NOT_HERE['password']}")
+            raise ConfigError(f"url: {_NO_SECRET}")
     if not urls:
         raise ConfigError(f"url is empty; give an address such as {DEFAULT_URL}")
     return urls

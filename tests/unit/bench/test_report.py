@@ -115,6 +115,17 @@ def test_a_regime_not_held_decides_nothing() -> None:
     assert (p50.value, p50.target, p50.reached) == (1.0, 1.0, None)
 
 
+@pytest.mark.parametrize("busy", [OURS_3, MOSQUITTO_3])
+def test_a_verdict_from_a_busy_machine_is_marked(busy: Subject) -> None:
+    both = [
+        load("qos0-1to1", subject, rate, 1.0, other_cpu_pct=150 if subject == busy else 3)
+        for subject, rate in ((OURS_3, 2500), (MOSQUITTO_3, 100))
+    ]
+    assert only(ratios(both), field="delivered_s").doubtful
+    (line,) = [line for line in rendered(both).splitlines() if ">= 25" in line]
+    assert "yes (busy)" in line
+
+
 def test_a_subject_without_a_good_run_is_listed_with_its_failure_and_not_compared() -> None:
     failed = Result(pattern="qos0-1to1", subject=OURS_3, rounds=0, values={}, errors=("lost: 7 messages",))
     both = [failed, load("qos0-1to1", MOSQUITTO_3, 100, 8.0)]

@@ -97,11 +97,15 @@ class Peer:
 
 
 class Lives(RuleBasedStateMachine):
-    @initialize(keeps_records=st.booleans())
-    def open(self, keeps_records: bool) -> None:
+    @initialize(keeps_records=st.booleans(), filters=st.tuples(*[st.sampled_from(tuple(FILTERS))] * 3))
+    def open(self, keeps_records: bool, filters: tuple[str, ...]) -> None:
+        """Everybody is there and wants something: what follows has somebody to happen to."""
         self.house = House(keeps_records=keeps_records)
         self.peers = {name: Peer(name) for name in NAMES}
         self.number = 0
+        for name, filter in zip(NAMES, filters, strict=True):
+            self.connect(name=name, window=65_535, v5=True, clean=False)
+            self.subscribe(name=name, filter=filter, qos=2)
 
     # Comings and goings
 
@@ -275,5 +279,5 @@ class Lives(RuleBasedStateMachine):
             self.settle()
 
 
-Lives.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Lives.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
 TestLives = Lives.TestCase

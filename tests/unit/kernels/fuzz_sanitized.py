@@ -10,7 +10,8 @@ import time
 from random import Random
 from typing import Any
 
-from millrace.kernels import pure
+from millrace.kernels import blocks, pure
+from unit.kernels.block_inputs import runs
 from unit.kernels.kernel_inputs import calls
 
 
@@ -38,6 +39,9 @@ def main(path: str, seed: int, seconds: float) -> None:
         for name, arguments in calls(random):
             assert outcome(compiled, name, arguments) == outcome(pure, name, arguments), (name, arguments)
             done += 1
+        made = runs(random)
+        assert outcome(compiled, "scan_rows", (made, {})) == outcome(blocks, "scan_rows", (made, {})), made
+        done += 1
     print(done)
 
 

@@ -1,0 +1,112 @@
+"""The HTTP side of the source at real nodes: dead addresses, missing streams, who may read, secrets."""
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.processes import BrokerProcess, millrace
+from millrace.client.http import Http
+from millrace.errors import ConfigError, LocalError
+from millrace.spark import nodes as module
+from millrace.spark import options
+from millrace.spark.nodes import Expired, Nodes
+from millrace.spark.offsets import Extent
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+_NOBODY = "http://127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A node where nobody but `ann`, with the password `wonder`, may do anything."""
+    directory: Path = tmp_path_factory.mktemp("guarded")
+    users = str(directory / "users.toml")
+    for words, stdin in (
+        (("user", "add", "ann", "--password-stdin"), "wonder\n"),
+        (("acl", "add", "ann", "allow", "all", "#"), ""),
+    ):
+        done = millrace(*words, "--users", users, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+    broker = BrokerProcess(
+        directory, "--set", f"access.users_file={users}", "--set", "access.anonymous=never"
+    ).wait_ready()
+    yield broker
+    broker.stop()
+
+
+def test_a_dead_node_is_passed_over_and_remembered(node: BrokerProcess, http: Http) -> None:
+    http.publish("nodes/one", b"x")
+    reader = Nodes((_NOBODY, node.url), None)
+    extents = reader.extents("default")
+    place = http.publish("nodes/one", b"y")
+    shard, offset = place["shard"], place["offset"]
+    data, after = reader.blocks("default", shard, offset, offset + 1)
+    assert (data[:4], after) == (b"MRBK", offset + 1)
+    assert extents[shard].next == offset
+    assert reader._nodes[0].shown == node.url
+    reader.close()
+
+
+def test_nobody_there_is_an_error_that_names_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", 0.2)
+    with pytest.raises(LocalError, match=r"no node has an answer for stream 'default'.*refused"):
+        Nodes((_NOBODY,), None).extents("default")
+
+
+def test_what_is_not_there_is_said(node: BrokerProcess) -> None:
+    reader = Nodes((_NOBODY, node.url), None)
+    with pytest.raises(LocalError, match="there is no stream 'nowhere'"):
+        reader.extents("nowhere")
+    with pytest.raises(Expired, match="shard 999: offset 5 was asked for, but the shard is no longer there"):
+        Nodes((node.url,), None).blocks("default", 999, 5, 6)
+
+
+def test_a_lagging_node_is_waited_for_and_then_named(
+    node: BrokerProcess, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An offset that another node promised and this one does not have yet is no data and no end."""
+    monkeypatch.setattr(module, "PATIENCE_S", 0.2)
+    place = http.publish("nodes/one", b"z")
+    after = place["offset"] + 1
+    reader = Nodes((node.url,), None)
+    for start in (after, after + 5):
+        with pytest.raises(LocalError, match="no node has an answer"):
+            reader.blocks("default", place["shard"], start, start + 1)
+
+
+def test_times_are_found_by_halving(node: BrokerProcess, http: Http) -> None:
+    http.call("POST", "/v1/streams", {"name": "times", "filters": ["times/#"], "shards": 1})
+    places = [http.publish("times/t", b"x") for _ in range(20)]
+    shard = places[0]["shard"]
+    stamps = [row["time_us"] for row in http.messages("times", shard, 0)["messages"]]
+    extent = Extent(first=0, next=20)
+    reader = Nodes((node.url,), None)
+    assert [reader.offset_at("times", shard, extent, time_us) for time_us in stamps] == [
+        stamps.index(time_us) for time_us in stamps
+    ]
+    assert reader.offset_at("times", shard, extent, stamps[0] - 1) == 0
+    assert reader.offset_at("times", shard, extent, stamps[-1] + 1) == 20
+
+
+def test_a_password_comes_from_outside_and_is_in_no_pickle(
+    guarded: BrokerProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """From the environment or a file; an option that holds one is refused before anything is sent."""
+    url = guarded.url.replace("http://", "http://ann@")
+    with pytest.raises(LocalError):
+        Nodes((url,), "wrong").extents("default")
+    monkeypatch.setenv(options.PASSWORD_VARIABLE, "wonder")
+    given = options.parse({"url": url})
+    assert Nodes(given.urls, given.password()).extents("default")
+    assert b"wonder" not in pickle.dumps(given)
+    monkeypatch.delenv(options.PASSWORD_VARIABLE)
+    secret = tmp_path / "secret"
+    secret.write_text("wonder\n")
+    given = options.parse({"url": url, "passwordFile": str(secret)})
+    assert Nodes(given.urls, given.password()).extents("default")
+    assert b"wonder" not in pickle.dumps(given)
+    with pytest.raises(ConfigError, match="a secret in an option"):
+        options.parse({"url": url.replace("ann@", "ann:wonder@")})
