@@ -204,20 +204,25 @@ def _start(broker: Broker, directory: Path, durable: bool) -> Running:
             # Ctrl-C is for us; the broker is stopped after its last account is read.
             start_new_session=True,
         )
-    deadline_s = time.monotonic() + _START_S_MAX
-    while not (_listens(ports.load) and (broker.prepare is None or _listens(ports.control))):
-        if process.poll() is not None or time.monotonic() > deadline_s:
-            _stop(process)
-            last = said.read_text(errors="replace").strip().rpartition("\n")[2]
-            raise PeerError(f"{broker.name} did not start: {last or 'it said nothing'}")
-        time.sleep(_POLL_S)
+    # Whatever ends the wait, a signal too, must not leave the broker behind.
     try:
+        _await_doors(broker, ports, process, said)
         if broker.prepare is not None:
             broker.prepare(ports, durable)
     except BaseException:
         _stop(process)
         raise
     return Running(port=ports.load, process=process)
+
+
+def _await_doors(broker: Broker, ports: Ports, process: subprocess.Popen[bytes], said: Path) -> None:
+    wanted = [ports.load] if broker.prepare is None else [ports.load, ports.control]
+    deadline_s = time.monotonic() + _START_S_MAX
+    while not all(_listens(port) for port in wanted):
+        if process.poll() is not None or time.monotonic() > deadline_s:
+            last = said.read_text(errors="replace").strip().rpartition("\n")[2]
+            raise PeerError(f"{broker.name} did not start: {last or 'it said nothing'}")
+        time.sleep(_POLL_S)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

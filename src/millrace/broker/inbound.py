@@ -126,7 +126,13 @@ class Inbound:
             arrival.sequence = session.next_token
         session.next_token += run.count
         operation = ["in", session.client_id, packet_ids(run.data)]
-        self.journal.add(operation, lambda: self._arrive(intake, arrival))
+
+        def written() -> None:
+            # If the session moved meanwhile, the client sends again to whoever serves it now.
+            if session.epoch == arrival.epoch:
+                self._arrive(intake, arrival)
+
+        self.journal.add(operation, written)
 
     # ------------------------------------------------------------------------------- careful path
 

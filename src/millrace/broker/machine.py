@@ -43,6 +43,7 @@ class ConnectRequest:
     alias_max: int
     principal: Principal
     will: WillPlan | None
+    username: str | None = None
 
 
 class Broker:
@@ -128,6 +129,7 @@ class Broker:
         session.connection = connection
         session.v5 = request.v5
         session.principal = request.principal
+        session.username = request.username
         session.expiry_s = request.expiry_s
         session.window = request.window
         session.packet_bytes_max = request.packet_bytes_max
@@ -341,9 +343,12 @@ class Broker:
 
     def reload(self, rules: AccessRules) -> None:
         """New access rules: every route and every principal is asked again. The caller gives connected
-        sessions their new principals with `reassign`."""
+        sessions their new principals with `reassign`; those whose clients are away get them here."""
         self.rules = rules
         self.router.forget_all()
+        for session in list(self.sessions.values()):
+            if session.connection is None:
+                self.reassign(session, rules.principal(session.username, session.client_id))
 
     def reassign(self, session: Session, principal: Principal) -> None:
         """After a reload. Plain subscriptions stay and are checked per topic; a shared one that is no
@@ -511,6 +516,7 @@ class Broker:
         session.expiry_s = record.expiry_s
         session.is_recorded = True
         session.record_epoch = record.epoch
+        session.username = record.username
         session.cursors = set(record.cursors)
         session.next_token = record.next_token
         session.producer = producer_of(record)
@@ -545,10 +551,11 @@ class Broker:
         end: int,
     ) -> None:
         low = min([first for first, _ in outstanding], default=position)
-        if low >= end:
-            return
-        session.fall_behind(shard, low)
         done = [(first, first + count) for first, count in handled]
+        if low == end and all(after <= end for _, after in done):
+            return
+        # A cursor above the end: this replica has yet to apply what the client already has.
+        session.fall_behind(shard, low)
         at = low
         for first, count in sorted(outstanding):
             if first > at:

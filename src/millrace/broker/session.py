@@ -80,6 +80,7 @@ class Session:
         "skip",
         "subscriptions",
         "uncertain",
+        "username",
         "v5",
         "will",
         "window",
@@ -88,6 +89,7 @@ class Session:
     def __init__(self, client_id: str, principal: Principal) -> None:
         self.client_id = client_id
         self.principal = principal
+        self.username: str | None = None
         # The node's handle of the live connection; opaque here, None while the client is away.
         self.connection: Any = None
         self.v5 = False

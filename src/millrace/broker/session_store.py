@@ -128,10 +128,16 @@ class SessionStore:
         self.incarnations = 0
 
     def apply(self, operations: list[Operation]) -> None:
+        """In order. `["by", node]` says whose operations follow: those of a node that no longer owns a
+        session are void, because another has gone on from the record without them."""
+        by: str | None = None
         for operation in operations:
-            self._apply_one(operation)
+            if operation[0] == "by":
+                by = operation[1]
+            else:
+                self._apply_one(operation, by)
 
-    def _apply_one(self, operation: Operation) -> None:
+    def _apply_one(self, operation: Operation, by: str | None) -> None:
         name, client_id, *rest = operation
         if name == "adopt":
             self._adopt(client_id, *rest)
@@ -140,8 +146,8 @@ class SessionStore:
             self._open(client_id, *rest)
             return
         record = self.records.get(client_id)
-        if record is None:
-            # The session ended before this was applied; nothing of it is left to change.
+        if record is None or (by is not None and record.owner != by):
+            # The session ended, or moved, before this was applied.
             return
         match name:
             case "end":

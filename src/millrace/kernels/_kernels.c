@@ -311,7 +311,8 @@ static PyObject *kernel_reframe(PyObject *self, PyObject *const *args, Py_ssize_
   if (nargs != 6 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[5]))
     return PyErr_Format(PyExc_TypeError, "reframe(run: bytes, from_v5, to_v5, first_byte, packet_id, extra: bytes)");
   const u8 *d = (const u8 *)PyBytes_AS_STRING(args[0]), *extra = (const u8 *)PyBytes_AS_STRING(args[5]);
-  Py_ssize_t size = PyBytes_GET_SIZE(args[0]), extra_n = PyBytes_GET_SIZE(args[5]), at, body, end, count = 0;
+  Py_ssize_t size = PyBytes_GET_SIZE(args[0]), extra_n = PyBytes_GET_SIZE(args[5]), at, count = 0;
+  Py_ssize_t body = 0, end = 0;
   int from_v5 = PyObject_IsTrue(args[1]), to_v5 = PyObject_IsTrue(args[2]);
   long first = PyLong_AsLong(args[3]), id = PyLong_AsLong(args[4]);
   if (PyErr_Occurred()) return NULL;

@@ -283,15 +283,18 @@ class Group:
         """What goes into the log: the app may put a note in place of a block that says nothing new. Its
         number stays, so its origin learns that it is settled."""
         runs: list[tuple[EntryKind, list[Block]]] = []
+        # Alone, whoever proposes has applied everything that could be repeated and asks before.
+        is_alone = self.is_alone
         for pending in fresh:
             block, kind = pending.block, pending.kind
-            if kind is EntryKind.DATA:
+            if kind is EntryKind.DATA and not is_alone:
                 admitted = self.app.admit(block)
                 if admitted is not block:
                     header = replace(
                         admitted.header, origin=block.header.origin, sequence=block.header.sequence
                     )
-                    block, kind = Block(header=header, body=admitted.body), EntryKind.CONTROL
+                    block = Block(header=header, body=admitted.body)
+                    kind = EntryKind(int(header.kind))
             if runs and runs[-1][0] is kind:
                 runs[-1][1].append(block)
             else:

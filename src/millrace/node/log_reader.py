@@ -52,10 +52,18 @@ class LogReader:
         self._wall_us = wall_us
         self._wake = wake
         self._reading: set[Session] = set()
+        # Their clients have more than this replica has applied so far; a dict for its order.
+        self._early: dict[Session, None] = {}
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._broker.outbound.behind or self._early)
 
     def serve_behind(self) -> None:
         """Feed every session that is behind and could take more."""
         sessions, self._broker.outbound.behind = self._broker.outbound.behind, {}
+        sessions.update(self._early)
+        self._early.clear()
         for session in sessions:
             self._serve(session)
 
@@ -64,11 +72,19 @@ class LogReader:
         if session in self._reading or session.blocked:
             return
         if session.restored:
-            self._restore(session)
+            ends = {number: shard.next_offset for number, shard in self._shards.items()}
+            if any(offset >= ends.get(number, offset + 1) for number, offset in session.restored.values()):
+                self._early[session] = None
+            else:
+                self._restore(session)
             return
         if not session.lag or session.queue:
             return
-        number, offset = next(iter(session.lag.items()))
+        number = next((n for n in session.lag if not self._is_early(session, n)), None)
+        if number is None:
+            self._early[session] = None
+            return
+        offset = session.lag[number]
         shard = self._shards.get(number)
         if shard is None:
             # The stream was deleted, and with it what this session still wanted of it.
@@ -177,6 +193,15 @@ class LogReader:
             self._broker.outbound.behind[session] = None
             self._wake()
 
+    def _is_early(self, session: Session, number: int) -> bool:
+        """Whether the client has what this replica has yet to apply: it must not be given that as new."""
+        assert session.lag is not None
+        shard = self._shards.get(number)
+        if shard is None or session.lag[number] < shard.next_offset:
+            return False
+        done = (session.skip or {}).get(number, ())
+        return session.lag[number] > shard.next_offset or any(b > shard.next_offset for _, b in done)
+
     def _caught_up(self, session: Session, number: int) -> None:
         assert session.lag is not None
         del session.lag[number]
@@ -212,7 +237,7 @@ class LogReader:
             session.lag[shard.number] = offset
             if budget <= 0:
                 break
-        if offset >= shard.next_offset:
+        if offset >= shard.next_offset and not self._is_early(session, shard.number):
             self._caught_up(session, shard.number)
         else:
             self._again(session)

@@ -576,6 +576,7 @@ class MqttConnection(PacedOutput):
             alias_max=min(packet.topic_alias_max, limits.topic_alias_out_max),
             principal=principal,
             will=None if packet.will is None else terms.will_of(packet.will, self._v5, self.seen_ms),
+            username=self.username,
         )
         answer = terms.connack(packet, request, door.settings, limits, assigned, authentication_data)
         if self._client_bytes_max and len(encode(answer, self.version)) > self._client_bytes_max:

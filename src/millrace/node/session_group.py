@@ -49,8 +49,9 @@ class SessionGroup:
         if not journal.operations:
             return
         operations, waiting = journal.take()
+        by = ["by", self._broker.node]
         made = [
-            opaque_block(Kind.CONTROL, session_store.encode(operations[at : at + _OPERATIONS_MAX]))
+            opaque_block(Kind.CONTROL, session_store.encode([by, *operations[at : at + _OPERATIONS_MAX]]))
             for at in range(0, len(operations), _OPERATIONS_MAX)
         ]
         tokens: list[Any] = [None] * (len(made) - 1) + [waiting]

@@ -42,11 +42,12 @@ _HAS_RETAIN = bytes(1 if flag & FLAG_RETAIN else 0 for flag in range(256))
 class Batch:
     """The arrivals of one proposal, handed back with its last block."""
 
-    __slots__ = ("arrivals", "count")
+    __slots__ = ("arrivals", "blocks", "count")
 
     def __init__(self, arrivals: list[Arrival], count: int) -> None:
         self.arrivals = arrivals
         self.count = count
+        self.blocks = 1
 
 
 class Shard:
@@ -120,8 +121,8 @@ class Shard:
             run = arrival.run
             if run is None:
                 continue
-            # What may repeat is judged by the leader, message by message.
-            is_single = arrival.is_doubtful and not is_alone
+            # What has a key is judged by the leader, which may leave out what is there already.
+            is_single = arrival.producer is not None and not is_alone
             if count and (
                 arrival.is_retained_only
                 or is_single
@@ -176,6 +177,7 @@ class Shard:
         self._propose_blocks([_timed(block, wall_us)], Batch([arrival], 0), EntryKind.CONTROL)
 
     def _propose_blocks(self, made: list[Block], batch: Batch, kind: EntryKind) -> None:
+        batch.blocks = len(made)
         tokens: list[Any] = [_EARLIER] * (len(made) - 1) + [batch]
         if not self.group.propose(made, tokens, kind):
             self.refuse(batch.arrivals, Reason.SERVER_BUSY)
@@ -212,7 +214,14 @@ class Shard:
             self._broker.log_ends[self.number] = header.next_offset
             self._keep_in_memory(block)
             self.consumers.on_data()
-            if not isinstance(token, Batch) and token is not _EARLIER:
+            if isinstance(token, Batch) and header.count < token.count and token.blocks == 1:
+                # The leader left out what the log had: the rest is delivered as anybody's.
+                for arrival in token.arrivals:
+                    self._broker.inbound.forget(arrival)
+                token.count = 0
+                self._learn(block)
+                fan_out(self._broker, block, self.number, self._now_ms(), self._wall_us())
+            elif not isinstance(token, Batch) and token is not _EARLIER:
                 self._learn(block)
                 fan_out(self._broker, block, self.number, self._now_ms(), self._wall_us())
                 self._wake()
@@ -330,17 +339,28 @@ class Shard:
 
     def admit(self, block: Block) -> Block:
         """As leader: a message whose key is in the log, or on its way there, is not stored again, whichever
-        node it came in at (PROTOCOLS.md 2, 3). Messages with keys that may repeat come in blocks of one."""
-        if block.header.count != 1:
-            return block
+        node it came in at (PROTOCOLS.md 2, 3)."""
         columns = block.columns()
-        if not len(columns.producer_ids) or columns.producer_ids[0] == kernel.NO_NAME:
+        producers = columns.producer_ids
+        if not len(producers) or producers.tobytes().count(b"\xff") == 4 * len(producers):
+            # NO_NAME throughout, the usual case, told without a look at each.
             return block
-        key = (bytes(columns.names[columns.producer_ids[0]]), columns.sequences[0])
-        if self.producers.judge(*key) is not Verdict.NEW or key in self._keys_taken:
+        keys = [
+            (bytes(columns.names[name]), sequence) if name != kernel.NO_NAME else None
+            for name, sequence in zip(producers, columns.sequences, strict=True)
+        ]
+        fresh = [key is None or self._is_new(key) for key in keys]
+        self._keys_taken.update(key for key, is_fresh in zip(keys, fresh, strict=True) if key and is_fresh)
+        if all(fresh):
+            return block
+        kept = [row for row, is_fresh in enumerate(fresh) if is_fresh]
+        if not kept:
             return opaque_block(Kind.CONTROL, b'{"op":"repeated"}')
-        self._keys_taken.add(key)
-        return block
+        (made,) = data_blocks([_row(columns, row) for row in kept])
+        return _timed(made, block.header.base_time_us)
+
+    def _is_new(self, key: tuple[bytes, int]) -> bool:
+        return key not in self._keys_taken and self.producers.judge(*key) is Verdict.NEW
 
     def to_bytes(self) -> bytes:
         retained = []
@@ -401,6 +421,20 @@ def _logged(arrival: Arrival) -> kernel.Run:
         sequences=range(arrival.sequence, arrival.sequence + run.count)
         if arrival.producer is not None
         else (),
+    )
+
+
+def _row(columns: kernel.Columns, row: int) -> kernel.Run:
+    """One message of a block as a run of its own."""
+    start = columns.packet_positions[row]
+    publisher, producer = columns.publisher_ids[row], columns.producer_ids[row]
+    return kernel.Run(
+        packets=bytes(columns.packets[start : start + columns.packet_sizes[row]]),
+        version=columns.flags[row] >> FLAG_VERSION_SHIFT,
+        delta_us=columns.deltas_us[row],
+        publisher=None if publisher == kernel.NO_NAME else bytes(columns.names[publisher]),
+        producer=None if producer == kernel.NO_NAME else bytes(columns.names[producer]),
+        sequences=() if producer == kernel.NO_NAME else (columns.sequences[row],),
     )
 
 

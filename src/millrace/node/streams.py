@@ -346,7 +346,7 @@ class Streams:
                 self.shards[intake.shard].cut(wall_us, self.replicas.syncer.is_full or self._is_low)
             # At once: what is synced in place is committed, and answered, in this very turn.
             self.replicas.syncer.start()
-        if broker.outbound.behind:
+        if self.reader.has_work:
             self.reader.serve_behind()
         if self._divided:
             self._check_divided()

@@ -154,9 +154,8 @@ class _Gathered:
 
 def _batch(parts: list[_Part], schema: pa.Schema) -> pa.RecordBatch:
     gathered = _Gathered(parts)
-    described: dict[str, pa.Array] = {}
-    if "content_type" in schema.names or "properties" in schema.names:
-        described = _described(gathered, schema)
+    is_described = any(name in _DESCRIBED for name in schema.names)
+    described = _described(gathered, schema) if is_described else {}
     arrays = [
         described[field.name] if field.name in described else _MAKERS[field.name](gathered, field.type)
         for field in schema
@@ -259,22 +258,17 @@ def _slices(pool: Any, starts: Any, ends: Any, kind: pa.DataType) -> pa.Array:
 
 def _described(gathered: _Gathered, schema: pa.Schema) -> dict[str, pa.Array]:
     """The columns that come from MQTT 5 properties: null where a message has none."""
+    kinds = {name: schema.field(name).type for name in _DESCRIBED if name in schema.names}
     rows, starts, ends = _property_sections(gathered)
+    if not len(rows):
+        return {name: pa.nulls(gathered.count, kind) for name, kind in kinds.items()}
+    encoded = _slices(gathered.pool, starts, ends, pa.binary()).dictionary_encode()
     ids = np.full(gathered.count, -1, dtype=np.int64)
-    distinct: list[Properties] = []
-    if len(rows):
-        encoded = _slices(gathered.pool, starts, ends, pa.binary()).dictionary_encode()
-        ids[rows] = encoded.indices.to_numpy()
-        sections = encoded.dictionary.to_pylist()
-        distinct = [decode_properties(section, 0, len(section))[0] for section in sections]
+    ids[rows] = encoded.indices.to_numpy()
+    sections = encoded.dictionary.to_pylist()
+    distinct = [decode_properties(section, 0, len(section))[0] for section in sections]
     index = pa.array(ids, mask=ids < 0)
-    made = {}
-    if "content_type" in schema.names:
-        made["content_type"] = pa.array([one.content_type for one in distinct], pa.string()).take(index)
-    if "properties" in schema.names:
-        kind = schema.field("properties").type
-        made["properties"] = pa.array([_fields(one) for one in distinct], kind).take(index)
-    return made
+    return {name: pa.array(map(_DESCRIBED[name], distinct), kind).take(index) for name, kind in kinds.items()}
 
 
 def _property_sections(gathered: _Gathered) -> tuple[Any, Any, Any]:
@@ -314,3 +308,10 @@ def _fields(properties: Properties) -> dict[str, Any] | None:
         "user": [{"name": name, "value": value} for name, value in properties.user] or None,
     }
     return shown if any(value is not None for value in shown.values()) else None
+
+
+_DESCRIBED: dict[str, Callable[[Properties], Any]] = {
+    "content_type": lambda properties: properties.content_type,
+    "properties": _fields,
+}
+"""The columns that are read from properties."""

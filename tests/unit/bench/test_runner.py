@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -153,6 +155,19 @@ def descendants(pid: int) -> list[int]:
             for path in Path(f"/proc/{one}/task").glob("*/children"):
                 found += map(int, path.read_text().split())
     return found[1:]
+
+
+def test_a_wait_that_is_broken_off_leaves_no_broker_behind() -> None:
+    before = descendants(os.getpid())
+    old = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt), peers.running(program("import signal; signal.pause()")):
+            pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    assert descendants(os.getpid()) == before
 
 
 @needs_compiler

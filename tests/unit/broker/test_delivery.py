@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from millrace.broker.access import Action, Effect, Rule
 from millrace.broker.message import Run, expiry_of, with_expiry
 from millrace.types import Message, Properties, Reason, RetainHandling, Subscription
 from millrace.wire.mqtt.codec import encode, encode_properties, encode_publish
@@ -403,3 +404,21 @@ class TestAccess:
             old.publish("$x/a", b"4", qos=2)
         assert subscriber.read() == []
         assert house.broker.stats.denied == 10
+
+    def test_a_reload_binds_those_who_are_away_too(self) -> None:
+        """A kept session whose client is away must not collect what its user may no longer receive."""
+        allow = Rule(user="*", effect=Effect.ALLOW, action=Action.ALL, filter="#")
+        deny = Rule(user="u", effect=Effect.DENY, action=Action.SUBSCRIBE, filter="t/secret")
+        house = House(rules=(allow,))
+        for name in ("u", "v"):
+            client = house.connect(name, resume=True, username=name)
+            client.subscribe("t/#", "$share/g/t/#")
+            client.drop()
+        house.broker.reload(house.broker.rules.successor((deny, allow)))
+        publisher = house.connect("p")
+        for topic in ("t/secret", "t/open"):
+            publisher.publish(topic, topic.encode(), qos=1)
+        assert house.connect("u", resume=True, username="u").payloads() == [b"t/open"]
+        assert sorted(house.connect("v", resume=True, username="v").payloads()) == [
+            *(b"t/open", b"t/open", b"t/secret", b"t/secret")
+        ]
