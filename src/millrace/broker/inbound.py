@@ -50,6 +50,23 @@ class Inbound:
         """A run from one chunk for one route, without retain and expiry. Sees to its acknowledgement."""
         self._stats.received += count
         v5 = session.v5
+        if first == 0x30:
+            lone = route.lone[v5]
+            if lone is not None and not lone.blocked:
+                lone.out.append(data)
+                if not lone.dirty:
+                    lone.dirty = True
+                    self._outbound.dirty.append(lone)
+                self._stats.sent += count
+                return
+        elif first == 0x32 and route.direct is not None:
+            outbound = self._outbound
+            outbound.deliver_shared(route.direct, Run(data, count, 1, v5), now_ms)
+            session.out.append(acks(data, _PUBACK))
+            if not session.dirty:
+                session.dirty = True
+                outbound.dirty.append(session)
+            return
         intake = route.intake
         if first == 0x30:
             if intake is not None and intake.captures_all and route.allowed:
@@ -128,8 +145,9 @@ class Inbound:
         operation = ["in", session.client_id, packet_ids(run.data)]
 
         def written() -> None:
-            # If the session moved meanwhile, the client sends again to whoever serves it now.
-            if session.epoch == arrival.epoch:
+            # If the session moved meanwhile, the client sends again to whoever serves it now. Back at this
+            # node it does not: here its id counts as received.
+            if session.is_recorded:
                 self._arrive(intake, arrival)
 
         self.journal.add(operation, written)

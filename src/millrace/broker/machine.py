@@ -405,7 +405,19 @@ class Broker:
         if session.is_recorded:
             self.touched[session] = None
         if first == _PUBACK:
-            session.acknowledge(packet_id, count, 1)
+            inflight = session.inflight
+            if inflight:
+                front = inflight[0]
+                if (
+                    front.first_id == packet_id
+                    and front.count == count
+                    and front.qos == 1
+                    and not session.is_recorded
+                ):
+                    inflight.popleft()
+                    session.inflight_count -= count
+                else:
+                    session.acknowledge(packet_id, count, 1)
         elif first == _PUBREC:
             self.on_pubrec(session, packet_id, count)
             return

@@ -66,7 +66,9 @@ class Segment:
         "skipped",
     )
 
-    def __init__(self, run: Run, count: int, qos: int, retain: bool, extra: bytes) -> None:
+    def __init__(
+        self, run: Run, count: int, qos: int, retain: bool, extra: bytes, first_id: int = 0, serial: int = 0
+    ) -> None:
         self.run = run
         self.skipped = 0
         # So many messages of the run end at that byte: cutting a long run piece by piece must not walk from
@@ -76,8 +78,8 @@ class Segment:
         self.qos = qos
         self.retain = retain
         self.extra = extra
-        self.first_id = 0
-        self.serial = 0
+        self.first_id = first_id
+        self.serial = serial
         self.group: object | None = None
 
     def take(self, count: int) -> "Segment":

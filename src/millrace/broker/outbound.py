@@ -88,7 +88,7 @@ class Outbound:
                 for session in receivers.sessions:
                     self._deliver_one(publisher, topic, route, receivers, session, run, now_ms)
             elif run.qos and receivers.qos:
-                self._deliver_shared(receivers, run, now_ms)
+                self.deliver_shared(receivers, run, now_ms)
             else:
                 self._deliver_qos0(receivers, run)
         if plain:
@@ -102,20 +102,19 @@ class Outbound:
         data = reframe(run.data, run.v5, receivers.v5, first, 0, receivers.extra)
         self.forward(receivers.sessions, data, run.count)
 
-    def _deliver_shared(self, receivers: Receivers, run: Run, now_ms: int) -> None:
+    def deliver_shared(self, receivers: Receivers, run: Run, now_ms: int) -> None:
         """QoS 1 or 2: one rewritten copy with ids from the common sequence for all that can take it now."""
         count = run.count
         qos = run.qos if run.qos < receivers.qos else receivers.qos
         retain = run.retain and receivers.retain_as_published
         extra = receivers.extra
         data: bytes | None = None
-        first_id = serial = 0
+        first_id = serial = sent = 0
         dirty = self.dirty
         shard = run.shard
         for session in receivers.sessions:
             if session.lag and shard in session.lag:
                 continue
-            segment = Segment(run, count, qos, retain, extra)
             inflight = session.inflight
             if (
                 session.blocked
@@ -126,20 +125,24 @@ class Outbound:
                 or (inflight and self._serial + count - inflight[0].serial > PACKET_ID_MAX)
                 or (session.released and self._serial + count - session.released_serial > PACKET_ID_MAX)
             ):
-                self.send(session, segment, now_ms)
+                self.send(session, Segment(run, count, qos, retain, extra), now_ms)
                 continue
             if data is None:
-                first_id, serial = self._allocate(count)
+                first_id, serial = self._next_id, self._serial
+                self._serial = serial + count
+                self._next_id = (first_id + count - 1) % PACKET_ID_MAX + 1
                 data = reframe(
                     run.data, run.v5, receivers.v5, 0x30 | qos << 1 | (1 if retain else 0), first_id, extra
                 )
-            segment.first_id = first_id
-            segment.serial = serial
+            segment = Segment(run, count, qos, retain, extra, first_id, serial)
+            if inflight is None:
+                inflight = session.inflight = deque()
             if first_id + count - 1 > PACKET_ID_MAX:
-                session.track(segment.take(PACKET_ID_MAX + 1 - first_id))
+                inflight.append(segment.take(PACKET_ID_MAX + 1 - first_id))
                 segment.first_id = 1
-            session.track(segment)
-            self._stats.sent += count
+            inflight.append(segment)
+            session.inflight_count += count
+            sent += count
             if session.is_recorded:
                 self._emit_recorded(session, segment, first_id, data)
                 continue
@@ -147,6 +150,7 @@ class Outbound:
             if not session.dirty:
                 session.dirty = True
                 dirty.append(session)
+        self._stats.sent += sent
 
     def _deliver_one(
         self,

@@ -48,9 +48,12 @@ class Route:
     __slots__ = (
         "__weakref__",
         "allowed",
+        "direct",
         "far_groups",
         "groups",
+        "has_receivers",
         "intake",
+        "lone",
         "no_local",
         "plain",
         "receivers",
@@ -91,10 +94,19 @@ class Route:
         self.simple = tuple(
             allowed and not (groups or remotes or far_groups or self.rest[version]) for version in (0, 1)
         )
-
-    @property
-    def has_receivers(self) -> bool:
-        return bool(self.receivers or self.groups or self.remotes or self.far_groups)
+        # The one session that gets QoS 0 packets of that version, where it is but one and no log wants them.
+        keeps_all = intake is not None and intake.captures_all
+        self.lone = tuple(
+            self.plain[version][0]
+            if self.simple[version] and not keeps_all and len(self.plain[version]) == 1
+            else None
+            for version in (0, 1)
+        )
+        # The one class of receivers of QoS 1 packets, where it is but one and needs no closer look.
+        only = receivers[0] if len(receivers) == 1 else None
+        is_direct = allowed and not (groups or remotes or far_groups) and intake is None
+        self.direct = only if is_direct and only is not None and only.qos and not only.individual else None
+        self.has_receivers = bool(receivers or groups or remotes or far_groups)
 
 
 DENIED = Route([], [], frozenset(), False, None)

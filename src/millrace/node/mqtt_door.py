@@ -10,22 +10,20 @@ An error of the client ends its connection with the reason code the standard nam
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
-from random import Random
 from typing import Any, assert_never
 
-from millrace.broker.machine import Broker, ConnectRequest
+from millrace.broker.machine import ConnectRequest
 from millrace.broker.routing import Table
 from millrace.broker.session import Session
 from millrace.errors import ProtocolError, RemoteError
 from millrace.kernels import scan
-from millrace.limits import MIB, PACKET_ID_TOP
+from millrace.limits import PACKET_ID_TOP
 from millrace.node import keys
 from millrace.node import mqtt_terms as terms
-from millrace.node.config import Mqtt
+from millrace.node.door import Door
 from millrace.node.mqtt_terms import EnhancedAuthentication as EnhancedAuthentication
-from millrace.node.output import OutputBudget, PacedOutput
+from millrace.node.output import PacedOutput
 from millrace.types import Message, Reason, Version
 from millrace.wire.mqtt.codec import decode, encode
 from millrace.wire.mqtt.connection import Inbox, wanted_bytes
@@ -58,92 +56,8 @@ _PONG = b"\xd0\x00"
 _KEEP_ALIVE_GRACE = 1.5
 # Messages at QoS 1 and 2 that one turn of the loop takes in before it turns to the others.
 _TURN_MESSAGES_MAX = 10_000
-# Bytes that arrived and are not committed: beyond it no more is read from those who publish.
-_UNCOMMITTED_BYTES_MAX = 16 * MIB
 # How long a closed connection may take to read its last bytes.
 _CLOSING_MS_MAX = 5_000
-
-
-class Door:
-    """What all MQTT connections of a node share."""
-
-    def __init__(
-        self,
-        broker: Broker,
-        settings: Mqtt,
-        *,
-        now_ms: Callable[[], int],
-        wake: Callable[[], None],
-        authenticate: Callable[["MqttConnection", Connect, Callable[[bool], None]], None],
-        random: Random,
-        methods: dict[str, Callable[[], EnhancedAuthentication]] | None = None,
-    ) -> None:
-        self.broker = broker
-        self.settings = settings
-        self.limits = broker.limits
-        self.output = OutputBudget(broker.limits)
-        self.now_ms = now_ms
-        # Called when sessions have output: the node then calls `flush` once per loop turn.
-        self.wake = wake
-        self.authenticate = authenticate
-        self.random = random
-        self.methods = methods or {}
-        # A dict for its order: who came first is swept first, the same in every run.
-        self.connections: dict[MqttConnection, None] = {}
-        # A clean session began here: other nodes end theirs of this client. Set by the node.
-        self.announce_clean: Callable[[str], None] = _tell_nobody
-        # Calls back once all nodes know of this node's members of these groups. Set by the node.
-        self.when_shared: Callable[[list[str], Callable[[], None]], None] = _at_once
-        # Connections whose further input waits for a later turn, and messages taken in this one.
-        self.parked: list[MqttConnection] = []
-        self.taken = 0
-
-    def flush(self) -> None:
-        """Write what gathered, one write per connection."""
-        broker = self.broker
-        outbound = broker.outbound
-        dirty, outbound.dirty = outbound.dirty, []
-        now_ms = self.now_ms()
-        for session in dirty:
-            session.dirty = False
-            out = session.out
-            if not out:
-                continue
-            session.out = []
-            session.out_bytes = 0
-            connection = session.connection
-            if connection is None:
-                continue
-            data = out[0] if len(out) == 1 else b"".join(out)
-            broker.stats.bytes_sent += len(data)
-            connection.write(data)
-            if session.queue or session.lag or session.resending:
-                outbound.pump(session, now_ms)
-        self.taken = 0
-        if self.parked:
-            parked, self.parked = self.parked, []
-            for connection in parked:
-                connection.unpark()
-            if self.parked and not self.is_swamped:
-                self.wake()
-        if broker.has_work:
-            self.wake()
-
-    @property
-    def is_swamped(self) -> bool:
-        """Whether the logs are behind: nothing more is read for them (PROTOCOLS.md 1)."""
-        return self.broker.inbound.uncommitted_bytes > _UNCOMMITTED_BYTES_MAX
-
-    def sweep(self) -> None:
-        """Close connections that were silent for too long. Called about once a second."""
-        if self.parked:
-            self.wake()
-        now_ms = self.now_ms()
-        for connection in [c for c in self.connections if c.is_late(now_ms)]:
-            connection.expire()
-
-    def assigned_id(self) -> str:
-        return f"auto-{self.random.getrandbits(64):016x}"
 
 
 class MqttConnection(PacedOutput):
@@ -226,16 +140,18 @@ class MqttConnection(PacedOutput):
 
     def data_received(self, data: bytes) -> None:
         door = self._door
-        self.seen_ms = now_ms = door.now_ms()
-        door.broker.stats.bytes_received += len(data)
-        if self._state == _CONNECTED and self._inbox.is_empty:
+        if not door.awake:
+            door.begin_turn()
+        self.seen_ms = now_ms = door.turn_ms
+        broker = door.broker
+        broker.stats.bytes_received += len(data)
+        if self._state == _CONNECTED and self._inbox.parts is None:
             session = self.session
             assert session is not None
             pos, spans = scan(data, 0, self._table, self._v5, self._packet_bytes_max)
             if len(spans) == 5 and pos == len(data):
                 # One read, one span: the common case of unbatched traffic.
                 first, subject, _, _, count = spans
-                broker = door.broker
                 if first < 0x40:
                     broker.publish_runs(session, first, subject, data, count, now_ms)
                     if first != 0x30:
@@ -250,11 +166,6 @@ class MqttConnection(PacedOutput):
             data = self._inbox.join(data)
             if data:
                 self._receive(data, 0, [])
-        broker = door.broker
-        if broker.has_work:
-            door.wake()
-
-    # -------------------------------------------------------------------------------------- time
 
     def is_late(self, now_ms: int) -> bool:
         """Bytes that do not make a CONNECT buy no time: only a session is kept alive by being heard."""
@@ -324,9 +235,7 @@ class MqttConnection(PacedOutput):
         door, session = self._door, self.session
         assert session is not None
         if first == 0x34 and session.v5 and len(session.received or ()) > door.limits.receive_maximum:
-            self.fail(
-                Reason.RECEIVE_MAXIMUM_EXCEEDED, "more unfinished QoS 2 messages than the receive maximum"
-            )
+            self.fail(Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unfinished QoS 2 messages")
             return
         door.taken += count
         if (door.taken > _TURN_MESSAGES_MAX or door.is_swamped) and self._parked is None:
@@ -394,8 +303,7 @@ class MqttConnection(PacedOutput):
 
     def _park(self) -> None:
         """Let the others have a turn, and the logs catch up, before this client is heard again."""
-        self._state = _PARKED
-        self._parked = []
+        self._state, self._parked = _PARKED, []
         self.transport.pause_reading()
         self._door.parked.append(self)
         self._door.wake()
@@ -782,12 +690,3 @@ class MqttConnection(PacedOutput):
 
     def _name(self) -> str:
         return self.session.client_id if self.session is not None else "a client not connected yet"
-
-
-def _tell_nobody(client_id: str) -> None:
-    """There are no other nodes."""
-
-
-def _at_once(groups: list[str], then: Callable[[], None]) -> None:
-    """There are no other nodes."""
-    then()

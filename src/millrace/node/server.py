@@ -18,8 +18,10 @@ from millrace.kernels import ACCELERATED
 from millrace.node import sys_topics, users
 from millrace.node.authentication import Authentication
 from millrace.node.config import Address, Config
+from millrace.node.door import Door
 from millrace.node.listeners import ProxyHeader, Tuned, listen, tls_context
-from millrace.node.mqtt_door import Door, EnhancedAuthentication, MqttConnection
+from millrace.node.mqtt_door import MqttConnection
+from millrace.node.mqtt_terms import EnhancedAuthentication
 from millrace.node.streams import Streams
 from millrace.node.surroundings import SYSTEM, Surroundings
 from millrace.node.websocket import WebSocketAdapter

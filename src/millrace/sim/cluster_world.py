@@ -188,6 +188,8 @@ class ClusterWorld:
         return not any(missing(self.history, subscriber) for subscriber in self.durable)
 
     def _describe_missing(self) -> str:
+        """Who lacks what; raises the Violation that explains it, where there is one."""
+        check_logs(self.history, self.hosts)
         for subscriber in self.durable:
             check_once_and_in_order(self.history, subscriber)
         return "; ".join(

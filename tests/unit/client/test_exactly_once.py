@@ -18,7 +18,8 @@ from millrace.client.incoming import Message
 from millrace.client.protocol import Options, Protocol, State
 from millrace.limits import Limits
 from millrace.node.config import Mqtt
-from millrace.node.mqtt_door import Door, MqttConnection
+from millrace.node.door import Door
+from millrace.node.mqtt_door import MqttConnection
 from millrace.types import Message as PlainMessage
 from millrace.types import Reason, Subscription, Version
 

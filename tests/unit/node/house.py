@@ -18,7 +18,9 @@ from millrace.broker.session_store import decode as decode_operations
 from millrace.broker.session_store import encode as encode_operations
 from millrace.limits import Limits
 from millrace.node.config import Mqtt
-from millrace.node.mqtt_door import Door, EnhancedAuthentication, MqttConnection
+from millrace.node.door import Door
+from millrace.node.mqtt_door import MqttConnection
+from millrace.node.mqtt_terms import EnhancedAuthentication
 from millrace.types import Message, Properties, Reason, Subscription, Version, Will
 from millrace.wire.mqtt.codec import decode, encode, split
 from millrace.wire.mqtt.packets import (

@@ -15,33 +15,33 @@ _HEADER_BYTES_MAX = 5
 class Inbox:
     """The bytes of one connection that do not make a whole packet yet."""
 
-    __slots__ = ("_held_bytes", "_parts", "_wanted_bytes")
+    __slots__ = ("_held_bytes", "_wanted_bytes", "parts")
 
     def __init__(self) -> None:
-        self._parts: list[bytes] | None = None
+        self.parts: list[bytes] | None = None
         self._held_bytes = 0
         self._wanted_bytes = 0
 
     @property
     def is_empty(self) -> bool:
-        return self._parts is None
+        return self.parts is None
 
     def join(self, data: bytes) -> bytes:
         """What was kept followed by `data`, or b"" while the packet is still incomplete."""
-        parts = self._parts
+        parts = self.parts
         if parts is None:
             return data
         parts.append(data)
         self._held_bytes += len(data)
         if self._held_bytes < self._wanted_bytes:
             return b""
-        self._parts = None
+        self.parts = None
         return b"".join(parts)
 
     def keep(self, data: bytes, pos: int, packet_bytes_max: int) -> None:
         """Keep `data[pos:]`, the start of an incomplete packet."""
         tail = data[pos:]
-        self._parts = [tail]
+        self.parts = [tail]
         self._held_bytes = len(tail)
         self._wanted_bytes = wanted_bytes(tail, packet_bytes_max)
 
