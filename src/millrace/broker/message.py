@@ -50,6 +50,10 @@ class Run:
         return with_expiry(self.data, left_s)
 
 
+UNHELD = Run(b"", 1, 0, False)
+"""In place of a run whose bytes are not needed any more."""
+
+
 class Segment:
     """`count` messages of `run` after its first `skipped`, for one session at one QoS."""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from millrace.broker.filters import matches
 from millrace.broker.group import ShareGroup
-from millrace.broker.message import Run, Segment
+from millrace.broker.message import UNHELD, Run, Segment
 from millrace.broker.routing import Receivers, Route, merge
 from millrace.broker.session import Session
 from millrace.broker.session_store import Journal
@@ -134,7 +134,9 @@ class Outbound:
                 data = reframe(
                     run.data, run.v5, receivers.v5, 0x30 | qos << 1 | (1 if retain else 0), first_id, extra
                 )
-            segment = Segment(run, count, qos, retain, extra, first_id, serial)
+            # A session that ends with its connection is never sent anything again: only ids are kept.
+            held = run if session.expiry_s else UNHELD
+            segment = Segment(held, count, qos, retain, extra, first_id, serial)
             if inflight is None:
                 inflight = session.inflight = deque()
             if first_id + count - 1 > PACKET_ID_MAX:

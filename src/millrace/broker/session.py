@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millrace.broker.access import Principal
-from millrace.broker.message import Run, Segment
+from millrace.broker.message import UNHELD, Run, Segment
 from millrace.kernels import PACKET_ID_MAX
 from millrace.types import Subscription
 
@@ -235,7 +235,7 @@ class Session:
             last.serial = min(last.serial, serial - last.count)
             last.count += count
             return
-        segment = Segment(_NO_RUN, count, 2, False, b"")
+        segment = Segment(UNHELD, count, 2, False, b"")
         segment.first_id = packet_id
         segment.serial = serial
         released.append(segment)
@@ -320,6 +320,3 @@ class Session:
         if self.lag is None:
             self.lag = {}
         self.lag.setdefault(shard, offset)
-
-
-_NO_RUN = Run(b"", 1, 2, False)

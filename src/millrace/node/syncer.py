@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -45,7 +46,7 @@ class Job:
         return sum(block.header.block_bytes for block in self.blocks)
 
 
-class Syncer:
+class Syncer(ABC):
     """One per node. Jobs of one group complete in order. Who performs a batch is left to a subclass."""
 
     def __init__(
@@ -80,17 +81,17 @@ class Syncer:
             self._busy = True
             self._start()
 
+    @abstractmethod
     def close(self) -> None:
         """Finish what was handed out. No submit after this."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _now_s(self) -> float:
         """For measuring how long a sync took."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _hand_out(self, batch: list[Job]) -> None:
         """Perform it off the event loop, then call `_finish`, `_full` or `_fail` on it."""
-        raise NotImplementedError
 
     def _start(self) -> None:
         batch, self._gathered = self._gathered, []

@@ -10,7 +10,7 @@ from millrace.sim.host import Host
 if TYPE_CHECKING:
     from millrace.sim.cluster_world import ClusterWorld
 
-_GAP_S = 2.5
+_GAP_S = 2.0
 _LASTS_S_MAX = 12.0
 
 

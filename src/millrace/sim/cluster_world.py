@@ -3,7 +3,8 @@
 The code under test is the node itself, from the MQTT door to the disk, on simulated loops (`loop`), sockets
 and disks; the HTTP server, TLS and the password workers are left out. One seed decides everything. A run:
 
-1. the nodes form a cluster, the clients connect, the subscribers subscribe;
+1. the nodes form a cluster, in some runs while they are killed and cut off; the clients connect, the
+   subscribers subscribe;
 2. publishers publish while nodes crash, lose power, stop, pause, and are cut off from each other and from
    clients, disks are slow and connections break;
 3. everything heals; within a bounded time every publish is answered, every durable subscriber has what it
@@ -57,6 +58,7 @@ class ClusterWorld:
         self.hosts = [Host(self, i, self.chance(f"host {i}")) for i in range(rng.choice((1, 3, 3, 3)))]
         self.is_power_lost_at_end = rng.random() < 0.4
         self._fault_s = rng.randint(10, 40)
+        self._forming_fault_s = rng.choice((0, 0, 0, 2, 8))
         self.publishers: list[Publisher] = []
         self.subscribers: list[Subscriber] = []
         self.nemesis = ClusterNemesis(self, self.chance("nemesis"))
@@ -135,6 +137,11 @@ class ClusterWorld:
         """Raises Violation."""
         for host in self.hosts:
             host.start()
+        if self._forming_fault_s:
+            self.nemesis.start()
+            self._until(self._forming_fault_s, None, "", str)
+            self.nemesis.stop()
+            self.heal()
         self._until(_FORM_S, lambda: all(map(_is_settled, self.hosts)), "forming", self._describe)
         subscribers = self.subscribers
         self._until(_SUBSCRIBE_S, lambda: all(s.is_subscribed for s in subscribers), "subscribing", str)

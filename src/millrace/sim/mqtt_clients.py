@@ -94,7 +94,6 @@ class Client:
         self._has_session = False
         self.is_wandering = True
         """Leaves a connection for another node now and then."""
-        self.is_quiet = False
         loop.call_soon(self._begin)
 
     def _begin(self) -> None:
@@ -109,7 +108,7 @@ class Client:
 
     async def _keep_connected(self) -> None:
         while True:
-            if self._transport is None and not self.is_quiet:
+            if self._transport is None:
                 address = self._rng.choice(self._nodes)
                 try:
                     async with asyncio.timeout(_DIAL_S):
@@ -237,10 +236,6 @@ class Publisher(Client):
     @property
     def is_done(self) -> bool:
         return not self._left and not self._waiting
-
-    def finish(self) -> None:
-        """Begin no more."""
-        self._left = 0
 
     def describe(self) -> str:
         return f"{len(self._waiting)} unanswered, {self._left} to come, {self.protocol.state.value}"

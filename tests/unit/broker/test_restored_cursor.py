@@ -1,0 +1,43 @@
+"""A session from its record: where it goes on in a log whose local copy may be behind the record."""
+
+import pytest
+
+from millrace.broker.access import AccessRules
+from millrace.broker.machine import Broker
+from millrace.broker.session import Session
+from millrace.broker.session_store import Record
+from millrace.limits import Limits
+
+SHARD = 7
+
+
+def restored(*, end: int, position: int, outstanding: list[list[int]], handled: list[list[int]]) -> Session:
+    broker = Broker(Limits(), AccessRules(()))
+    broker.log_ends[SHARD] = end
+    record = Record("c")
+    record.expiry_s = 100
+    record.cursors[SHARD] = [position, outstanding]
+    if handled:
+        record.handled[SHARD] = handled
+    broker.restore(record, broker.rules.principal(None, "c"), 0)
+    return broker.sessions["c"]
+
+
+def test_at_the_end_of_the_log_it_is_live() -> None:
+    assert not restored(end=5, position=5, outstanding=[], handled=[]).lag
+
+
+@pytest.mark.parametrize("end", (0, 3))
+def test_above_the_local_end_it_waits_there(end: int) -> None:
+    """The replica has yet to apply what the client has acknowledged; it must not come as new."""
+    assert restored(end=end, position=5, outstanding=[], handled=[]).lag == {SHARD: 5}
+
+
+def test_qos_2_messages_that_were_sent_are_skipped_above_the_local_end_too() -> None:
+    session = restored(end=5, position=5, outstanding=[], handled=[[5, 4]])
+    assert session.lag == {SHARD: 5} and session.skip == {SHARD: [(5, 9)]}
+
+
+def test_what_was_not_acknowledged_is_sent_again_and_the_rest_between_is_not() -> None:
+    session = restored(end=9, position=8, outstanding=[[2, 1], [6, 1]], handled=[])
+    assert session.lag == {SHARD: 2} and session.skip == {SHARD: [(3, 6), (7, 8)]}
