@@ -62,11 +62,13 @@ class Cluster:
         known = self._read_peers()
         replicas.has_peers = len(known) > 1
         seeds = [word.strip() for word in self._config.cluster.join.split(",") if word.strip()]
-        if replicas.exists(meta.META_GROUP):
-            self._streams.open_meta(())
+        if replicas.exists(meta.META_GROUP) and (known or not seeds):
+            # A first start may have been cut short before it wrote down who founds; what is written stays.
+            self._streams.open_meta(() if known else (replicas.replica,))
             self._want(known)
             await self._streams.meta_serving()
         elif seeds:
+            # Also where an earlier attempt was cut short: whoever was taken in knows its peers.
             if replicas.links is None:
                 raise ConfigError("to join a cluster a node needs --peer HOST:PORT")
             self._streams.open_meta(())

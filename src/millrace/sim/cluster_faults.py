@@ -10,7 +10,6 @@ from millrace.sim.host import Host
 if TYPE_CHECKING:
     from millrace.sim.cluster_world import ClusterWorld
 
-_GAP_S = 2.0
 _LASTS_S_MAX = 12.0
 
 
@@ -20,6 +19,7 @@ class ClusterNemesis:
         self._rng = rng
         self._is_active = False
         self.faults = 0
+        self._gap_s = 1.0
         every: list[Callable[[], None]] = [
             self._crash,
             self._lose_power,
@@ -35,7 +35,9 @@ class ClusterNemesis:
             every += [self._split, self._split, self._one_way]
         self._kinds = rng.sample(every, rng.randint(0, len(every)))
 
-    def start(self) -> None:
+    def start(self, gap_s: float) -> None:
+        """One fault in `gap_s` from now on, on average."""
+        self._gap_s = gap_s
         self._is_active = bool(self._kinds)
         if self._is_active:
             self._again()
@@ -44,7 +46,7 @@ class ClusterNemesis:
         self._is_active = False
 
     def _again(self) -> None:
-        self._world.clock.after(int(self._rng.expovariate(1 / _GAP_S) * US_PER_S), self._strike)
+        self._world.clock.after(int(self._rng.expovariate(1 / self._gap_s) * US_PER_S), self._strike)
 
     def _strike(self) -> None:
         if self._is_active:

@@ -42,6 +42,8 @@ _SUBSCRIBE_S = 60
 _HEAL_S = 180
 _SETTLE_S = 60
 _IDLE_S = 2
+_GAP_S = 2.0
+_FORMING_GAP_S = 0.3
 
 
 class ClusterWorld:
@@ -135,23 +137,21 @@ class ClusterWorld:
 
     def run(self) -> None:
         """Raises Violation."""
+        if self._forming_fault_s:
+            self._form_under_faults()
         for host in self.hosts:
             host.start()
-        if self._forming_fault_s:
-            self.nemesis.start()
-            self._until(self._forming_fault_s, None, "", str)
-            self.nemesis.stop()
-            self.heal()
         self._until(_FORM_S, lambda: all(map(_is_settled, self.hosts)), "forming", self._describe)
         subscribers = self.subscribers
         self._until(_SUBSCRIBE_S, lambda: all(s.is_subscribed for s in subscribers), "subscribing", str)
         for publisher in self.publishers:
             publisher.may_publish = True
-        self.nemesis.start()
+        self.nemesis.start(_GAP_S)
         self._until(self._fault_s, None, "", str)
         self.nemesis.stop()
-        self.note("all", "everything heals")
         self.heal()
+        for client in self.clients:
+            client.is_wandering = False
         self._until(_HEAL_S, lambda: all(p.is_done for p in self.publishers), "publishing", self._describe)
         self._until(_HEAL_S, self._is_received, "delivery", self._describe_missing)
         self._settle()
@@ -163,11 +163,22 @@ class ClusterWorld:
             self._until(_HEAL_S, lambda: all(host.is_up for host in self.hosts), "starting", self._describe)
             self._settle()
 
+    def _form_under_faults(self) -> None:
+        """Nodes come one after the other, and fall while they join."""
+        rng = self.chance("forming")
+        for host in self.hosts:
+            self.clock.after(rng.randint(0, self._forming_fault_s * US_PER_S), host.start)
+        self.nemesis.start(_FORMING_GAP_S)
+        self._until(self._forming_fault_s, None, "", str)
+        self.nemesis.stop()
+        self.heal()
+
     def end(self) -> None:
         for loop in self._loops:
             loop.bury()
 
     def heal(self) -> None:
+        self.note("all", "everything heals")
         self.sockets.heal()
         for host in self.hosts:
             host.disk.cut_power_at(None)
@@ -175,8 +186,6 @@ class ClusterWorld:
             if host.loop is not None and host.loop.is_paused:
                 host.loop.resume()
             host.start()
-        for client in self.clients:
-            client.is_wandering = False
 
     def _settle(self) -> None:
         self._until(_IDLE_S, None, "", str)
