@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: setup demo test check lint format types bench sim e2e clean
+.PHONY: setup demo test check lint format types bench sim spark e2e clean
 
 setup: $(READY)
 
@@ -37,6 +37,11 @@ check: lint types test
 # The long ones: not part of every change.
 e2e: $(READY)
 	@$(BIN)/pytest tests -m slow
+
+# Needs Java 17 or newer; installs PySpark on first use.
+spark: $(READY)
+	@$(BIN)/python -c 'import pyspark, pyarrow' 2>/dev/null || $(BIN)/pip install -q -e '.[spark]'
+	@$(BIN)/pytest tests/spark
 
 sim: $(READY)
 	@$(BIN)/millrace sim --seeds 5000 --jobs $(JOBS) --resume sim-campaign.json

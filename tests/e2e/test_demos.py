@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("replication", "membership", "election")]
 
 

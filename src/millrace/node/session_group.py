@@ -4,6 +4,7 @@ The live sessions are the broker's; this is their record. At a restart the recor
 broker gets its sessions again, away and behind in their logs by their cursors.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,19 @@ class SessionGroup:
         self._wake = wake
         self.store = SessionStore()
         self.group: Group
+
+    async def caught_up(self) -> None:
+        """Wait until every record that was written before is here. An entry of our own comes after them; a
+        leader that is known says nothing about how far this replica is."""
+        applied = asyncio.get_running_loop().create_future()
+
+        def then() -> None:
+            if not applied.done():
+                applied.set_result(None)
+
+        block = opaque_block(Kind.CONTROL, session_store.encode([]))
+        self.group.propose([block], [[then]], EntryKind.CONTROL)
+        await applied
 
     def begin(self, now_ms: int) -> None:
         """The records are complete: make the broker's sessions of them, and write from now on."""

@@ -120,6 +120,10 @@ class Streams:
         for shard in list(self.shards.values()):
             await self._serving(shard.group)
         await self._serving(self.sessions.group)
+        try:
+            await asyncio.wait_for(self.sessions.caught_up(), _SERVING_TIMEOUT_S)
+        except TimeoutError:
+            raise StorageError("the sessions could not be read: is a majority up?") from None
         broker = self._broker
         broker.wall_us = self._wall_us()
         broker.node = self.replicas.replica

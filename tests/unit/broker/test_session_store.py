@@ -1,4 +1,4 @@
-"""Records of sessions: what a restart finds, and that nothing sent at QoS 2 is sent again by an old cursor."""
+"""Records of sessions: what a restart finds, and that no old cursor sends again what went at QoS 2."""
 
 from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker
