@@ -12,7 +12,7 @@ from millrace.broker.filters import matches
 from millrace.node.reading import Stored, read_blocks, stored_rows
 from millrace.node.shard import Shard
 from millrace.sim.host import Host
-from millrace.sim.mqtt_clients import History, Subscriber
+from millrace.sim.mqtt_clients import History
 from millrace.sim.violation import Violation
 from millrace.storage.block import Kind
 
@@ -22,38 +22,36 @@ if TYPE_CHECKING:
 _READS_MAX = 100_000
 
 
-def missing(history: History, subscriber: Subscriber) -> list[bytes]:
+def missing(history: History, name: str, filter: str) -> list[bytes]:
     """What was acknowledged, is wanted, and has not come."""
-    have = set(history.received[subscriber.name])
+    have = set(history.received[name])
     return [
         payload
         for payload in history.acknowledged()
-        if payload not in have and matches(subscriber.filter, history.sent[payload].topic)
+        if payload not in have and matches(filter, history.sent[payload].topic)
     ]
 
 
-def check_received(history: History, subscriber: Subscriber) -> None:
-    lacking = missing(history, subscriber)
+def check_received(history: History, name: str, filter: str, qos: int) -> None:
+    lacking = missing(history, name, filter)
     if lacking:
-        raise Violation(
-            "delivery", f"{subscriber.name} never received {lacking[0].decode()} of {len(lacking)}"
-        )
-    check_once_and_in_order(history, subscriber)
+        raise Violation("delivery", f"{name} never received {lacking[0].decode()} of {len(lacking)}")
+    check_once_and_in_order(history, name, qos)
 
 
-def check_once_and_in_order(history: History, subscriber: Subscriber) -> None:
-    received = history.received[subscriber.name]
+def check_once_and_in_order(history: History, name: str, qos: int) -> None:
+    received = history.received[name]
     for payload, count in Counter(received).items():
         sent = history.sent[payload]
-        if count > 1 and min(sent.qos, subscriber.qos) == 2:
-            raise Violation("exactly once", f"{subscriber.name} received {payload.decode()} {count} times")
+        if count > 1 and min(sent.qos, qos) == 2:
+            raise Violation("exactly once", f"{name} received {payload.decode()} {count} times")
     last: dict[str, int] = {}
     for payload in dict.fromkeys(received):
         sent = history.sent[payload]
         if not sent.is_acknowledged:
             continue
         if last.get(sent.topic, -1) > sent.number:
-            raise Violation("order", f"{subscriber.name}: {payload.decode()} came after {last[sent.topic]}")
+            raise Violation("order", f"{name}: {payload.decode()} came after {last[sent.topic]}")
         last[sent.topic] = sent.number
 
 

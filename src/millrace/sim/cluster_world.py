@@ -17,6 +17,7 @@ import gc
 import logging
 import random
 from collections.abc import Callable
+from typing import Literal
 
 from millrace.sim.clock import US_PER_S, Clock
 from millrace.sim.cluster_checks import (
@@ -47,8 +48,10 @@ _FORMING_GAP_S = 0.3
 
 
 class ClusterWorld:
-    def __init__(self, seed: int, trace: Trace | None) -> None:
+    def __init__(self, seed: int, trace: Trace | None, sync: Literal["always", "never"] = "always") -> None:
         self.seed = seed
+        self.sync = sync
+        """With `never` nodes acknowledge before anything is on disk: a planted bug."""
         self.clock = Clock(calls_max=_CALLS_MAX)
         self._trace = trace
         self._violation: Violation | None = None
@@ -194,24 +197,24 @@ class ClusterWorld:
         )
         check_logs(self.history, self.hosts)
         for subscriber in self.durable:
-            check_received(self.history, subscriber)
+            check_received(self.history, subscriber.name, subscriber.filter, subscriber.qos)
 
     @property
     def durable(self) -> list[Subscriber]:
         return [s for s in self.subscribers if s.name in self.history.received]
 
     def _is_received(self) -> bool:
-        return not any(missing(self.history, subscriber) for subscriber in self.durable)
+        return not any(missing(self.history, s.name, s.filter) for s in self.durable)
 
     def _describe_missing(self) -> str:
         """Who lacks what; raises the Violation that explains it, where there is one."""
         check_logs(self.history, self.hosts)
         for subscriber in self.durable:
-            check_once_and_in_order(self.history, subscriber)
+            check_once_and_in_order(self.history, subscriber.name, subscriber.qos)
         return "; ".join(
             f"{s.name} ({s.protocol.state.value}) lacks {len(found)}, first {found[0].decode()}"
             for s in self.durable
-            if (found := missing(self.history, s))
+            if (found := missing(self.history, s.name, s.filter))
         )
 
     def _describe(self) -> str:
@@ -261,9 +264,11 @@ class _LogLines(logging.Handler):
         self._world.note(address.removeprefix("10.0."), f"{record.levelname}: {record.getMessage()}")
 
 
-def run_cluster_seed(seed: int, trace: Trace | None = None) -> RunResult:
+def run_cluster_seed(
+    seed: int, trace: Trace | None = None, *, sync: Literal["always", "never"] = "always"
+) -> RunResult:
     """One whole run."""
-    world = ClusterWorld(seed, trace)
+    world = ClusterWorld(seed, trace, sync)
     logger = logging.getLogger("millrace")
     before = (logger.handlers, logger.propagate, logger.level)
     logger.handlers, logger.propagate = [_LogLines(world)], False

@@ -123,7 +123,7 @@ class Host:
             ),
             cluster=Cluster(join=f"10.0.0.1:{PEER_PORT}" if number else "", secret="simulated"),
             access=Access(anonymous="always"),
-            storage=Storage(sync_in_place=rng.random() < 0.3),
+            storage=Storage(sync=world.sync, sync_in_place=rng.random() < 0.3),
         )
 
     # -------------------------------------------------------------------------------------- processes
