@@ -1,6 +1,7 @@
 """A node as a process: event loop, signals, the line that says it is ready."""
 
 import asyncio
+import ctypes
 import gc
 import logging
 import signal
@@ -16,9 +17,31 @@ from millrace.node.server import Server
 log = logging.getLogger("millrace.node")
 
 
+# Numbers of glibc's mallopt, and what they are set to.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+_KEPT_BYTES, _PAD_BYTES, _MAPPED_FROM_BYTES = 64 << 20, 16 << 20, 32 << 20
+
+
+def _keep_freed_memory() -> None:
+    """Let the allocator keep chunk-sized buffers instead of giving each back to the system.
+
+    A node makes and drops buffers of 64 KiB to 1 MiB all the time. By default glibc maps and unmaps each of
+    the larger ones, and the page faults cost several times what is done with the bytes (bulk QoS 0: 0.8 us of
+    CPU per message against 0.17). Another C library keeps its own ways.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+    mallopt(_M_TOP_PAD, _PAD_BYTES)
+    mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
+
+
 def run(config: Config, announce: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT. Raises ConfigError where the node cannot start."""
     logs.configure(config.log.level, config.log.format)
+    _keep_freed_memory()
     loop_factory = None
     try:
         import uvloop
