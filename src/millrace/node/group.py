@@ -158,7 +158,6 @@ class Group:
         self.is_closed = False
         self.serving = asyncio.Event()
         """Set while somebody serves this group: this replica, or a leader it knows."""
-        self.on_role: Callable[[], None] = _nothing
         if self.is_alone:
             self._elect_alone()
 
@@ -458,7 +457,6 @@ class Group:
             self.serving.set()
         else:
             self.serving.clear()
-        self.on_role()
 
     def _reply(self, reply: Reply) -> None:
         match reply.outcome:
@@ -557,7 +555,3 @@ class Group:
     def close(self) -> None:
         self.is_closed = True
         self.replica_log.close()
-
-
-def _nothing() -> None:
-    pass
