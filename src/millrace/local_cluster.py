@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,43 @@ from millrace.errors import LocalError
 _READY_S = 60.0
 _STOP_S = 5.0
 _HOST = "127.0.0.1"
+
+# Below the ports that the kernel hands to outgoing connections: those would take one while a node is down.
+_PORT_BLOCKS = range(20_000, 32_700, 100)
+
+
+class PortBlock:
+    """A hundred ports for processes that come and go, held against everybody else who asks in this way.
+
+    Its last port stays bound for as long as the block is held, so that two test runs or demos that look at
+    the same moment never settle on the same block.
+    """
+
+    def __init__(self) -> None:
+        for base in _PORT_BLOCKS:
+            held = socket.socket()
+            try:
+                held.bind((_HOST, base + 99))
+                for port in range(base, base + 99):
+                    with socket.socket() as probe:
+                        probe.bind((_HOST, port))
+            except OSError:
+                held.close()
+                continue
+            self.base = base
+            self._held = held
+            self._taken = 0
+            return
+        raise LocalError(f"no hundred free ports between {_PORT_BLOCKS.start} and {_PORT_BLOCKS.stop}")
+
+    def take(self) -> int:
+        """One port nobody got from this block before."""
+        assert self._taken < 99
+        self._taken += 1
+        return self.base + self._taken - 1
+
+    def close(self) -> None:
+        self._held.close()
 
 
 class NodeProcess:
@@ -132,18 +170,22 @@ class NodeProcess:
 
 
 class LocalCluster:
-    """Several nodes. Use as an asynchronous context manager: they are stopped at the end."""
+    """Several nodes, at free ports unless told which; an asynchronous context manager stops them."""
 
     def __init__(
         self,
         count: int,
         data: Path,
-        base_port: int,
+        base_port: int | None = None,
         *,
         options: tuple[str, ...] = (),
         on_line: Callable[[str, str], None] | None = None,
     ) -> None:
         self._data = data
+        self._ports: PortBlock | None = None
+        if base_port is None:
+            self._ports = PortBlock()
+            base_port = self._ports.base
         self._base_port = base_port
         self._options = options
         self._on_line = on_line
@@ -177,6 +219,8 @@ class LocalCluster:
 
     async def stop(self) -> None:
         await asyncio.gather(*(node.stop() for node in self.nodes))
+        if self._ports is not None:
+            self._ports.close()
 
     async def __aenter__(self) -> "LocalCluster":
         try:

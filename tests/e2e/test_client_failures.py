@@ -1,7 +1,7 @@
 """The client when things go wrong: lost connections, restarted brokers, silence, more than it can take."""
 
 import asyncio
-import socket
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from e2e.processes import BrokerProcess
 from e2e.relay import Relay
 from e2e.running import run
 from millrace.client import Client, ConnectionLost, Message, Refused, Subscription
+from millrace.local_cluster import PortBlock
 from millrace.testing import ThreadedBroker
 from millrace.types import Message as PlainMessage
 from millrace.types import Reason, Version, Will
@@ -23,10 +24,9 @@ PATIENCE_S = 10.0
 VERSIONS = pytest.mark.parametrize("version", [Version.MQTT_5, Version.MQTT_3_1_1])
 
 
-def free_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
+@functools.cache
+def ports() -> PortBlock:
+    return PortBlock()
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -45,7 +45,7 @@ async def collect(messages: Subscription, into: list[bytes]) -> None:
 @VERSIONS
 def test_a_restarted_broker_is_found_again(version: Version) -> None:
     async def scenario() -> None:
-        address = f"127.0.0.1:{free_port()}"
+        address = f"127.0.0.1:{ports().take()}"
         first = ThreadedBroker(listeners__mqtt=address)
         await in_thread(first.__enter__)
         async with (
@@ -70,7 +70,7 @@ def test_a_restarted_broker_is_found_again(version: Version) -> None:
 def test_nothing_is_lost_with_a_killed_broker(tmp_path: Path) -> None:
     async def scenario() -> None:
         count = 200
-        address = f"127.0.0.1:{free_port()}"
+        address = f"127.0.0.1:{ports().take()}"
         durable = {"session_expiry_s": 600, "reconnect_pause_s_max": 0.1}
         broker = BrokerProcess(tmp_path, "--mqtt", address)
         try:
@@ -124,7 +124,7 @@ def test_the_next_address_of_the_list_takes_over() -> None:
 
 def test_a_refusal_that_stays_ends_the_client() -> None:
     async def scenario() -> None:
-        address = f"127.0.0.1:{free_port()}"
+        address = f"127.0.0.1:{ports().take()}"
         first = ThreadedBroker(listeners__mqtt=address)
         await in_thread(first.__enter__)
         async with Client(f"mqtt://{address}") as client:

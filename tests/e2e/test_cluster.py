@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millrace.client import Client, ClientError
-from millrace.demo.stage import free_base_port, is_whole, leader
+from millrace.demo.stage import is_whole, leader
 from millrace.local_cluster import LocalCluster
 from millrace.types import Message, Properties, Will
 from waiting import until_async
@@ -25,7 +25,7 @@ def name(prefix: str) -> str:
 
 @asynccontextmanager
 async def three_nodes(data: Path) -> AsyncIterator[LocalCluster]:
-    async with LocalCluster(3, data, free_base_port(5)) as cluster:
+    async with LocalCluster(3, data) as cluster:
         await whole(cluster)
         yield cluster
 

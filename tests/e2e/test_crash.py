@@ -9,7 +9,6 @@ import asyncio
 import base64
 import itertools
 import signal
-import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -20,6 +19,7 @@ import pytest
 from e2e.processes import BrokerProcess
 from millrace.client import Client
 from millrace.client.http import Http
+from millrace.local_cluster import PortBlock
 from waiting import until_async
 
 _PROGRESS_S_MAX = 60.0
@@ -28,18 +28,14 @@ _IN_FLIGHT = 20
 _SESSION_S = 3600
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
-
-
 class Node:
     """One broker over many processes: the same data and the same ports each time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._doors = ("--mqtt", f"127.0.0.1:{_free_port()}", "--http", f"127.0.0.1:{_free_port()}")
+        self._ports = PortBlock()
+        mqtt, http = self._ports.take(), self._ports.take()
+        self._doors = ("--mqtt", f"127.0.0.1:{mqtt}", "--http", f"127.0.0.1:{http}")
         self.lives = 0
         self.start()
 
@@ -51,6 +47,10 @@ class Node:
         self.broker.signal(signal.SIGKILL)
         assert self.broker.wait_exit() == -signal.SIGKILL
 
+    def stop(self) -> None:
+        self.broker.stop()
+        self._ports.close()
+
     @property
     def url(self) -> str:
         return f"mqtt://{self._doors[1]}"
@@ -60,7 +60,7 @@ class Node:
 def node(tmp_path: Path) -> Iterator[Node]:
     made = Node(tmp_path / "node")
     yield made
-    made.broker.stop()
+    made.stop()
     print(made.broker.log)
 
 

@@ -1,7 +1,6 @@
 """What the cluster demos share: a stage of nodes, a publisher that counts, a subscriber that remembers."""
 
 import asyncio
-import socket
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,24 +18,11 @@ TIMEOUT_S = 60.0
 async def cluster_of(story: Story, count: int) -> AsyncIterator[LocalCluster]:
     """Nodes in a directory of their own, gone at the end."""
     with tempfile.TemporaryDirectory(prefix="millrace-demo-") as directory:
-        cluster = LocalCluster(count, Path(directory), free_base_port(count + 2))
+        cluster = LocalCluster(count, Path(directory))
         story.say("stage", f"starting {count} nodes")
         async with cluster:
             await ready(story, cluster, count)
             yield cluster
-
-
-def free_base_port(nodes: int) -> int:
-    """A run of ports that nobody uses right now."""
-    for base in range(24_000, 60_000, 100):
-        try:
-            for port in (base + 10 * node + kind for node in range(nodes) for kind in range(3)):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return base
-    raise OSError("no free ports")
 
 
 async def status(node: NodeProcess) -> dict[str, object]:
