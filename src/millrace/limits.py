@@ -100,6 +100,9 @@ class Limits:
     queued_messages_max: int = bound(
         100_000, 1, 100_000_000, "messages waiting for one session; the next one is dropped and counted"
     )
+    in_flight_bytes_max: int = bound(
+        16 * MIB, 4 * KIB, 1024 * GIB, "bytes sent to one client and kept until acknowledged; the rest waits"
+    )
     queued_bytes_max: int = bound(
         64 * MIB, 4 * KIB, 1024 * GIB, "bytes waiting for one session; a sleeper must not eat the memory"
     )
@@ -113,6 +116,9 @@ class Limits:
         1_000_000, 0, 1_000_000_000, "retained messages; a new topic beyond it is answered 0x97"
     )
     retained_bytes_max: int = bound(GIB, 0, 1024 * GIB, "bytes of all retained topics and payloads")
+    staged_bytes_max: int = bound(
+        4 * GIB, MIB, 1024 * GIB, "bytes that writers staged at one shard and nobody decided; on disk"
+    )
     routes_cached_max: int = bound(
         100_000, 1, 100_000_000, "topics whose subscribers are remembered; beyond it the oldest is forgotten"
     )

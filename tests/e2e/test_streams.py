@@ -292,26 +292,43 @@ def test_streams_groups_and_cursors_are_there_after_a_clean_restart(
 def test_a_stream_past_its_bytes_lets_whole_segments_go(
     start_broker: StartBroker, tmp_path, devices: Callable[..., Device]
 ) -> None:
-    """A segment has 64 MiB: its files go once a snapshot covers them, also before a restart."""
+    """Far below the usual size of a segment; files go once a snapshot covers them, also before a restart."""
     data = ("--data", str(tmp_path / "bounded"), "--set", "storage.sync=never")
     broker = start_broker(*data)
     door = Door(broker.ports["http"])
-    (shard,) = create(door, "bounded", "bounded/#", retention_bytes=1)
+    (shard,) = create(door, "bounded", "bounded/#", retention_bytes=8 << 20)
     device = devices(broker.port).connect()
     payload = b"x" * (1 << 20)
-    for _ in range(70):
-        device.publish("bounded/a", payload, qos=1)
+    published = 0
 
     def row() -> dict:
         return door("GET", "/v1/streams/bounded").json["shard_list"][0]
 
-    until(lambda: row()["first_offset"] > 0, "the oldest segment to be trimmed")
+    def is_trimmed() -> bool:
+        nonlocal published
+        device.publish("bounded/a", payload, qos=1)
+        published += 1
+        return row()["first_offset"] > 0
+
+    until(is_trimmed, "the oldest segment to be trimmed", 60.0)
+    until(lambda: row()["bytes"] < 9 << 20, "its files to go")
     first = row()["first_offset"]
-    assert 50 < first < 70
-    until(lambda: row()["bytes"] < 20 << 20, "its files to go")
+    assert 0 < first < published
     answer = door("GET", f"/v1/streams/bounded/shards/{shard}/messages?from=0")
     assert (answer.status, answer.json["earliest_offset"]) == (410, first)
     broker.process.kill()
     broker.wait_exit()
     door = Door(start_broker(*data).ports["http"])
-    assert (row()["first_offset"], row()["next_offset"]) == (first, 70)
+    assert (row()["first_offset"], row()["next_offset"]) == (first, published)
+
+
+def test_what_is_too_old_goes_also_where_nothing_new_comes(door: Door) -> None:
+    (shard,) = create(door, "brief", "brief/#", retention_age_s=1)
+    publish(door, "brief/a", *("x" * 100_000 for _ in range(3)))
+
+    def row() -> dict:
+        return door("GET", "/v1/streams/brief").json["shard_list"][0]
+
+    until(lambda: row()["first_offset"] == 3, "everything to be trimmed")
+    until(lambda: row()["bytes"] < 50_000, "the files to go")
+    assert door("GET", f"/v1/streams/brief/shards/{shard}/messages?from=0").status == 410

@@ -139,14 +139,17 @@ def group_from_dict(fields: Mapping[str, Any], base: GroupSpec | None = None) ->
 class DurableGroups:
     """All groups made by command, by name: part of the meta group's state. Raises LocalError."""
 
-    __slots__ = ("_next_number", "by_name")
+    __slots__ = ("_next_number", "by_name", "changes")
 
     def __init__(self) -> None:
+        self.changes = 0
+        """Of the definitions, since the node started: whoever follows them looks again when it rises."""
         self.by_name: dict[str, DurableGroup] = {}
         self._next_number = 1
 
     def put(self, spec: GroupSpec, create_only: bool, starts: Mapping[int, int]) -> None:
         """Make or change a group. A change keeps the cursors, also where the filters are others."""
+        self.changes += 1
         old = self.by_name.get(spec.name)
         if old is not None:
             if create_only:
@@ -159,6 +162,7 @@ class DurableGroups:
         self._next_number += 1
 
     def delete(self, name: str) -> None:
+        self.changes += 1
         if self.by_name.pop(name, None) is None:
             raise LocalError(f"there is no group {name!r}")
 

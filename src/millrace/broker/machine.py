@@ -7,12 +7,15 @@ only thing done with it is to hand it back when another one displaces it. Output
 
 import heapq
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace.broker.access import AccessRules, Principal
+from millrace.broker.durable_group import DurableGroup
 from millrace.broker.group import ShareGroup
 from millrace.broker.inbound import Inbound
+from millrace.broker.joined import QOS_MAX as JOINED_QOS_MAX
+from millrace.broker.joined import JoinedGroup
 from millrace.broker.message import Run, Segment
 from millrace.broker.outbound import Outbound
 from millrace.broker.retained import Retained
@@ -72,6 +75,11 @@ class Broker:
         self.outbound.touched = self.touched
         # Shared groups with a member here, by their key.
         self.groups: dict[str, ShareGroup] = {}
+        # Groups made by command: the node's look at them, those with a member here by name, and whether
+        # one of their members may have room or have answered.
+        self.find_group: Callable[[str], DurableGroup | None] = lambda name: None
+        self.joined: dict[str, JoinedGroup] = {}
+        self.joined_stirred = False
         # Filters that got their first local subscriber or lost their last: other nodes are told.
         self.interest_changes: list[tuple[str, bool]] = []
         # Who owns the sessions that this broker serves, in their records.
@@ -92,6 +100,7 @@ class Broker:
             or self.outbound.behind
             or self.inbound.relays
             or self.interest_changes
+            or self.joined_stirred
         )
 
     # ------------------------------------------------------------------------------------ sessions
@@ -171,6 +180,7 @@ class Broker:
             self.connected -= 1
         session.will = session.delayed_will = None
         self.touched.pop(session, None)
+        self._leave_joined(session)
         for filter in list(session.subscriptions):
             self.unsubscribe(session, filter)
         session.forget_traffic()
@@ -185,6 +195,7 @@ class Broker:
 
     def resume(self, session: Session, now_ms: int) -> None:
         """After CONNACK: send again what is unanswered, then what waited, also in its groups."""
+        self.joined_stirred = bool(self.joined)
         self.outbound.resend(session, now_ms)
         for filter in list(session.subscriptions):
             group = self._group(filter)
@@ -268,9 +279,11 @@ class Broker:
             or len(inner.encode()) > self.limits.topic_bytes_max
         ):
             return Reason.TOPIC_FILTER_INVALID, False
-        if not session.principal.may_subscribe(inner):
+        if not self._may_subscribe(session.principal, subscription.filter):
             self.stats.denied += 1
             return Reason.NOT_AUTHORIZED, False
+        if self._joinable(subscription.filter) is not None and subscription.qos > JOINED_QOS_MAX:
+            subscription = replace(subscription, qos=JOINED_QOS_MAX)
         old = session.subscriptions.get(subscription.filter)
         if old is None and len(session.subscriptions) >= self.limits.subscriptions_max:
             return Reason.QUOTA_EXCEEDED, False
@@ -284,6 +297,10 @@ class Broker:
         if subscription.filter not in session.subscriptions:
             self.subscription_count += 1
         session.subscriptions[subscription.filter] = subscription
+        if self._joinable(subscription.filter) is not None:
+            self.joined.setdefault(name, JoinedGroup(name)).members[session] = subscription
+            self.joined_stirred = True
+            return
         node = self.router.tree.node(inner)
         if not name and not node.subscribers:
             self._announce(inner, True)
@@ -306,7 +323,18 @@ class Broker:
         if session.subscriptions.pop(filter, None) is None:
             return Reason.NO_SUBSCRIPTION_EXISTED
         self.subscription_count -= 1
+        self._detach(session, filter)
+        if session.is_recorded:
+            self.journal.add(["unsub", session.client_id, filter])
+        return Reason.SUCCESS
+
+    def _detach(self, session: Session, filter: str) -> None:
         name, inner = split_share(filter)
+        joined = self.joined.get(name)
+        if joined is not None and session in joined.members:
+            del joined.members[session]
+            self.joined_stirred = True
+            return
         node = self.router.tree.find(inner)
         assert node is not None
         if name:
@@ -322,15 +350,13 @@ class Broker:
             self._announce(inner, False)
         self.router.tree.prune(inner)
         self.router.changed(filter)
-        if session.is_recorded:
-            self.journal.add(["unsub", session.client_id, filter])
-        return Reason.SUCCESS
 
     def subscribed(self, session: Session, subscription: Subscription, is_new: bool, now_ms: int) -> None:
         """After SUBACK: retained messages, or what the group collected."""
         group = self._group(subscription.filter)
         if group is not None:
             self._drain(group, now_ms)
+        if split_share(subscription.filter)[0]:
             return
         handling = subscription.retain_handling
         if handling is RetainHandling.DO_NOT_SEND or (handling is RetainHandling.SEND_IF_NEW and not is_new):
@@ -355,8 +381,7 @@ class Broker:
         longer allowed is left, because a group chooses members without asking about the topic."""
         session.principal = principal
         for filter in list(session.subscriptions):
-            name, inner = split_share(filter)
-            if name and not principal.may_subscribe(inner):
+            if split_share(filter)[0] and not self._may_subscribe(principal, filter):
                 self.unsubscribe(session, filter)
 
     # -------------------------------------------------------------------------------------- groups
@@ -367,6 +392,41 @@ class Broker:
             return None
         node = self.router.tree.find(inner)
         return None if node is None else node.groups.get(name)
+
+    def _joinable(self, filter: str) -> DurableGroup | None:
+        """The group made by command that this filter joins."""
+        name, inner = split_share(filter)
+        group = self.find_group(name) if name else None
+        return group if group is not None and inner in group.spec.filters else None
+
+    def _may_subscribe(self, principal: Principal, filter: str) -> bool:
+        """A member of a group made by command gets what any of the group's filters takes."""
+        group = self._joinable(filter)
+        filters = (split_share(filter)[1],) if group is None else group.spec.filters
+        return all(principal.may_subscribe(one) for one in filters)
+
+    def regroup(self) -> None:
+        """Groups were made, changed or deleted by command: members go where their filter leads now."""
+        shared = [(s, m) for group in self.groups.values() for s, m in group.members.items()]
+        joined = [(s, m) for group in self.joined.values() for s, m in group.members.items()]
+        for session, subscription in shared:
+            if self._joinable(subscription.filter) is not None:
+                self._move(session, subscription)
+        for session, subscription in joined:
+            if self._joinable(subscription.filter) is None:
+                self._move(session, subscription)
+        for session, subscription in joined:
+            if not self._may_subscribe(session.principal, subscription.filter):
+                self.unsubscribe(session, subscription.filter)
+
+    def _move(self, session: Session, subscription: Subscription) -> None:
+        self._detach(session, subscription.filter)
+        self._attach(session, subscription)
+
+    def _leave_joined(self, session: Session) -> None:
+        for group in self.joined.values():
+            group.leave(session)
+        self.joined_stirred = bool(self.joined)
 
     def _drain(self, group: ShareGroup, now_ms: int) -> None:
         for segment in group.drain():
@@ -386,6 +446,7 @@ class Broker:
         """A member left: what it did not acknowledge at QoS 1, or was never sent, goes to the others.
 
         QoS 2 that was sent stays with it ([MQTT-4.8.2-4], [MQTT-4.8.2-5])."""
+        self._leave_joined(session)
         for segment in session.give_back(_belongs_to_others):
             group = segment.group
             assert isinstance(group, ShareGroup)
@@ -404,6 +465,8 @@ class Broker:
         """A run of plain acknowledgements with consecutive ids."""
         if session.is_recorded:
             self.touched[session] = None
+        if self.joined:
+            self.joined_stirred = True
         if first == _PUBACK:
             inflight = session.inflight
             if inflight:
@@ -416,6 +479,7 @@ class Broker:
                 ):
                     inflight.popleft()
                     session.inflight_count -= count
+                    session.inflight_bytes -= front.size_bytes
                 else:
                     session.acknowledge(packet_id, count, 1)
         elif first == _PUBREC:
@@ -476,11 +540,13 @@ class Broker:
         if session.is_recorded:
             self.journal.add(["comp", session.client_id, packet_id, 1])
             self.touched[session] = None
+        self.joined_stirred = bool(self.joined)
         self.outbound.pump(session, now_ms)
 
     def unblock(self, session: Session, now_ms: int) -> None:
         """The client reads again."""
         session.blocked = False
+        self.joined_stirred = bool(self.joined)
         self.outbound.pump(session, now_ms)
 
     # -------------------------------------------------------------------------------------- records

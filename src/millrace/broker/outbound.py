@@ -32,6 +32,7 @@ _ALIAS_BYTES_MAX = 5
 class Outbound:
     def __init__(self, limits: Limits, stats: Stats) -> None:
         self._limits = limits
+        self._in_flight_bytes_max = limits.in_flight_bytes_max
         self._stats = stats
         self._next_id = 1
         self._serial = 0
@@ -122,6 +123,7 @@ class Outbound:
                 or session.resending
                 or session.restored
                 or session.inflight_count + count > session.window
+                or session.inflight_bytes > self._in_flight_bytes_max
                 or (inflight and self._serial + count - inflight[0].serial > PACKET_ID_MAX)
                 or (session.released and self._serial + count - session.released_serial > PACKET_ID_MAX)
             ):
@@ -144,6 +146,8 @@ class Outbound:
                 segment.first_id = 1
             inflight.append(segment)
             session.inflight_count += count
+            if held is run:
+                session.inflight_bytes += len(run.data)
             sent += count
             if session.is_recorded:
                 self._emit_recorded(session, segment, first_id, data)
@@ -253,7 +257,7 @@ class Outbound:
             and not (session.resending or session.restored or session.blocked)
             and session.out_bytes < full
         ):
-            room = session.window - session.inflight_count
+            room = self._room(session)
             head = queue[0]
             if head.run.expires_ms is not None and head.run.expires_ms <= now_ms:
                 session.dequeue(head.count)
@@ -272,14 +276,14 @@ class Outbound:
             and not queue
             and not session.resending
             and not session.blocked
-            and session.inflight_count < session.window
+            and self._room(session) > 0
         ):
             self.behind[session] = None
 
     def send_some(self, session: Session, segment: Segment, now_ms: int) -> bool:
         """Send the first messages of a segment as far as the window goes; True when none is left."""
         while not session.blocked and session.out_bytes < self._limits.output_buffer_bytes_max:
-            room = session.window - session.inflight_count
+            room = self._room(session)
             if room <= 0:
                 return False
             first_id, serial, count = self._allocate_for(session, min(room, segment.count))
@@ -310,7 +314,7 @@ class Outbound:
         waiting = session.resending or ()
         session.resending = deque((*(session.inflight or ()), *waiting))
         session.inflight = None
-        session.inflight_count = 0
+        session.inflight_count = session.inflight_bytes = 0
         for segment in session.released or ():
             self.put(session, ack_run(0x62, segment.first_id, segment.count))
             session.inflight_count += segment.count
@@ -323,7 +327,7 @@ class Outbound:
         resending = session.resending
         full = min(self._limits.output_buffer_bytes_max, session.out_bytes + _PUMP_BYTES_MAX)
         while resending and not session.blocked and session.out_bytes < full:
-            room = session.window - session.inflight_count
+            room = self._room(session)
             if room <= 0:
                 return
             head = resending[0]
@@ -381,6 +385,13 @@ class Outbound:
         self.journal.add(["out", session.client_id, segment.first_id, left, run.shard, offset], written)
 
     # ------------------------------------------------------------------------------------ bookkeeping
+
+    def _room(self, session: Session) -> int:
+        """How many more messages may be in flight: by the client's window, and none once what is kept to be
+        sent again is too much. A message that is larger than that goes out alone."""
+        if session.inflight_bytes > self._in_flight_bytes_max:
+            return 0
+        return session.window - session.inflight_count
 
     def _has_room(self, messages: int, bytes_held: int, segment: Segment) -> bool:
         return (

@@ -59,6 +59,7 @@ class Session:
         "epoch",
         "expiry_s",
         "inflight",
+        "inflight_bytes",
         "inflight_count",
         "is_recorded",
         "lag",
@@ -114,6 +115,8 @@ class Session:
 
         self.window = 0
         self.inflight_count = 0
+        # What `inflight` keeps in memory, to be sent again; nothing where the session ends with its connection.
+        self.inflight_bytes = 0
         # Sent, waiting for PUBACK or PUBREC, in order of sending.
         self.inflight: deque[Segment] | None = None
         # QoS 2 after PUBREC: PUBREL sent, waiting for PUBCOMP. Only ids matter here.
@@ -178,6 +181,7 @@ class Session:
             self.inflight = deque()
         self.inflight.append(segment)
         self.inflight_count += segment.count
+        self.inflight_bytes += segment.size_bytes
 
     def acknowledge(self, packet_id: int, count: int, qos: int) -> int:
         """PUBACK (qos 1) or PUBREC (qos 2) for consecutive ids; returns how many of them were in flight."""
@@ -187,10 +191,12 @@ class Session:
         front = inflight[0]
         if front.first_id == packet_id and front.qos == qos and front.count >= count:
             serial = front.serial
+            self.inflight_bytes -= front.size_bytes
             if front.count == count:
                 inflight.popleft()
             else:
                 front.drop(count)
+                self.inflight_bytes += front.size_bytes
             if qos == 1:
                 self.inflight_count -= count
             else:
@@ -203,7 +209,12 @@ class Session:
                 self.inflight_count -= piece.count
             else:
                 self._release(piece.first_id, piece.count, piece.serial)
+        self._weigh()
         return known
+
+    def _weigh(self) -> None:
+        """Pieces were cut out: what is left is counted anew."""
+        self.inflight_bytes = sum(segment.size_bytes for segment in self.inflight or ())
 
     def complete(self, packet_id: int, count: int) -> int:
         """PUBCOMP for consecutive ids; returns how many of them were waiting for it."""
@@ -300,12 +311,13 @@ class Session:
                 elif held is self.queue:
                     self.queued_messages = sum(segment.count for segment in staying)
                     self.queued_bytes = sum(segment.size_bytes for segment in staying)
+        self._weigh()
         return given
 
     def forget_traffic(self) -> None:
         """Drop everything on the way in either direction (a session that starts clean)."""
         self.inflight = self.released = self.resending = self.queue = None
-        self.inflight_count = self.queued_messages = self.queued_bytes = 0
+        self.inflight_count = self.inflight_bytes = self.queued_messages = self.queued_bytes = 0
         self.received = None
         self.lag = self.cursors = self.uncertain = self.restored = self.skip = None
 

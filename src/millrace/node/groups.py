@@ -20,6 +20,7 @@ from millrace.broker.consumer import Cursor, State
 from millrace.broker.durable_group import (
     QUEUE_PREFIX,
     DurableGroup,
+    DurableGroups,
     GroupSpec,
     delete_group,
     group_to_dict,
@@ -91,13 +92,19 @@ class Groups:
         self._waiting: Counter[int] = Counter()
         self._chores: asyncio.Task[None] | None = None
         self._expiry_due_s = 0.0
+        # MQTT clients that are members of a group and connected here.
+        self.members_here: Callable[[str], int] = lambda name: 0
         self.is_stopping = False
 
     # --------------------------------------------------------------------------------- definitions
 
     @property
+    def definitions(self) -> DurableGroups:
+        return self._streams.definitions.groups
+
+    @property
     def by_name(self) -> dict[str, DurableGroup]:
-        return self._streams.definitions.groups.by_name
+        return self.definitions.by_name
 
     def named(self, name: str) -> DurableGroup:
         group = self.by_name.get(name)
@@ -428,6 +435,7 @@ class Groups:
             "lag": total,
             "in_flight": in_flight,
             "waiting_here": self._waiting[group.number],
+            "members_here": self.members_here(name),
             "shards": rows,
         }
 

@@ -3,7 +3,7 @@
 Two steps. An entry `trim` moves the offset at which the log begins, for every reader at once. A segment that
 lies below it goes once a snapshot covers it, because until then a restart needs its entries; the files are
 removed by whoever writes the log, one segment at a time. Whole segments only, and never the one that is being
-written.
+written: so a segment is ended early where the policy is small beside its usual size.
 """
 
 import logging
@@ -21,19 +21,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millrace.retention")
 
+# In so many segments at least a stream keeps what its policy lets it keep.
+_PARTS = 4
+
 
 def trim_offset(segments: Sequence[SegmentInfo], policy: Policy, now_us: int) -> int:
     """The offset below which the policy lets everything go."""
     offset = int(segments[0].first_offset)
     total = sum(segment.size_bytes for segment in segments)
-    for segment in segments[:-1]:
+    active = segments[-1]
+    for segment in segments:
         is_old = bool(policy.age_s) and segment.last_time_us < now_us - policy.age_s * 1_000_000
-        is_much = bool(policy.bytes_max) and total > policy.bytes_max
+        is_much = bool(policy.bytes_max) and total > policy.bytes_max and segment is not active
         if not is_old and not is_much:
             break
         total -= segment.size_bytes
         offset = int(segment.next_offset)
     return offset
+
+
+def is_to_end(active: SegmentInfo, policy: Policy, now_us: int, start_offset: int) -> bool:
+    """Whether the segment that is being written should get no further entry: it has its share of what the
+    policy keeps, or all that it holds may go. One that holds no message stays."""
+    if active.next_offset == active.first_offset:
+        return False
+    is_much = bool(policy.bytes_max) and active.size_bytes * _PARTS > policy.bytes_max
+    age_us = (now_us - active.first_time_us) * _PARTS
+    is_old = bool(policy.age_s) and age_us > policy.age_s * 1_000_000
+    return is_much or is_old or start_offset >= active.next_offset
 
 
 class Retention:
@@ -52,15 +67,21 @@ class Retention:
     def _tick(self, shard: "Shard") -> None:
         replica_log, group = shard.group.replica_log, shard.group
         segments = replica_log.log.segments()
-        if len(segments) == 1:
-            return
         is_leader = group.is_leader
-        offset = trim_offset(segments, shard.stream.spec.retention, self._wall_us())
+        active, policy = segments[-1], shard.stream.spec.retention
+        if is_to_end(active, policy, self._wall_us(), shard.start_offset):
+            replica_log.log.ends_segment = True
+            if is_leader and shard.start_offset >= active.next_offset:
+                # The next one begins with the next write; this is one.
+                group.propose([opaque_block(Kind.CONTROL, b"{}")], [None], EntryKind.CONTROL)
+        offset = trim_offset(segments, policy, self._wall_us())
         if is_leader and offset > shard.first_offset:
             log.info("shard %d of %s: below %d goes", shard.number, shard.stream.spec.name, offset)
             shard.trim(offset)
             return
         first = segments[0]
+        if first is active:
+            return
         if first.next_offset > max(shard.start_offset, int(first.first_offset)):
             return
         snapshot = replica_log.snapshot()

@@ -20,6 +20,7 @@ from millrace.errors import LocalError, StorageError
 from millrace.node.cluster import Cluster
 from millrace.node.config import Config
 from millrace.node.group import Group
+from millrace.node.group_members import GroupMembers
 from millrace.node.groups import Groups
 from millrace.node.interest import Interest
 from millrace.node.log_reader import LogReader
@@ -105,6 +106,7 @@ class Streams:
         self.reading = Reading(self._pool)
         self.retention = Retention(self.shards, wall_us)
         self.groups = Groups(self, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
+        self.members = GroupMembers(self.groups, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
 
     # --------------------------------------------------------------------------- start and stop
 
@@ -137,6 +139,7 @@ class Streams:
         """Take snapshots, so that the next start is quick, and let go of the files."""
         if not self.replicas.is_open:
             return
+        await self.members.stop()
         await self.groups.stop()
         await self.cluster.stop()
         await self._hand_over()
@@ -233,6 +236,7 @@ class Streams:
         """Open, seal and remove groups as the definitions say."""
         if not self.definitions.members.cluster:
             return
+        self.members.follow()
         wanted = self.definitions.shards()
         changed = bool(self._pending)
         if meta.SESSION_GROUP not in self.replicas.groups:
@@ -354,6 +358,7 @@ class Streams:
             self.reader.serve_behind()
         if self._divided:
             self._check_divided()
+        self.members.flush()
         self.interest.flush()
 
     def check_space(self) -> None:

@@ -93,7 +93,7 @@ def _floor_offset(segment: Segment) -> int:
 class Log:
     """See the module."""
 
-    __slots__ = ("_failure", "_home", "_recovery_reports", "_segments", "_settings")
+    __slots__ = ("_failure", "_home", "_recovery_reports", "_segments", "_settings", "ends_segment")
 
     def __init__(
         self, home: Home, segments: list[Segment], reports: Sequence[Report], settings: LogSettings
@@ -103,6 +103,8 @@ class Log:
         self._recovery_reports = tuple(reports)
         self._settings = settings
         self._failure: StorageError | None = None
+        self.ends_segment = False
+        """Set by anybody: the next append begins a segment, however small the last one is."""
 
     @classmethod
     def open(
@@ -209,9 +211,10 @@ class Log:
             tail = tail_after(header)
         with self._writing():
             active = self._segments[-1]
-            is_large = active.size >= self._settings.segment_bytes and active.size > MARK_BYTES
-            if is_large or not active.is_whole:
+            is_large = active.size >= self._settings.segment_bytes or self.ends_segment
+            if (is_large and active.size > MARK_BYTES) or not active.is_whole:
                 active = self._roll()
+                self.ends_segment = False
             active.append(blocks)
 
     def sync(self) -> Index:

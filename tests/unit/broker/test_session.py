@@ -220,6 +220,30 @@ def test_what_waits_is_bounded_in_bytes() -> None:
     assert (session.queued_messages, session.queued_bytes) == (0, 0)
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_a_client_does_not_acknowledge_is_bounded_in_bytes(qos: int) -> None:
+    """It reads everything and answers nothing: what the broker keeps to send again must not grow with it."""
+    house = House(in_flight_bytes_max=8192, packet_bytes_max=4096)
+    silent = house.connect("s", resume=True)
+    silent.subscribe("t", qos=qos)
+    publisher = house.connect("p")
+    for number in range(20):
+        publisher.publish("t", b"%02d" % number + b"x" * 2000, qos=qos)
+    session = house.broker.sessions["s"]
+    first = silent.messages()
+    assert len(first) == 5, "four are less than the bound, one passes it"
+    assert session.inflight_bytes <= 8192 + 2100
+    silent.drop()
+    back = house.connect("s", resume=True)
+    got = []
+    while came := back.messages():
+        for packet in came:
+            got.append(packet.message.payload[:2])
+            back.acknowledge(packet)
+    assert got == [b"%02d" % n for n in range(20)]
+    assert (session.inflight_count, session.inflight_bytes) == (0, 0)
+
+
 def test_qos_0_does_not_wait_for_a_client_that_is_away() -> None:
     house, _, publisher = pair(qos=2)
     sleeper = house.connect("sleeper", resume=True)

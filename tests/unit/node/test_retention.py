@@ -1,9 +1,12 @@
-"""What a retention policy lets go: whole segments from the oldest on, never the one that is written."""
+"""What a retention policy lets go: whole segments from the oldest on; of the one that is written nothing
+unless all of it is too old."""
+
+from dataclasses import replace
 
 import pytest
 
 from millrace.broker.stream import Retention
-from millrace.node.retention import trim_offset
+from millrace.node.retention import is_to_end, trim_offset
 from millrace.storage.log import SegmentInfo
 from millrace.types import Index, Offset
 
@@ -32,7 +35,8 @@ def segments(*ages_min: int) -> list[SegmentInfo]:
     [
         (Retention(age_s=0, bytes_max=0), 0),
         (Retention(age_s=150, bytes_max=0), 20),
-        (Retention(age_s=1, bytes_max=0), 30),
+        (Retention(age_s=90, bytes_max=0), 30),
+        (Retention(age_s=1, bytes_max=0), 40),
         (Retention(age_s=0, bytes_max=250), 20),
         (Retention(age_s=0, bytes_max=400), 0),
         (Retention(age_s=0, bytes_max=1), 30),
@@ -46,3 +50,26 @@ def test_the_oldest_segments_go_by_age_and_by_bytes(policy: Retention, offset: i
 def test_a_younger_segment_before_an_older_one_keeps_both() -> None:
     """Clocks of leaders differ; nothing is cut out of the middle."""
     assert trim_offset(segments(0, 9, 0), Retention(age_s=60, bytes_max=0), NOW_US) == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_due"),
+    [
+        (Retention(age_s=0, bytes_max=0), False),
+        (Retention(age_s=0, bytes_max=400), False),
+        (Retention(age_s=0, bytes_max=399), True),
+        (Retention(age_s=4000, bytes_max=0), False),
+        (Retention(age_s=3999, bytes_max=0), True),
+    ],
+)
+def test_a_segment_ends_early_where_the_policy_is_small_beside_it(policy: Retention, is_due: bool) -> None:
+    (active,) = segments(1)
+    assert is_to_end(active, policy, NOW_US, 0) is is_due
+
+
+def test_a_segment_ends_when_all_its_messages_may_go_but_not_without_any() -> None:
+    (active,) = segments(1)
+    forever = Retention(age_s=0, bytes_max=0)
+    assert not is_to_end(active, forever, NOW_US, 9)
+    assert is_to_end(active, forever, NOW_US, 10)
+    assert not is_to_end(replace(active, next_offset=Offset(0)), Retention(age_s=1, bytes_max=1), NOW_US, 10)

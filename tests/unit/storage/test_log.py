@@ -103,6 +103,18 @@ def test_segments_roll_and_cover_everything() -> None:
     assert infos[-1].last_time_us == blocks[-1].header.base_time_us
 
 
+def test_a_segment_ends_when_it_is_told_to_and_only_once() -> None:
+    log = open_log(new_disk(1))
+    blocks = chain(some_blocks(random.Random(1), 3), term=1)
+    log.ends_segment = True
+    log.append(blocks[:1])
+    assert len(log.segments()) == 1, "one without a block stays the one that is written"
+    for block in blocks[1:]:
+        log.append([block])
+    assert len(log.segments()) == 2
+    assert read_all(log) == blocks
+
+
 def test_reads_are_bounded_and_ordered() -> None:
     log, blocks = filled()
     for first in range(1, 81, 7):
