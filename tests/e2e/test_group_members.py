@@ -8,7 +8,11 @@ from e2e.conftest import StartBroker
 from e2e.device import Device, both, unique
 from e2e.http_calls import Door
 from e2e.processes import BrokerProcess, millrace
-from waiting import until
+from e2e.running import run
+from millrace.client import Client
+from millrace.client.http import Http
+from millrace.client.reader import read
+from waiting import until, until_async
 
 Devices = Callable[..., Device]
 
@@ -126,3 +130,26 @@ def test_a_member_may_read_everything_the_group_takes_or_nothing(
     group = made(door, "open/a", "closed/b")
     member = devices(broker.port).connect()
     assert member.subscribe(f"$share/{group}/open/a", qos=1) == 0x87
+
+
+def test_the_async_client_consumes_with_explicit_acknowledgement_and_reads_from_an_offset(
+    broker: BrokerProcess, door: Door
+) -> None:
+    async def scenario() -> None:
+        topic = unique("jobs")
+        group = made(door, topic)
+        async with Client(f"mqtt://127.0.0.1:{broker.port}") as client:
+            for number in range(3):
+                await client.publish(topic, b"%d" % number)
+            async with client.subscribe(topic, group=group, manual_ack=True) as jobs:
+                first, second = await jobs.get(10), await jobs.get(10)
+                jobs.ack(first)
+                await until_async(lambda: lag(door, group) == 2, "one of three to be done")
+                jobs.ack(second)
+                jobs.ack(await jobs.get(10))
+            await until_async(lambda: lag(door, group) == 0, "all to be done")
+        log = read(Http(f"http://127.0.0.1:{broker.ports['http']}"), [topic])
+        assert [(await anext(log))["payload"] for _ in range(3)] == ["0", "1", "2"]
+        await log.aclose()
+
+    run(scenario())

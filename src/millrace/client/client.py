@@ -275,7 +275,8 @@ class Client:
         """Messages that match any of the filters: `async with` it, then `async for`.
 
         `group` makes the subscription a shared one: each message goes to one of the clients that subscribe
-        with the same group and filter. A client holds a filter once.
+        with the same group and filter. Where a group of that name was made by command, this joins it, and
+        with `manual_ack` a message is done when it is acknowledged here. A client holds a filter once.
         """
         wanted = tuple(
             Filter(
