@@ -65,7 +65,7 @@ def test_each_message_goes_to_one_of_the_members_by_mqtt_and_http(
     by_http: list[str] = []
 
     def all_there() -> bool:
-        taken = door("POST", f"/v1/groups/{group}/take", {"count": 5}).json["messages"]
+        taken = door("POST", f"/v1/groups/{group}/take", {"count": 5, "ack": "manual"}).json["messages"]
         receipts = [message["receipt"] for message in taken]
         if receipts:
             door("POST", f"/v1/groups/{group}/ack", {"receipts": receipts})
