@@ -77,6 +77,7 @@ class NodeProcess:
         self._data = data / self.name
         port = base_port + 10 * number
         self.mqtt_port, self.http_port, self.peer_port = port, port + 1, port + 2
+        self.text_port, self.ws_port = port + 3, port + 4
         self._join = join
         self._secret = secret
         self._options = options
@@ -109,6 +110,7 @@ class NodeProcess:
         command = [sys.executable, "-m", "millrace.cli.main", "start", "--node-id", self.name]
         command += ["--data", str(self._data), "--mqtt", f"{_HOST}:{self.mqtt_port}"]
         command += ["--http", f"{_HOST}:{self.http_port}", "--peer", f"{_HOST}:{self.peer_port}"]
+        command += ["--text", f"{_HOST}:{self.text_port}", "--ws", f"{_HOST}:{self.ws_port}"]
         if self._join is not None:
             command += ["--join", f"{_HOST}:{self._join}"]
         self._process = await asyncio.create_subprocess_exec(

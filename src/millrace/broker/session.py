@@ -115,7 +115,7 @@ class Session:
 
         self.window = 0
         self.inflight_count = 0
-        # What `inflight` keeps in memory, to be sent again; nothing where the session ends with its connection.
+        # What `inflight` keeps in memory, to be sent again.
         self.inflight_bytes = 0
         # Sent, waiting for PUBACK or PUBREC, in order of sending.
         self.inflight: deque[Segment] | None = None

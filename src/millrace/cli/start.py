@@ -32,6 +32,7 @@ def start(
     ws: Annotated[str | None, _listener("ws", "MQTT over WebSocket.")] = None,
     http: Annotated[str | None, _listener("http", "HTTP.")] = None,
     peer: Annotated[str | None, _listener("peer", "Links from other nodes.")] = None,
+    text: Annotated[str | None, _listener("text", "Lines, for netcat and telnet.")] = None,
     join: Annotated[
         list[str] | None, typer.Option("--join", metavar=_ADDRESS, help="A member of the cluster to join.")
     ] = None,
@@ -46,6 +47,7 @@ def start(
         ("listeners.ws", ws),
         ("listeners.http", http),
         ("listeners.peer", peer),
+        ("listeners.text", text),
         ("cluster.join", ",".join(join) if join else None),
     ):
         if value is not None:

@@ -85,7 +85,7 @@ class Listeners:
         "", "origins of web pages that may use ws and wss beside our own, comma separated; * is any"
     )
     proxy_protocol: bool = _setting(
-        False, "connections to mqtt and ws begin with a PROXY header; only behind a balancer that sends it"
+        False, "connections without TLS begin with a PROXY header; only behind a balancer that sends it"
     )
 
 

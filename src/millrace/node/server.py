@@ -24,6 +24,7 @@ from millrace.node.mqtt_door import MqttConnection
 from millrace.node.mqtt_terms import EnhancedAuthentication
 from millrace.node.streams import Streams
 from millrace.node.surroundings import SYSTEM, Surroundings
+from millrace.node.text_door import TextAdapter
 from millrace.node.websocket import WebSocketAdapter
 from millrace.types import Reason
 
@@ -103,6 +104,7 @@ class Server:
                 await self._open(name, address, self._tcp_connection)
             for name, address in (("ws", listeners.ws), ("wss", listeners.wss)):
                 await self._open(name, address, self._websocket_connection)
+            await self._open("text", listeners.text, self._text_connection)
             if listeners.http is not None:
                 # Loaded only where it is used: an embedded broker starts without a web framework.
                 from millrace.node.http import HttpDoor, make_app
@@ -208,6 +210,11 @@ class Server:
         connection = MqttConnection(self.door)
         origins = frozenset(o.strip() for o in self.config.listeners.ws_origins.split(",") if o.strip())
         adapter = WebSocketAdapter(connection, origins)
+        return self._behind_proxy(adapter, connection) if is_behind_proxy else adapter
+
+    def _text_connection(self, is_behind_proxy: bool) -> Any:
+        connection = MqttConnection(self.door)
+        adapter = TextAdapter(connection, self.config.limits.packet_bytes_max)
         return self._behind_proxy(adapter, connection) if is_behind_proxy else adapter
 
     @staticmethod

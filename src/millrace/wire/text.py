@@ -1,0 +1,220 @@
+"""The text protocol: lines for people and small programs, the same conversation as MQTT 5 underneath.
+
+    CONNECT|client[|user|password]   optional, first       CONNACK|client
+    SUBSCRIBE|filter                                       SUBACK|filter
+    UNSUBSCRIBE|filter                                     UNSUBACK|filter
+    PUBLISH|topic|message            it may contain |      PUBACK|topic
+                                                           MESSAGE|topic|payload
+                                                           ERROR|reason
+
+Lines end with LF; a CR before it is dropped. `Translator` turns lines into packets of one MQTT connection and
+that connection's packets into lines, so a text client is a client like any other: the same sessions, access
+rules and limits. It publishes and subscribes at QoS 1 and acknowledges what was written, so PUBACK means what
+it means to every client: the message is where its stream keeps it.
+
+A payload that is not one line of UTF-8, or a topic with | in it, would break the lines: such a message is
+sent as `MESSAGE64|topic|payload` with the topic percent-encoded and the payload in base64.
+"""
+
+import base64
+from urllib.parse import quote
+
+from millrace.errors import MalformedPacket, RemoteError
+from millrace.limits import STRING_BYTES_TOP
+from millrace.types import Message, Reason, Subscription, Version
+from millrace.wire.mqtt.codec import decode, encode, split
+from millrace.wire.mqtt.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+)
+from millrace.wire.mqtt.primitives import check_filter, check_topic
+
+OPEN_MAX = 1_000
+"""Lines that wait for their answers; beyond it nothing more is read."""
+
+_ID_MAX = 65_535
+_BREAKS = ("\n", "\r")
+
+
+class LineTooLong(RemoteError):
+    """The rest of it cannot be told from the next line."""
+
+
+class Translator:
+    """One connection, both ways."""
+
+    def __init__(self, line_bytes_max: int) -> None:
+        self._line_bytes_max = line_bytes_max
+        self._rest = b""
+        self._partial = b""
+        self._next_id = 0
+        # Packet id -> what its answer names.
+        self._open: dict[int, str] = {}
+        self._filters: set[str] = set()
+        self._client = ""
+        self.is_connected = False
+
+    @property
+    def expects(self) -> bool:
+        """Whether anything may still come for this client if it sends nothing more."""
+        return bool(self._open or self._filters)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it waits for so many answers that it should not be read."""
+        return len(self._open) >= OPEN_MAX
+
+    # ------------------------------------------------------------------------------- lines to packets
+
+    def receive(self, data: bytes) -> tuple[bytes, bytes]:
+        """The packets that these bytes mean, and lines that answer at once. Raises LineTooLong."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        packets: list[bytes] = []
+        answers: list[str] = []
+        for line in lines:
+            if len(line) > self._line_bytes_max:
+                raise LineTooLong(Reason.PACKET_TOO_LARGE, f"a line has at most {self._line_bytes_max} bytes")
+            try:
+                text = line.removesuffix(b"\r").decode()
+            except UnicodeDecodeError:
+                answers.append("ERROR|the line is not UTF-8")
+                continue
+            if not text:
+                continue
+            try:
+                packets += [encode(packet, Version.MQTT_5) for packet in self._packets(text)]
+            except RemoteError as error:
+                answers.append(f"ERROR|{error.detail}")
+        if len(self._rest) > self._line_bytes_max:
+            raise LineTooLong(Reason.PACKET_TOO_LARGE, f"a line has at most {self._line_bytes_max} bytes")
+        return b"".join(packets), _lines(answers)
+
+    def _packets(self, line: str) -> list[Packet]:
+        command, _, rest = line.partition("|")
+        if command == "CONNECT":
+            if self.is_connected:
+                raise RemoteError(Reason.PROTOCOL_ERROR, "CONNECT comes first, and once")
+            return [self._connect(*rest.split("|", 2))]
+        opening: list[Packet] = [] if self.is_connected else [self._connect("")]
+        match command:
+            case "PUBLISH":
+                topic, found, payload = rest.partition("|")
+                if not found:
+                    raise RemoteError(Reason.PROTOCOL_ERROR, "PUBLISH|topic|message has two |")
+                check_topic(topic)
+                _check_characters(topic)
+                message = Message(topic=topic, payload=payload.encode(), qos=1)
+                return [*opening, Publish(message=message, packet_id=self._ask(topic))]
+            case "SUBSCRIBE":
+                check_filter(rest)
+                _check_characters(rest)
+                wanted = Subscription(filter=rest, qos=1)
+                return [*opening, Subscribe(packet_id=self._ask(rest), subscriptions=(wanted,))]
+            case "UNSUBSCRIBE":
+                check_filter(rest)
+                _check_characters(rest)
+                return [*opening, Unsubscribe(packet_id=self._ask(rest), filters=(rest,))]
+        raise RemoteError(
+            Reason.PROTOCOL_ERROR,
+            f"{command[:20]!r} is no command: CONNECT, SUBSCRIBE, UNSUBSCRIBE or PUBLISH, then | and a topic",
+        )
+
+    def _connect(self, client: str, user: str | None = None, password: str | None = None) -> Connect:
+        self.is_connected = True
+        self._client = client
+        return Connect(
+            client_id=client,
+            version=Version.MQTT_5,
+            username=user,
+            password=None if password is None else password.encode(),
+        )
+
+    def _ask(self, subject: str) -> int:
+        while True:
+            self._next_id = self._next_id % _ID_MAX + 1
+            if self._next_id not in self._open:
+                self._open[self._next_id] = subject
+                return self._next_id
+
+    # ------------------------------------------------------------------------------- packets to lines
+
+    def send(self, data: bytes) -> tuple[bytes, bytes]:
+        """The lines that the connection's packets mean, and the packets that answer them."""
+        data = self._partial + data
+        lines: list[str] = []
+        answers: list[bytes] = []
+        pos = 0
+        while (found := split(data, pos)) is not None:
+            _, body, end = found
+            packet = decode(data[pos], data[body:end], Version.MQTT_5)
+            lines += self._say(packet)
+            if isinstance(packet, Publish) and packet.packet_id is not None:
+                answers.append(encode(Puback(packet_id=packet.packet_id), Version.MQTT_5))
+            pos = end
+        self._partial = data[pos:]
+        return _lines(lines), b"".join(answers)
+
+    def _say(self, packet: Packet) -> list[str]:
+        match packet:
+            case Publish():
+                return [_message(packet.message)]
+            case Connack():
+                if packet.reason is not Reason.SUCCESS:
+                    return [_refusal("CONNECT", packet.reason)]
+                return [f"CONNACK|{packet.assigned_client_id or self._client}"]
+            case Puback():
+                return [self._answer("PUB", packet.packet_id, packet.reason)]
+            case Suback():
+                return [self._answer("SUB", packet.packet_id, packet.reasons[0])]
+            case Unsuback():
+                return [self._answer("UNSUB", packet.packet_id, packet.reasons[0])]
+            case Disconnect():
+                return [f"ERROR|{packet.reason_string or _words(packet.reason)}"]
+        return []
+
+    def _answer(self, what: str, packet_id: int, reason: Reason) -> str:
+        subject = self._open.pop(packet_id, "")
+        if reason >= Reason.UNSPECIFIED:
+            return _refusal(subject, reason)
+        if what == "SUB":
+            self._filters.add(subject)
+        elif what == "UNSUB":
+            self._filters.discard(subject)
+        return f"{what}ACK|{subject}"
+
+
+def _message(message: Message) -> str:
+    if not any(mark in message.topic for mark in ("|", *_BREAKS)):
+        try:
+            payload = message.payload.decode()
+        except UnicodeDecodeError:
+            pass
+        else:
+            if not any(mark in payload for mark in _BREAKS):
+                return f"MESSAGE|{message.topic}|{payload}"
+    return f"MESSAGE64|{quote(message.topic)}|{base64.b64encode(message.payload).decode()}"
+
+
+def _refusal(subject: str, reason: Reason) -> str:
+    return f"ERROR|{subject}: {_words(reason)}"
+
+
+def _words(reason: Reason) -> str:
+    return f"{reason.name.lower().replace('_', ' ')} (0x{reason:02x})"
+
+
+def _check_characters(text: str) -> None:
+    if "\0" in text or len(text.encode()) > STRING_BYTES_TOP:
+        raise MalformedPacket(f"{text[:80]!r} is too long for a topic, or holds a null character")
+
+
+def _lines(lines: list[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()

@@ -1,0 +1,155 @@
+"""The text door of a real broker: a socket, netcat, the same rules and the same messages as MQTT."""
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from e2e.conftest import StartBroker
+from e2e.device import Device, unique
+from e2e.processes import BrokerProcess, millrace
+from waiting import until
+
+_SILENCE_S_MAX = 10.0
+
+
+class Lines:
+    """A text client."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), _SILENCE_S_MAX)
+        self._file = self.socket.makefile("rb")
+
+    def say(self, *lines: str) -> None:
+        self.socket.sendall("".join(f"{line}\n" for line in lines).encode())
+
+    def hear(self) -> str:
+        """The next line; empty when the broker closed."""
+        return self._file.readline().decode().removesuffix("\n")
+
+    def close(self) -> None:
+        self._file.close()
+        self.socket.close()
+
+
+@pytest.fixture(scope="module")
+def text_broker(start_shared: StartBroker) -> BrokerProcess:
+    return start_shared("--text", "127.0.0.1:0")
+
+
+@contextmanager
+def client(broker: BrokerProcess, *first: str) -> Iterator[Lines]:
+    lines = Lines(broker.ports["text"])
+    if first:
+        lines.say(*first)
+        assert lines.hear().startswith("CONNACK|")
+    try:
+        yield lines
+    finally:
+        lines.close()
+
+
+def test_the_conversation_as_the_requirements_write_it(text_broker: BrokerProcess) -> None:
+    topic = unique("weather")
+    with client(text_broker, "CONNECT|tom") as reader, client(text_broker, f"SUBSCRIBE|{topic}/x") as writer:
+        assert writer.hear() == f"SUBACK|{topic}/x"
+        reader.say(f"SUBSCRIBE|{topic}/#")
+        assert reader.hear() == f"SUBACK|{topic}/#"
+        writer.say(f"PUBLISH|{topic}/vienna|rain | wind", f"PUBLISH|{topic}/rome|")
+        assert (writer.hear(), writer.hear()) == (f"PUBACK|{topic}/vienna", f"PUBACK|{topic}/rome")
+        assert reader.hear() == f"MESSAGE|{topic}/vienna|rain | wind"
+        assert reader.hear() == f"MESSAGE|{topic}/rome|"
+        reader.say(f"UNSUBSCRIBE|{topic}/#", "NONSENSE")
+        # What is wrong with a line is said at once; an answer waits for the broker.
+        assert reader.hear().startswith("ERROR|'NONSENSE' is no command")
+        assert reader.hear() == f"UNSUBACK|{topic}/#"
+
+
+def test_text_and_mqtt_clients_share_their_topics(
+    text_broker: BrokerProcess, devices: Callable[..., Device]
+) -> None:
+    topic = unique("shared")
+    device = devices(text_broker.port).connect()
+    device.subscribe(topic, qos=1)
+    with client(text_broker, f"SUBSCRIBE|{topic}") as lines:
+        assert lines.hear() == f"SUBACK|{topic}"
+        lines.say(f"PUBLISH|{topic}|from text")
+        assert {lines.hear(), lines.hear()} == {f"PUBACK|{topic}", f"MESSAGE|{topic}|from text"}
+        device.expect_payloads(b"from text")
+        for payload, line in ((b"from mqtt", "MESSAGE|{}|from mqtt"), (b"\xff\n", "MESSAGE64|{}|/wo=")):
+            device.publish(topic, payload, qos=1)
+            assert lines.hear() == line.format(topic)
+
+
+@pytest.mark.parametrize("reader", ["netcat", "pipe"])
+def test_netcat_publishes_and_goes_once_it_has_the_answer(text_broker: BrokerProcess, reader: str) -> None:
+    """`pipe` is the same without netcat: a client that ends its own side and reads to the end."""
+    topic = unique("nc")
+    said = f"PUBLISH|{topic}|hello\nPUBLISH|{topic}|world\n".encode()
+    if reader == "netcat":
+        netcat = shutil.which("nc.openbsd")
+        if netcat is None:
+            pytest.skip("no netcat here: apt-get install netcat-openbsd")
+        port = str(text_broker.ports["text"])
+        done = subprocess.run([netcat, "-N", "127.0.0.1", port], input=said, capture_output=True, timeout=20)
+        heard = done.stdout
+    else:
+        with client(text_broker) as lines:
+            lines.socket.sendall(said)
+            lines.socket.shutdown(socket.SHUT_WR)
+            heard = lines._file.read()
+    assert heard.decode().splitlines()[1:] == [f"PUBACK|{topic}"] * 2
+
+
+def test_the_same_access_rules_hold(start_broker: StartBroker, tmp_path: Path) -> None:
+    users = tmp_path / "users.toml"
+    added = millrace("user", "add", "ann", "--password-stdin", "--users", str(users), stdin="secret\n")
+    assert added.returncode == 0
+    assert millrace("acl", "add", "*", "allow", "all", "home/%u/#", "--users", str(users)).returncode == 0
+    rules = ("--set", f"access.users_file={users}", "--set", "access.anonymous=never")
+    broker = start_broker("--text", "127.0.0.1:0", *rules)
+    with client(broker) as stranger:
+        stranger.say("SUBSCRIBE|home/ann/x")
+        assert stranger.hear().startswith("ERROR|CONNECT: not authorized")
+        assert stranger.hear() == ""
+    with client(broker) as wrong:
+        wrong.say("CONNECT|a|ann|guess")
+        assert wrong.hear().startswith("ERROR|CONNECT: ")
+    with client(broker, "CONNECT|a|ann|secret") as ann:
+        ann.say("PUBLISH|home/bob/x|1", "SUBSCRIBE|#", "PUBLISH|home/ann/x|1")
+        assert [ann.hear() for _ in range(3)] == [
+            "ERROR|home/bob/x: not authorized (0x87)",
+            "ERROR|#: not authorized (0x87)",
+            "PUBACK|home/ann/x",
+        ]
+
+
+def test_a_line_that_never_ends_is_cut_and_hurts_nobody(text_broker: BrokerProcess) -> None:
+    with client(text_broker, "CONNECT|good") as good, client(text_broker, "CONNECT|bad") as bad:
+        filler = b"x" * (1 << 20)
+        with pytest.raises(OSError):
+            while True:
+                bad.socket.sendall(filler)
+        good.say("PUBLISH|still/there|1")
+        assert good.hear() == "PUBACK|still/there"
+
+
+def test_a_reader_that_does_not_read_is_cut_off(
+    text_broker: BrokerProcess, devices: Callable[..., Device]
+) -> None:
+    topic = unique("flood")
+    with client(text_broker, "CONNECT|sleeper", f"SUBSCRIBE|{topic}") as sleeper:
+        assert sleeper.hear() == f"SUBACK|{topic}"
+        device = devices(text_broker.port).connect()
+        payload = b"x" * 200_000
+
+        def is_gone() -> bool:
+            device.publish(topic, payload, qos=1)
+            return "does not read" in text_broker.log
+
+        until(is_gone, "the sleeper to be cut off", 30.0)
+        device.publish(unique("after"), b"", qos=1)
