@@ -9,6 +9,10 @@ refused, never silently acknowledged. Producers are bounded; the one unused long
 from bisect import bisect_right
 from enum import Enum
 
+PRODUCER = "millrace-producer"
+SEQUENCE = "millrace-sequence"
+"""User properties of a PUBLISH that carry the key."""
+
 PRODUCERS_MAX = 10_000
 RANGES_MAX = 64
 

@@ -1,9 +1,10 @@
 """`millrace pub`: publish messages."""
 
+import itertools
 import sys
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -37,6 +38,7 @@ _WINDOW = 1_000
         "millrace pub sensors/room1 21.5",
         "millrace pub sensors/room1 21.5 -q 2 --retain --url mqtt://ann@broker.example:1883",
         "tail -f readings.txt | millrace pub sensors/room1 - --lines",
+        "millrace pub sensors/room1 21.5 --every 100ms --keep-last 5 --backup mqtt://127.0.0.1:18840",
     )
 )
 def pub(
@@ -46,9 +48,21 @@ def pub(
     qos: Qos = 1,
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Keep it for later subscribers.")] = False,
     repeat: Annotated[
-        int, typer.Option("--repeat", metavar="N", min=1, help="Publish the message so many times.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--repeat", metavar="N", min=1, help="Publish so many times. [default: 1; with --every for ever]"
+        ),
+    ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="With -: each line is a message.")] = False,
+    every: Annotated[
+        str | None, typer.Option("--every", metavar="TIME", help="Publish on an interval such as 100ms.")
+    ] = None,
+    keep_last: Annotated[
+        int, typer.Option("--keep-last", metavar="N", min=1, help="With --every: messages to send again.")
+    ] = 5,
+    backup: Annotated[
+        str | None, typer.Option("--backup", metavar="URL", help="With --every: the broker to switch to.")
+    ] = None,
     client_id: ClientId = None,
     protocol: Mqtt = ProtocolVersion.MQTT_5,
     ca_file: CaFile = None,
@@ -62,8 +76,16 @@ def pub(
 
     if lines and message != "-":
         raise ConfigError("--lines reads standard input: put - in place of the message")
-    if lines and repeat > 1:
+    if lines and repeat is not None:
         raise ConfigError("--lines and --repeat do not go together")
+    if every is None and backup is not None:
+        raise ConfigError("--backup is for a publisher with --every, which keeps messages to send again")
+    if every is not None:
+        if qos != 1 or retain or protocol is not ProtocolVersion.MQTT_5:
+            raise ConfigError("--every publishes with QoS 1 and MQTT 5, not retained")
+        tls = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file, "insecure": insecure}
+        _publish_on_interval(topic, message, repeat, lines, url, backup, every, keep_last, json, **tls)
+        return
     sent = _Sent()
     try:
         with connected(
@@ -76,7 +98,7 @@ def pub(
             key_file=key_file,
             insecure=insecure,
         ) as client:
-            for payload in _payloads(message, repeat, lines):
+            for payload in _payloads(message, repeat or 1, lines):
                 sent.add(client.submit(topic, payload, qos=qos, retain=retain), len(payload))
             sent.wait()
     except KeyboardInterrupt:
@@ -93,6 +115,37 @@ def pub(
         bytes=sent.size_bytes,
         qos=qos,
         retain=retain,
+    )
+
+
+def _publish_on_interval(
+    topic: str,
+    message: str,
+    repeat: int | None,
+    lines: bool,
+    urls: list[str] | None,
+    backup: str | None,
+    every: str,
+    keep_last: int,
+    json: bool,
+    **tls: Any,
+) -> None:
+    from millrace.cli import failover
+    from millrace.client.client import DEFAULT_URL
+
+    brokers = [*(urls or (DEFAULT_URL,)), *([backup] if backup else [])]
+    payloads = _payloads(message, repeat, lines)
+    try:
+        done = failover.publish(topic, payloads, urls=brokers, every=every, keep_last=keep_last, **tls)
+    except KeyboardInterrupt:
+        print_error("interrupted")
+        raise typer.Exit(1) from None
+    print_done(
+        f"published {done['acknowledged']} messages to {topic}, acknowledged; {done['given_up']} given up, "
+        f"{done['switches']} switches",
+        as_json=json,
+        topic=topic,
+        **done,
     )
 
 
@@ -121,7 +174,7 @@ class _Sent:
         return self.count - len(unknown)
 
 
-def _payloads(message: str, repeat: int, lines: bool) -> Iterator[bytes]:
+def _payloads(message: str, repeat: int | None, lines: bool) -> Iterator[bytes]:
     from millrace.limits import PACKET_BYTES_TOP
 
     if lines:
@@ -133,5 +186,5 @@ def _payloads(message: str, repeat: int, lines: bool) -> Iterator[bytes]:
     else:
         # Arguments that are not UTF-8 arrive with surrogates; they leave as the bytes they were.
         payload = message.encode(errors="surrogateescape")
-    for _ in range(repeat):
+    for _ in itertools.repeat(None) if repeat is None else range(repeat):
         yield payload

@@ -25,6 +25,7 @@ from millrace.cli.connecting import (
 
 if TYPE_CHECKING:
     from millrace.client.incoming import Message
+    from millrace.client.subscriber import Sourced
 
 app = single()
 
@@ -37,6 +38,7 @@ _WINDOW = 1_000
         "millrace sub 'sensors/#' -v",
         "millrace sub 'sensors/#' --group workers --count 10 --json",
         "millrace sub 'sensors/#' --from earliest --url http://127.0.0.1:18831",
+        "millrace sub 'sensors/#' --backup mqtt://127.0.0.1:18840",
         "millrace sub '$SYS/#' -v --timeout 15 --url mqtt://ann@broker.example:1883",
     )
 )
@@ -62,6 +64,12 @@ def sub(
             "--from", metavar="earliest|latest|OFFSET", help="Read the logs by HTTP, from there on."
         ),
     ] = None,
+    backup: Annotated[
+        str | None,
+        typer.Option(
+            "--backup", metavar="URL", help="A second broker: each message once, and from which it came."
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic before it.")] = False,
     client_id: ClientId = None,
     protocol: Mqtt = ProtocolVersion.MQTT_5,
@@ -78,6 +86,12 @@ def sub(
                 "a group has a cursor of its own: millrace group reset", param_hint="--from"
             )
         _read_log(filters, start, url, count=count, timeout=timeout, verbose=verbose, json=json)
+        return
+    if backup is not None:
+        if group is not None or protocol is not ProtocolVersion.MQTT_5:
+            raise typer.BadParameter("goes with MQTT 5 and without --group", param_hint="--backup")
+        tls = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file, "insecure": insecure}
+        _from_both(filters, url, backup, qos, count=count, timeout=timeout, verbose=verbose, json=json, **tls)
         return
     end_s = None if timeout is None else time.monotonic() + timeout
     seen = 0
@@ -110,6 +124,50 @@ def sub(
     except BrokenPipeError:
         # The reader has all it wanted. Python would try to flush the pipe once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _from_both(
+    filters: list[str],
+    urls: list[str] | None,
+    backup: str,
+    qos: int,
+    *,
+    count: int | None,
+    timeout: float | None,
+    verbose: bool,
+    json: bool,
+    **tls: Any,
+) -> None:
+    from millrace.cli import failover
+    from millrace.client.client import DEFAULT_URL
+
+    def write(sourced: "Sourced") -> None:
+        message = sourced.message
+        if json:
+            _write(_json_line(message, source=sourced.source))
+        else:
+            _write(f"{sourced.source} ".encode() + _line(message.topic, message.payload, verbose))
+
+    primary = (urls or [DEFAULT_URL])[0]
+    try:
+        seen = failover.subscribe(
+            filters,
+            primary=primary,
+            backup=backup,
+            qos=qos,
+            count=count,
+            timeout_s=timeout,
+            write=write,
+            **tls,
+        )
+    except KeyboardInterrupt:
+        raise typer.Exit(0 if count is None else 1) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    if count is not None and seen < count:
+        print_error(f"{seen} of {count} messages came within {timeout:g} s")
+        raise typer.Exit(1)
 
 
 def _read_log(
@@ -157,8 +215,8 @@ def _line(topic: str, payload: bytes, verbose: bool) -> bytes:
     return (topic.encode() + b" " if verbose else b"") + payload + b"\n"
 
 
-def _json_line(message: "Message") -> bytes:
-    row: dict[str, Any] = {"topic": message.topic, **_readable("payload", message.payload)}
+def _json_line(message: "Message", **more: str) -> bytes:
+    row: dict[str, Any] = {**more, "topic": message.topic, **_readable("payload", message.payload)}
     row["qos"] = message.qos
     row["retain"] = message.retain
     properties = message.properties

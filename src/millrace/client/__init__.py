@@ -1,4 +1,7 @@
-"""Clients of a broker: `Client` for asyncio, `millrace.client.blocking.Client` for scripts."""
+"""Clients of a broker: `Client` for asyncio, `millrace.client.blocking.Client` for scripts.
+
+`Publisher` and `Subscriber` are made of it for pairs of brokers that stand in for each other.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -7,6 +10,8 @@ if TYPE_CHECKING:
     from millrace.client.client import Client
     from millrace.client.errors import CannotConnect, ClientError, Closed, ConnectionLost, Refused
     from millrace.client.incoming import Message
+    from millrace.client.publisher import Publisher
+    from millrace.client.subscriber import Subscriber
     from millrace.client.subscription import Subscription
 
 __all__ = [
@@ -16,11 +21,19 @@ __all__ = [
     "Closed",
     "ConnectionLost",
     "Message",
+    "Publisher",
     "Refused",
+    "Subscriber",
     "Subscription",
 ]
 
-_HOMES = {"Client": "client", "Message": "incoming", "Subscription": "subscription"}
+_HOMES = {
+    "Client": "client",
+    "Message": "incoming",
+    "Publisher": "publisher",
+    "Subscriber": "subscriber",
+    "Subscription": "subscription",
+}
 
 
 def __getattr__(name: str) -> Any:

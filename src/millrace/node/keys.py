@@ -5,11 +5,10 @@ same names in small letters. A message that repeats a key is acknowledged and no
 """
 
 from millrace.broker.inbound import Key
+from millrace.broker.producers import PRODUCER, SEQUENCE
 from millrace.errors import ProtocolError
 from millrace.types import Properties, Reason
 
-PRODUCER = "millrace-producer"
-SEQUENCE = "millrace-sequence"
 PRODUCER_CHARACTERS_MAX = 256
 SEQUENCE_TOP = 2**63 - 1
 

@@ -1,0 +1,93 @@
+"""`millrace pub --every` and `millrace sub --backup`: the clients that know two brokers."""
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from millrace.cli.connecting import PASSWORD_VARIABLE
+
+if TYPE_CHECKING:
+    from millrace.client.subscriber import Sourced
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
+
+
+def seconds(text: str) -> float:
+    """`100ms`, `1.5s`, `2m`; a plain number is seconds."""
+    from millrace.errors import ConfigError
+
+    found = _DURATION.fullmatch(text)
+    if found is None or not float(found[1]):
+        raise ConfigError(f"{text!r} is not a time such as 100ms, 1.5s or 2m")
+    return float(found[1]) * _UNITS_S[found[2]]
+
+
+def publish(
+    topic: str,
+    payloads: Iterator[bytes],
+    *,
+    urls: list[str],
+    every: str,
+    keep_last: int,
+    **options: Any,
+) -> dict[str, int]:
+    """Publish on the interval until the payloads end; what became of them."""
+    from millrace.client.publisher import Publisher
+
+    async def paced() -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        while (payload := await loop.run_in_executor(None, next, payloads, None)) is not None:
+            yield payload
+
+    async def run() -> dict[str, int]:
+        async with Publisher(
+            urls,
+            interval_s=seconds(every),
+            keep_last=keep_last,
+            on_switch=lambda url: print(f"publishing to {url}", file=sys.stderr),
+            password=os.environ.get(PASSWORD_VARIABLE),
+            **options,
+        ) as publisher:
+            await publisher.run(topic, paced())
+            return {
+                "acknowledged": publisher.acknowledged,
+                "given_up": publisher.given_up,
+                "switches": publisher.switches,
+            }
+
+    return asyncio.run(run())
+
+
+def subscribe(
+    filters: list[str],
+    *,
+    primary: str,
+    backup: str,
+    qos: int,
+    count: int | None,
+    timeout_s: float | None,
+    write: "Callable[[Sourced], None]",
+    **options: Any,
+) -> int:
+    """Hand on messages of both brokers, each once; how many came."""
+    from millrace.client.subscriber import Subscriber
+
+    async def run() -> int:
+        seen = 0
+        async with Subscriber(
+            primary, backup, *filters, qos=qos, password=os.environ.get(PASSWORD_VARIABLE), **options
+        ) as messages:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    while count is None or seen < count:
+                        write(await messages.get())
+                        seen += 1
+            except TimeoutError:
+                pass
+        return seen
+
+    return asyncio.run(run())

@@ -1,0 +1,194 @@
+"""A publisher with a steady beat and two brokers: what a failure may cost it is bounded by what it keeps.
+
+It publishes on an interval and keeps its last N messages. A broker that does not answer in time, or goes, is
+left for the other one, and there the last N are sent again, acknowledged before or not: the first broker may
+have acknowledged what it could not pass on (PROTOCOLS.md 23). Each message carries the producer's name and a
+sequence, so what a broker has already is not stored again (PROTOCOLS.md 3). While no broker answers, messages
+go on being kept; one that is pushed out before any broker acknowledged it is counted as given up.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections import deque
+from collections.abc import AsyncIterable, Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from millrace.broker.producers import PRODUCER, SEQUENCE
+from millrace.client.client import Client
+from millrace.client.errors import ClientError
+from millrace.errors import LocalError
+from millrace.types import NO_PROPERTIES, Properties
+
+log = logging.getLogger("millrace.client")
+
+KEEP_MAX = 100_000
+_PAUSE_S = 0.1
+
+
+class _Kept:
+    """A message that may be sent again."""
+
+    __slots__ = ("is_acknowledged", "payload", "sequence", "topic")
+
+    def __init__(self, sequence: int, topic: str, payload: bytes) -> None:
+        self.sequence = sequence
+        self.topic = topic
+        self.payload = payload
+        self.is_acknowledged = False
+
+
+class Publisher:
+    """An asynchronous context manager. `urls` are the brokers in order of preference, the primary first."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        interval_s: float = 0.1,
+        keep_last: int = 5,
+        timeout_s: float | None = None,
+        producer: str | None = None,
+        properties: Properties = NO_PROPERTIES,
+        on_switch: Callable[[str], None] | None = None,
+        **options: Any,
+    ) -> None:
+        if interval_s <= 0 or not 1 <= keep_last <= KEEP_MAX:
+            raise LocalError(f"a publisher has an interval above 0 and keeps 1 to {KEEP_MAX} messages")
+        if not urls:
+            raise LocalError("a publisher needs the URL of at least one broker")
+        self._urls = list(urls)
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s or max(1.0, 3 * interval_s)
+        self.producer = producer or f"publisher-{secrets.token_hex(8)}"
+        self._properties = properties
+        self._on_switch = on_switch
+        self._options = options
+        self._at = 0
+        self._client: Client | None = None
+        self._switching: asyncio.Task[None] | None = None
+        self._sending: set[asyncio.Task[None]] = set()
+        self._kept: deque[_Kept] = deque(maxlen=keep_last)
+        self._next = 1
+        self.acknowledged = 0
+        """Messages that some broker acknowledged."""
+        self.given_up = 0
+        """Messages that were pushed out of the last N before that."""
+        self.switches = 0
+
+    async def __aenter__(self) -> "Publisher":
+        await self._connect(patience_s=self._timeout_s * len(self._urls))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in [*self._sending, *([self._switching] if self._switching else [])]:
+            task.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+
+    @property
+    def address(self) -> str:
+        """The broker in use."""
+        return self._urls[self._at]
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages among the last N that no broker acknowledged yet."""
+        return sum(not kept.is_acknowledged for kept in self._kept)
+
+    async def run(self, topic: str, payloads: AsyncIterable[bytes]) -> None:
+        """Publish these on the interval, whatever happens to the brokers, and wait for the last answers."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
+        async for payload in payloads:
+            await asyncio.sleep(max(0.0, due_s - loop.time()))
+            due_s += self._interval_s
+            self.publish(topic, payload)
+        await self.settled()
+
+    def publish(self, topic: str, payload: bytes) -> int:
+        """Send one message now, or as soon as a broker is there; its sequence."""
+        kept = _Kept(self._next, topic, payload)
+        self._next += 1
+        if len(self._kept) == self._kept.maxlen and not self._kept[0].is_acknowledged:
+            self.given_up += 1
+        self._kept.append(kept)
+        if self._client is not None and self._switching is None:
+            self._start(self._client, kept)
+        return kept.sequence
+
+    async def settled(self) -> None:
+        """Return when every message of the last N is acknowledged."""
+        while self._sending or self._switching is not None:
+            tasks = {*self._sending, *([self._switching] if self._switching is not None else [])}
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    # ----------------------------------------------------------------------------------- sending
+
+    def _start(self, client: Client, kept: _Kept) -> None:
+        task = asyncio.get_running_loop().create_task(self._send(client, kept))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send(self, client: Client, kept: _Kept) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await client.publish(kept.topic, kept.payload, qos=1, properties=self._keyed(kept.sequence))
+        except (ClientError, TimeoutError) as error:
+            self._leave(client, str(error) or f"no answer within {self._timeout_s:g} s")
+            return
+        if not kept.is_acknowledged:
+            kept.is_acknowledged = True
+            self.acknowledged += 1
+
+    def _keyed(self, sequence: int) -> Properties:
+        user = (*self._properties.user, (PRODUCER, self.producer), (SEQUENCE, str(sequence)))
+        given = {name: getattr(self._properties, name) for name in self._properties.__slots__}
+        return Properties(**{**given, "user": user})
+
+    # ---------------------------------------------------------------------------------- switching
+
+    def _leave(self, client: Client, why: str) -> None:
+        """Go to the other broker, unless somebody noticed before."""
+        if client is not self._client or self._switching is not None:
+            return
+        log.warning("%s: %s", self.address, why)
+        self._switching = asyncio.get_running_loop().create_task(self._switch(client))
+
+    async def _switch(self, client: Client) -> None:
+        try:
+            self._client = None
+            leaving = asyncio.get_running_loop().create_task(client.close())
+            self._at = (self._at + 1) % len(self._urls)
+            await self._connect(patience_s=None)
+            self.switches += 1
+            with contextlib.suppress(ClientError, OSError):
+                await leaving
+        finally:
+            self._switching = None
+
+    async def _connect(self, patience_s: float | None) -> None:
+        """Find a broker that answers, this one first, and send it the last N."""
+        loop = asyncio.get_running_loop()
+        end_s = None if patience_s is None else loop.time() + patience_s
+        while True:
+            # Within the timeout: a broker that accepts and says nothing is as good as none.
+            client = Client(self.address, reconnect=False, connect_timeout_s=self._timeout_s, **self._options)
+            try:
+                await client.__aenter__()
+                break
+            except ClientError:
+                if end_s is not None and loop.time() > end_s:
+                    raise
+                self._at = (self._at + 1) % len(self._urls)
+                await asyncio.sleep(_PAUSE_S)
+        self._client = client
+        if self._on_switch is not None:
+            self._on_switch(self.address)
+        for kept in self._kept:
+            self._start(client, kept)
