@@ -345,7 +345,9 @@ class Inbound:
                 run.shard = shard
                 run.offset = offset
                 offset += run.count
-                if arrival.topic is not None:
+                if arrival.is_input:
+                    pass
+                elif arrival.topic is not None:
                     is_good = arrival.generation == generation
                     route = arrival.route if is_good else self._router.route(arrival.topic)
                     self._settle(arrival.session, arrival.topic, route, run, now_ms)

@@ -22,6 +22,7 @@ class Arrival:
         "epoch",
         "generation",
         "is_doubtful",
+        "is_input",
         "is_retained_only",
         "producer",
         "reason",
@@ -53,6 +54,8 @@ class Arrival:
         self.ack = ack
         # Delivered from memory already; only the value to retain is logged (PROTOCOLS.md 6).
         self.is_retained_only = False
+        # For an edge function alone: logged and acknowledged, not delivered.
+        self.is_input = False
         # Key of the first message, counting up through the run, where they can be sent again.
         self.producer: bytes | None = None
         self.sequence = 0

@@ -118,6 +118,10 @@ class MetaState:
             generation=self.generation,
             shards=opened,
             sealed=(*old.sealed, *old.shards) if old is not None else (),
+            edges={
+                **(old.edges if old is not None else {}),
+                **dict.fromkeys(opened if spec.edge else (), spec.edge),
+            },
         )
         self.table = StreamTable(streams)
         return Result(sealed=sealed, opened=opened)
@@ -159,6 +163,7 @@ class MetaState:
                         "generation": stream.generation,
                         "shards": stream.shards,
                         "sealed": stream.sealed,
+                        "edges": sorted(stream.edges.items()),
                     }
                     for _, stream in sorted(self.table.streams.items())
                 ],
@@ -182,6 +187,7 @@ class MetaState:
                 generation=item["generation"],
                 shards=tuple(item["shards"]),
                 sealed=tuple(item["sealed"]),
+                edges=dict(item.get("edges", ())),
             )
             for item in fields["streams"]
         ]
@@ -219,10 +225,12 @@ def spec_to_dict(spec: StreamSpec) -> dict[str, Any]:
         "retention_age_s": spec.retention.age_s,
         "retention_bytes": spec.retention.bytes_max,
         "compression": spec.compression,
+        "edge": spec.edge,
     }
 
 
 _SPEC_KEYS = frozenset(("name", "filters", "replication", "shards", "replicas", "capture", "compression")) | {
+    "edge",
     "retention_age_s",
     "retention_bytes",
 }
@@ -253,6 +261,7 @@ def spec_from_dict(fields: Mapping[str, Any], base: StreamSpec | None = None) ->
                 bytes_max=_typed(fields, "retention_bytes", int, start.retention.bytes_max),
             ),
             compression=_typed(fields, "compression", str, start.compression),
+            edge=_typed(fields, "edge", str, start.edge),
         )
     except ValueError as error:
         raise LocalError(str(error)) from None

@@ -22,6 +22,7 @@ DEFAULT_STREAM = "default"
 SHARDS_MAX = 256
 FILTERS_MAX = 1_000
 STREAMS_MAX = 1_000
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _DAY_S = 24 * 60 * 60
 _GIB = 1024 * 1024 * 1024
@@ -65,6 +66,8 @@ class StreamSpec:
     capture: Capture = Capture.ALL
     retention: Retention = field(default_factory=Retention)
     compression: str = "none"
+    edge: str = ""
+    """`module:function` that makes what is delivered out of what was published; empty: as published."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -86,6 +89,10 @@ class StreamSpec:
             )
         if self.compression not in ("none", "zlib"):
             raise LocalError(f"stream {self.name!r}: compression is none or zlib")
+        if self.edge and not _FUNCTION.fullmatch(self.edge):
+            raise LocalError(f"stream {self.name!r}: {self.edge!r} is not module:function")
+        if self.edge and (self.capture is Capture.NONE or self.name == DEFAULT_STREAM):
+            raise LocalError(f"stream {self.name!r}: an edge function needs a stream of its own with a log")
 
 
 DEFAULT_SPEC = StreamSpec(
@@ -106,6 +113,8 @@ class Stream:
     """Ids of the open shards; a topic's is `shards[crc32c(topic) % len(shards)]`."""
     sealed: tuple[int, ...] = ()
     """Ids of earlier generations, oldest first: readers finish these before the open ones."""
+    edges: Mapping[int, str] = field(default_factory=dict)
+    """Shard -> the edge function of what is in it, for the shards that have one."""
 
 
 def specificity(filter: str) -> tuple[int, ...]:
@@ -166,6 +175,7 @@ def needs_new_shards(old: StreamSpec, new: StreamSpec) -> bool:
         old.shards != new.shards
         or set(old.filters) != set(new.filters)
         or old.replication is not new.replication
+        or old.edge != new.edge
     )
 
 

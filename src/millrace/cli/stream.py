@@ -41,6 +41,10 @@ Size = Annotated[
     int | None, typer.Option("--retention-bytes", metavar="B", min=0, help="Bytes of each log; 0 is any.")
 ]
 Compressed = Annotated[Compression | None, typer.Option(help="How blocks are stored.")]
+Function = Annotated[
+    str | None,
+    typer.Option(metavar="MODULE:FUNCTION", help="Deliver what this function makes of the messages."),
+]
 Replicated = Annotated[Replication | None, typer.Option(help="How the log is replicated.")]
 
 _COLUMNS = ("name", "filters", "shards", "capture", "replication", "messages", "bytes")
@@ -65,6 +69,7 @@ def create(
     retention_age: Age = None,
     retention_bytes: Size = None,
     compression: Compressed = None,
+    edge: Function = None,
     replication: Replicated = None,
     url: HttpUrl = DEFAULT,
     json: AsJson = False,
@@ -77,6 +82,7 @@ def create(
         retention_age_s=retention_age,
         retention_bytes=retention_bytes,
         compression=compression,
+        edge=edge,
         replication=replication,
     )
     made = door(url).call("POST", "/v1/streams", {"name": name, "filters": filters, **settings})
@@ -118,6 +124,7 @@ def alter(
     retention_age: Age = None,
     retention_bytes: Size = None,
     compression: Compressed = None,
+    edge: Function = None,
     replication: Replicated = None,
     url: HttpUrl = DEFAULT,
     json: AsJson = False,
@@ -131,10 +138,18 @@ def alter(
         retention_age_s=retention_age,
         retention_bytes=retention_bytes,
         compression=compression,
+        edge=edge,
         replication=replication,
     )
     changed = door(url).call("PATCH", _path(name), settings)
     print_done(f"changed stream {name}", as_json=json, **changed)
+
+
+@app.command("reload-edge", epilog=example("millrace stream reload-edge"))
+def reload_edge(url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
+    """Load the edge functions of a node anew, after their files changed."""
+    done = door(url).call("POST", "/v1/edge/reload", {})
+    print_done(f"{done['reloaded']} edge functions are loaded anew", as_json=json, **done)
 
 
 @app.command(epilog=example("millrace stream purge sensors", "millrace stream purge sensors --before 5000"))

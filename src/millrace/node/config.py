@@ -138,6 +138,15 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    modules: str = _setting("", "Python modules whose functions streams may name, comma separated")
+    workers: int = _setting(2, "processes for each edge function", minimum=1, maximum=64)
+    timeout_ms: int = _setting(
+        5_000, "how long a call may take before its process is killed", minimum=1, maximum=3_600_000
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     level: Literal["debug", "info", "warning", "error"] = _setting("info", "least severity written")
     format: Literal["text", "json"] = _setting("text", "lines for people or one JSON object each")
@@ -155,6 +164,7 @@ class Config:
     mqtt: Mqtt = field(default_factory=Mqtt)
     cluster: Cluster = field(default_factory=Cluster)
     storage: Storage = field(default_factory=Storage)
+    edge: Edge = field(default_factory=Edge)
     log: Log = field(default_factory=Log)
     # Streams by name, each with the settings of `millrace stream create`; made or changed at start.
     streams: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -9,8 +9,27 @@ from millrace.broker.message import Run, expiry_of
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
 from millrace.storage.block import Block
 
+EDGE_PRODUCER = b"edge/"
 
-def fan_out(broker: Broker, block: Block, shard: int, now_ms: int, wall_us: int) -> None:
+
+def inputs_of(block: Block) -> list[tuple[int, int]]:
+    """Spans of rows that are for an edge function alone: what was published, not what it made of it."""
+    columns = block.columns()
+    made = {n for n, name in enumerate(columns.names) if bytes(name).startswith(EDGE_PRODUCER)}
+    is_made = [producer in made for producer in columns.producer_ids]
+    spans: list[tuple[int, int]] = []
+    for row in range(block.header.count):
+        if row >= len(is_made) or not is_made[row]:
+            if spans and spans[-1][1] == row:
+                spans[-1] = (spans[-1][0], row + 1)
+            else:
+                spans.append((row, row + 1))
+    return spans
+
+
+def fan_out(
+    broker: Broker, block: Block, shard: int, now_ms: int, wall_us: int, *, has_edge: bool = False
+) -> None:
     """Give every message of the block to the sessions that want it, in order."""
     if not broker.sessions:
         return
@@ -24,9 +43,15 @@ def fan_out(broker: Broker, block: Block, shard: int, now_ms: int, wall_us: int)
     positions, sizes = columns.packet_positions, columns.packet_sizes
     base = block.header.base_offset
     row, count = 0, block.header.count
+    inputs = dict(inputs_of(block)) if has_edge else {}
     while row < count:
+        if row in inputs:
+            row = inputs[row]
+            continue
         route, flag = routes[ids[row]], flags[row]
-        single = bool(flag & FLAG_RETAIN) or flag >> FLAG_VERSION_SHIFT == 5 or bool(route.no_local)
+        single = (
+            has_edge or bool(flag & FLAG_RETAIN) or flag >> FLAG_VERSION_SHIFT == 5 or bool(route.no_local)
+        )
         end = row + 1
         if not single:
             while end < count and routes[ids[end]] is route and flags[end] == flag:

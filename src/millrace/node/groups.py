@@ -167,7 +167,7 @@ class Groups:
         while True:
             group = self.named(name)
             shards = self._in_turn(group)
-            with self._watching(group, shards, is_waiting=wait_ms > 0) as watcher:
+            with self.watching(group, shards, is_waiting=wait_ms > 0) as watcher:
                 taken = await self._take_now(group, shards, count, lease_us, request)
                 left_s = deadline_s - loop.time()
                 if taken or left_s <= 0:
@@ -188,7 +188,7 @@ class Groups:
                 cursor = shard.consumers.state.cursors.get(group.number)
                 known = None if cursor is None else cursor.answer(request)
                 if cursor is not None and known:
-                    taken += await self._fetch(shard, cursor, known)
+                    taken += await self.fetch(shard, cursor, known)
             if taken:
                 return taken
         for shard in shards:
@@ -201,12 +201,12 @@ class Groups:
             if self._streams.is_refusing:
                 raise Unavailable("the disk of the node is full; nothing can be taken until there is room")
             found = await shard.consumers.do(["take", group.number, request, wanted, lease_us])
-            taken += await self._fetch(shard, cursor, found)
+            taken += await self.fetch(shard, cursor, found)
             if len(taken) >= count:
                 break
         return taken
 
-    async def _fetch(self, shard: "Shard", cursor: Cursor, found: list[Any]) -> list[Taken]:
+    async def fetch(self, shard: "Shard", cursor: Cursor, found: list[Any]) -> list[Taken]:
         """The messages of these deliveries; one that cannot be read any more is left out."""
         offsets = sorted(offset for offset, _ in found)
         try:
@@ -249,8 +249,8 @@ class Groups:
         return results
 
     @contextmanager
-    def _watching(
-        self, group: DurableGroup, shards: "list[Shard]", *, is_waiting: bool
+    def watching(
+        self, group: DurableGroup, shards: "list[Shard]", *, is_waiting: bool = False
     ) -> "Iterator[asyncio.Event]":
         """An event that is set when one of these shards may have something new, from now on."""
         if is_waiting and self._waiting.total() >= WAITERS_MAX:
@@ -352,7 +352,9 @@ class Groups:
             if not shard.group.status().serving:
                 continue
             try:
-                for operation in consumers.chores(self._wall_us(), live.__contains__):
+                for operation in consumers.chores(
+                    self._wall_us(), lambda number: number == 0 or number in live
+                ):
                     await consumers.do(operation)
                 for number, cursor in list(consumers.state.cursors.items()):
                     if cursor.dead and number in live:
@@ -377,7 +379,7 @@ class Groups:
     async def _bury(self, group: DurableGroup, shard: "Shard", cursor: Cursor) -> None:
         """Republish dead messages; a crash in between finds the key and does not store one twice."""
         for offset in list(cursor.dead)[:_BURIED_AT_ONCE_MAX]:
-            for taken in await self._fetch(shard, cursor, [(offset, 0)]):
+            for taken in await self.fetch(shard, cursor, [(offset, 0)]):
                 message = _dead_letter(group.spec, taken.message, cursor.items[offset].deliveries)
                 key = (f"dead/{group.number}/{shard.number}/{cursor.epoch}".encode(), offset)
                 try:

@@ -19,6 +19,7 @@ from millrace.broker.session import Session
 from millrace.broker.topic import SHARE_PREFIX
 from millrace.errors import StorageError
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT, Columns, select_rows
+from millrace.node.fan_out import inputs_of
 from millrace.node.shard import Shard
 from millrace.storage.block import Block, Kind
 from millrace.storage.log import Trimmed
@@ -265,6 +266,8 @@ class LogReader:
         base = block.header.base_offset
         first = max(0, offset - base)
         done = [(a - base, b - base) for a, b in (session.skip or {}).get(shard.number, ())]
+        if shard.edge:
+            done += inputs_of(block)
         segments: list[Segment] = []
         no_local = any(s.no_local for s in session.subscriptions.values())
         for start, end in select_rows(columns.topic_ids, bytes(wanted), first, block.header.count):

@@ -259,6 +259,7 @@ class Server:
             self.streams.retention.tick()
             self.streams.groups.tick()
             self.streams.members.tick()
+            self.streams.edges.tick()
             self.broker.retained.expire_some(self._now_ms())
         interval_s = self.config.mqtt.sys_interval_s
         if interval_s and self._loop.time() >= self._sys_due_s:

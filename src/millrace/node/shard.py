@@ -22,7 +22,7 @@ from millrace.broker.stream import Capture, Stream
 from millrace.kernels import blocks as kernel
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
 from millrace.node.consumer_groups import ShardConsumers
-from millrace.node.fan_out import fan_out
+from millrace.node.fan_out import EDGE_PRODUCER, fan_out, inputs_of
 from millrace.node.group import Group
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Codec, Kind, data_blocks, opaque_block
@@ -91,6 +91,11 @@ class Shard:
 
         self.snapshot_log_bytes = 0
         """Size of the log when the last snapshot was asked for."""
+
+    @property
+    def edge(self) -> str:
+        """The function that makes what is delivered out of what is in this log; empty: nothing does."""
+        return self.stream.edges.get(self.number, "")
 
     def change(self, stream: Stream) -> None:
         """The definition changed without moving topics."""
@@ -220,22 +225,29 @@ class Shard:
                     self._broker.inbound.forget(arrival)
                 token.count = 0
                 self._learn(block)
-                fan_out(self._broker, block, self.number, self._now_ms(), self._wall_us())
+                self._fan_out(block)
             elif not isinstance(token, Batch) and token is not _EARLIER:
                 self._learn(block)
-                fan_out(self._broker, block, self.number, self._now_ms(), self._wall_us())
+                self._fan_out(block)
                 self._wake()
         if isinstance(token, Batch):
             first = header.next_offset - token.count
+            if self.edge:
+                for arrival in token.arrivals:
+                    arrival.is_input = not (arrival.producer or b"").startswith(EDGE_PRODUCER)
             self._note(token)
             self._broker.inbound.committed(token.arrivals, self.number, first, self._now_ms())
             self._wake()
+
+    def _fan_out(self, block: Block) -> None:
+        wall_us = self._wall_us()
+        fan_out(self._broker, block, self.number, self._now_ms(), wall_us, has_edge=bool(self.edge))
 
     def _note(self, batch: Batch) -> None:
         """State that a snapshot must hold, from our own arrivals."""
         for arrival in batch.arrivals:
             run = arrival.run
-            if run is not None and run.retain and arrival.topic is not None:
+            if run is not None and run.retain and arrival.topic is not None and not arrival.is_input:
                 self._retained.add(arrival.topic)
             if arrival.producer is not None and run is not None:
                 self._keys_in_flight.discard((arrival.producer, arrival.sequence))
@@ -249,8 +261,9 @@ class Shard:
         flags = bytes(columns.flags)
         if 1 in flags.translate(_HAS_RETAIN):
             topics = block.topics()
+            inputs = inputs_of(block) if self.edge else []
             for row, flag in enumerate(flags):
-                if flag & FLAG_RETAIN:
+                if flag & FLAG_RETAIN and not any(first <= row < end for first, end in inputs):
                     topic = topics[columns.topic_ids[row]].decode()
                     start = columns.packet_positions[row]
                     packet = bytes(columns.packets[start : start + columns.packet_sizes[row]])

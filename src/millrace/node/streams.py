@@ -19,6 +19,8 @@ from millrace.broker.stream import Capture, Stream, StreamSpec, StreamTable
 from millrace.errors import LocalError, StorageError
 from millrace.node.cluster import Cluster
 from millrace.node.config import Config
+from millrace.node.edge import EdgeFunctions
+from millrace.node.edge_streams import EdgeStreams
 from millrace.node.group import Group
 from millrace.node.group_members import GroupMembers
 from millrace.node.groups import Groups
@@ -106,6 +108,11 @@ class Streams:
         self.reading = Reading(self._pool)
         self.retention = Retention(self.shards, wall_us)
         self.groups = Groups(self, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
+        self.edges = EdgeStreams(
+            self,
+            self.groups,
+            EdgeFunctions(config.edge.modules, config.edge.workers, config.edge.timeout_ms / 1000),
+        )
         self.members = GroupMembers(self.groups, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
 
     # --------------------------------------------------------------------------- start and stop
@@ -139,6 +146,7 @@ class Streams:
         """Take snapshots, so that the next start is quick, and let go of the files."""
         if not self.replicas.is_open:
             return
+        await self.edges.stop()
         await self.members.stop()
         await self.groups.stop()
         await self.cluster.stop()

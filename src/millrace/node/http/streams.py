@@ -50,6 +50,7 @@ class StreamForm(Form):
     retention_age_s: int | None = None
     retention_bytes: int | None = None
     compression: str | None = None
+    edge: str | None = None
 
 
 class StreamChange(Form):
@@ -61,6 +62,7 @@ class StreamChange(Form):
     retention_age_s: int | None = None
     retention_bytes: int | None = None
     compression: str | None = None
+    edge: str | None = None
 
 
 class PurgeForm(Form):
@@ -87,7 +89,10 @@ async def create_stream(request: Request, form: StreamForm, caller: CallerIs) ->
     server = server_of(request)
     if form.name in server.streams.table.streams:
         raise Problem(409, f"stream {form.name!r} exists")
-    stream = await server.streams.put(spec_from_dict(form.model_dump(exclude_none=True)), create=True)
+    spec = spec_from_dict(form.model_dump(exclude_none=True))
+    if spec.edge:
+        server.streams.edges.functions.check(spec.edge)
+    stream = await server.streams.put(spec, create=True)
     return _shown(server, stream)
 
 
@@ -103,7 +108,16 @@ async def alter_stream(request: Request, name: str, form: StreamChange, caller: 
     server = server_of(request)
     known = _stream(server, name)
     spec = spec_from_dict(form.model_dump(exclude_none=True), known.spec)
+    if spec.edge != known.spec.edge and spec.edge:
+        server.streams.edges.functions.check(spec.edge)
     return _shown(server, await server.streams.put(spec, create=False))
+
+
+@router.post("/edge/reload", tags=["streams"])
+async def reload_edge_functions(request: Request, caller: CallerIs) -> dict[str, Any]:
+    """Load the edge functions of this node anew; calls under way end with the code they began with."""
+    caller.must_be_admin()
+    return {"reloaded": await server_of(request).streams.edges.functions.reload()}
 
 
 @router.delete("/streams/{name}", status_code=204, tags=["streams"])
