@@ -68,13 +68,18 @@ class NodeProcess:
         base_port: int,
         secret: str,
         *,
-        join: int | None,
+        join: str | None,
+        host: str = _HOST,
+        wrap: tuple[str, ...] = (),
         options: tuple[str, ...] = (),
         on_line: Callable[[str, str], None] | None = None,
     ) -> None:
+        self.host = host
+        # What runs the node: a command that puts it somewhere else, such as a network of its own.
+        self._wrap = wrap
         self.number = number
         self.name = f"n{number + 1}"
-        self._data = data / self.name
+        self.data = data / self.name
         port = base_port + 10 * number
         self.mqtt_port, self.http_port, self.peer_port = port, port + 1, port + 2
         self.text_port, self.ws_port = port + 3, port + 4
@@ -89,11 +94,11 @@ class NodeProcess:
 
     @property
     def url(self) -> str:
-        return f"mqtt://{_HOST}:{self.mqtt_port}"
+        return f"mqtt://{self.host}:{self.mqtt_port}"
 
     @property
     def http_url(self) -> str:
-        return f"http://{_HOST}:{self.http_port}"
+        return f"http://{self.host}:{self.http_port}"
 
     @property
     def is_running(self) -> bool:
@@ -107,12 +112,12 @@ class NodeProcess:
     async def start(self) -> None:
         """Start it and wait until it serves."""
         self._ready.clear()
-        command = [sys.executable, "-m", "millrace.cli.main", "start", "--node-id", self.name]
-        command += ["--data", str(self._data), "--mqtt", f"{_HOST}:{self.mqtt_port}"]
-        command += ["--http", f"{_HOST}:{self.http_port}", "--peer", f"{_HOST}:{self.peer_port}"]
-        command += ["--text", f"{_HOST}:{self.text_port}", "--ws", f"{_HOST}:{self.ws_port}"]
+        command = [*self._wrap, sys.executable, "-m", "millrace.cli.main", "start", "--node-id", self.name]
+        command += ["--data", str(self.data), "--mqtt", f"{self.host}:{self.mqtt_port}"]
+        command += ["--http", f"{self.host}:{self.http_port}", "--peer", f"{self.host}:{self.peer_port}"]
+        command += ["--text", f"{self.host}:{self.text_port}", "--ws", f"{self.host}:{self.ws_port}"]
         if self._join is not None:
-            command += ["--join", f"{_HOST}:{self._join}"]
+            command += ["--join", self._join]
         self._process = await asyncio.create_subprocess_exec(
             *command,
             *self._options,
@@ -182,7 +187,10 @@ class LocalCluster:
         *,
         options: tuple[str, ...] = (),
         on_line: Callable[[str, str], None] | None = None,
+        place: Callable[[int], tuple[str, tuple[str, ...]]] | None = None,
     ) -> None:
+        """`place` says for a node's number which host it has and what command runs it there."""
+        self._place = place or (lambda number: (_HOST, ()))
         self._data = data
         self._ports: PortBlock | None = None
         if base_port is None:
@@ -199,12 +207,15 @@ class LocalCluster:
     def add(self) -> NodeProcess:
         """One more node, not started yet."""
         number = len(self.nodes)
+        host, wrap = self._place(number)
         node = NodeProcess(
             number,
             self._data,
             self._base_port,
             self._secret,
-            join=self.nodes[0].peer_port if number else None,
+            join=f"{self.nodes[0].host}:{self.nodes[0].peer_port}" if number else None,
+            host=host,
+            wrap=wrap,
             options=self._options,
             on_line=self._on_line,
         )

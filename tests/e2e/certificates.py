@@ -33,13 +33,15 @@ class Authority:
         builder = builder.add_extension(self._identifier, critical=False)
         self.file = str(_write(directory / f"{name}.pem", builder.sign(self._key, hashes.SHA256())))
 
-    def issue(self, common_name: str, *, server: bool = False) -> Pair:
-        """A certificate for 127.0.0.1, or for a client of this name."""
+    def issue(self, common_name: str, *, server: bool = False, node: bool = False) -> Pair:
+        """A certificate for 127.0.0.1, or for a client of this name; a node's is for both sides of a link."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-        usage = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH]
+        if node:
+            usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = _builder(subject, self._name, key.public_key())
-        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._identifier)
         builder = builder.add_extension(issuer, critical=False)
         if server:

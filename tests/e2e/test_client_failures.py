@@ -211,6 +211,25 @@ def test_a_session_taken_over_is_not_fought_for() -> None:
     run(scenario())
 
 
+def test_an_own_attempt_that_is_granted_late_does_not_end_the_client() -> None:
+    """It gave up on one address and connected at another; then the first is granted after all and takes the
+    session over. That is no other client, so this one comes back."""
+
+    async def scenario() -> None:
+        with ThreadedBroker() as broker:
+            async with Relay(broker.port) as relay:
+                relay.freeze()
+                urls = [relay.url, broker.url]
+                async with Client(urls, client_id="same", connect_timeout_s=0.3) as client:
+                    direct = client.address
+                    await client.publish("a", "direct")
+                    relay.thaw()
+                    await until_async(lambda: client.connected and client.address != direct, "it comes back")
+                    await client.publish("a", "again")
+
+    run(scenario())
+
+
 def test_a_server_that_breaks_the_protocol_is_left_and_tried_again() -> None:
     async def scenario() -> None:
         connack = encode(Connack(reason=Reason.SUCCESS), Version.MQTT_5)

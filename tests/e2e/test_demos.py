@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("replication", "membership", "election")]
+LONG = ("replication", "membership", "election", "routed", "primary-backup", "leaderless")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in LONG]
 
 
 @pytest.mark.parametrize("name", ["basic", "failover", *SLOW])

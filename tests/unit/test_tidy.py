@@ -25,8 +25,9 @@ FLOORS = {
     "testing": 5,
     "sim": 4,
     "spark": 4,
-    "bench": 4,
+    "bench": 6,
     "demo": 6,
+    "campaign": 6,
     "local_cluster": 5,
     "cli": 7,
 }

@@ -58,6 +58,18 @@ class ShareGroup:
                 chosen.append((ready[self.turn % len(ready)], part))
         return chosen
 
+    @property
+    def room(self) -> int:
+        """How many messages members that are there could be sent without waiting."""
+        ready = [s for s in self.members if not s.blocked]
+        return sum(max(0, s.window - s.inflight_count - s.queued_messages) for s in ready)
+
+    def forget(self, shard: int) -> None:
+        """What waits here of this log is for others now."""
+        kept = [segment for segment in self.drain() if segment.run.shard != shard]
+        for segment in kept:
+            self.collect(segment)
+
     def collect(self, segment: Segment) -> None:
         self.queue.append(segment)
         self.queued_messages += segment.count

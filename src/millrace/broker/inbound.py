@@ -22,6 +22,18 @@ from millrace.types import Reason
 
 _PUBACK, _PUBREC = 0x40, 0x50
 
+_ACK_REASONS = frozenset(
+    (
+        Reason.UNSPECIFIED,
+        Reason.IMPLEMENTATION_SPECIFIC,
+        Reason.NOT_AUTHORIZED,
+        Reason.TOPIC_NAME_INVALID,
+        Reason.PACKET_ID_IN_USE,
+        Reason.QUOTA_EXCEEDED,
+        Reason.PAYLOAD_FORMAT_INVALID,
+    )
+)
+
 Key = tuple[bytes, int]
 """Producer and sequence: what tells a message that is sent again from a new one."""
 
@@ -38,6 +50,8 @@ class Inbound:
         self.uncommitted_bytes = 0
         # Runs for other nodes, with the group they are for if any; the node takes the list.
         self.relays: list[tuple[str, Run, str]] = []
+        # Retained messages that no log keeps: every node is told, by the node, which takes the list.
+        self.retained_here: list[tuple[str, Run]] = []
         self._turn = 0
         # The broker's; see there.
         self.journal = Journal()
@@ -186,10 +200,12 @@ class Inbound:
             else:
                 self._arrive(intake, arrival)
             return
+        before = self._retained.get(topic) if run.retain else None
         self._settle(session, topic, route, run, now_ms)
         if intake is not None and run.retain:
             # [PROTOCOLS.md 6]: delivered from memory, but the retained value is logged.
             note = Arrival(None, route, self._router.generation, run, topic, b"")
+            note.before = before
             note.is_retained_only = True
             self._arrive(intake, note)
         if ack:
@@ -237,16 +253,30 @@ class Inbound:
             self._settle(None, topic, route, run, now_ms)
 
     def _settle(self, publisher: Session | None, topic: str, route: Route, run: Run, now_ms: int) -> None:
-        if run.retain:
+        if run.retain and not run.shard:
+            # What a log keeps is retained by its place there (PROTOCOLS.md 17), by the shard.
             self._retained.keep(topic, run, is_empty=payload_is_empty(run))
         self._outbound.deliver(publisher, topic, route, run, now_ms)
-        if not run.shard:
+        if run.shard:
+            return
+        if run.retain and route.intake is None and not topic.startswith("$"):
+            # Those that want it get it with its stamp, like those that only have to know it.
+            self.retained_here.append((topic, run))
+            self._relay_to_groups(route, run)
+        else:
             self._relay(route, run)
+
+    def pass_on(self, publisher: Session | None, topic: str, run: Run, now_ms: int) -> None:
+        """Deliver what no log keeps, here and where other nodes have clients that want it."""
+        self._settle(publisher, topic, self._router.delivery_route(topic.encode()), run, now_ms)
 
     def _relay(self, route: Route, run: Run) -> None:
         """To other nodes with clients that want it: only what no log brings there (REQUIREMENTS.md E2)."""
         for peer in route.remotes:
             self.relays.append((peer, run, ""))
+        self._relay_to_groups(route, run)
+
+    def _relay_to_groups(self, route: Route, run: Run) -> None:
         for key, peers in route.far_groups:
             # What is not stored: the publisher's node picks the member's (PROTOCOLS.md 13).
             self._turn += 1
@@ -278,10 +308,12 @@ class Inbound:
                     run.expires_ms = now_ms + expiry_s * 1000
                 self._deliver_relayed(self._router.delivery_route(topic_of(packet).encode()), run, now_ms)
 
+    def relayed_retained(self, topic: str, run: Run, now_ms: int) -> None:
+        """One retained message from another node, for the clients of this one."""
+        self._deliver_relayed(self._router.delivery_route(topic.encode()), run, now_ms)
+
     def _deliver_relayed(self, route: Route, run: Run, now_ms: int) -> None:
-        topic = topic_of(run.data) if run.retain or route.no_local else None
-        if run.retain and topic is not None:
-            self._retained.keep(topic, run, is_empty=payload_is_empty(run))
+        topic = topic_of(run.data) if route.no_local else None
         self._outbound.deliver(None, topic, route, run, now_ms, with_groups=False)
 
     def _route(self, session: Session, topic: str) -> Route:
@@ -363,7 +395,37 @@ class Inbound:
             if arrival.done is not None:
                 arrival.done(offset - (run.count if run is not None else 0))
 
-    def _deliver_again_routed(self, arrival: Arrival, run: Run, now_ms: int) -> None:
+    def stored(self, arrivals: list[Arrival], shard: int, offset: int, now_ms: int) -> None:
+        """These stand in a leaderless log from `offset` on: for the plain subscribers here. Groups and what
+        is retained are for whoever keeps that log, and `answered` follows when enough nodes have them."""
+        for arrival in arrivals:
+            run = arrival.run
+            if run is None:
+                continue
+            run.shard = shard
+            run.offset = offset
+            offset += run.count
+            if arrival.generation != self._router.generation:
+                self._deliver_again_routed(arrival, run, now_ms, with_groups=False)
+                continue
+            topic = arrival.topic or _topic(arrival.route, run.data)
+            self._outbound.deliver(arrival.session, topic, arrival.route, run, now_ms, with_groups=False)
+
+    def answered(self, arrivals: list[Arrival], offset: int) -> None:
+        """What was `stored` from `offset` on is acknowledged."""
+        for arrival in arrivals:
+            run, session = arrival.run, arrival.session
+            if arrival.ack and session is not None and session.epoch == arrival.epoch:
+                self._outbound.put(session, arrival.ack)
+            if arrival.done is not None:
+                arrival.done(offset)
+            if run is not None:
+                self.uncommitted_bytes -= len(run.data)
+                offset += run.count
+
+    def _deliver_again_routed(
+        self, arrival: Arrival, run: Run, now_ms: int, *, with_groups: bool = True
+    ) -> None:
         """Subscriptions changed between arrival and commit: packet by packet, by the routes of now."""
         data, end = run.data, 0
         for position in range(run.count):
@@ -371,7 +433,8 @@ class Inbound:
             one = Run(data[start:end], 1, run.qos, run.v5)
             one.shard, one.offset = run.shard, run.offset + position
             topic = topic_of(one.data)
-            self._outbound.deliver(arrival.session, topic, self._router.route(topic), one, now_ms)
+            route = self._router.route(topic)
+            self._outbound.deliver(arrival.session, topic, route, one, now_ms, with_groups=with_groups)
 
     def refused(self, arrivals: list[Arrival], reason: Reason) -> list[Session]:
         """These could not be logged. Returns sessions whose version has no word for that: the node closes
@@ -384,10 +447,13 @@ class Inbound:
             arrival.reason = reason
             if arrival.done is not None:
                 arrival.done(None)
-            if session is None or not arrival.ack or session.epoch != arrival.epoch:
+            if session is None or not arrival.ack:
                 continue
             if run is not None and run.qos == 2 and session.received:
+                # Also where the client is on another connection by now: its repeat must not pass for stored.
                 session.received.difference_update(packet_ids(run.data))
+            if session.epoch != arrival.epoch:
+                continue
             if not session.v5:
                 mute.append(session)
             elif run is not None:
@@ -402,7 +468,8 @@ class Inbound:
             if kind == _PUBREC:
                 session.received = (session.received or set()) | set(packet_ids(data))
             return
-        code = bytes((reason,))
+        # PUBACK and PUBREC know fewer reasons than other packets (MQTT 5, 3.4.2.1, 3.5.2.1).
+        code = bytes((reason if reason in _ACK_REASONS else Reason.IMPLEMENTATION_SPECIFIC,))
         for packet_id in packet_ids(data):
             self._outbound.put(session, bytes((kind, 3)) + packet_id.to_bytes(2, "big") + code)
 

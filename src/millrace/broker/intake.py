@@ -18,6 +18,7 @@ class Arrival:
 
     __slots__ = (
         "ack",
+        "before",
         "done",
         "epoch",
         "generation",
@@ -52,6 +53,8 @@ class Arrival:
         # Given where all messages of the run are of one topic and the careful path handled them.
         self.topic = topic
         self.ack = ack
+        # Of a retained message at QoS 0: what it took the place of, should it not be logged.
+        self.before: Run | None = None
         # Delivered from memory already; only the value to retain is logged (PROTOCOLS.md 6).
         self.is_retained_only = False
         # For an edge function alone: logged and acknowledged, not delivered.

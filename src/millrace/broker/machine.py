@@ -14,6 +14,7 @@ from millrace.broker.access import AccessRules, Principal
 from millrace.broker.durable_group import DurableGroup
 from millrace.broker.group import ShareGroup
 from millrace.broker.inbound import Inbound
+from millrace.broker.intake import Arrival
 from millrace.broker.joined import QOS_MAX as JOINED_QOS_MAX
 from millrace.broker.joined import JoinedGroup
 from millrace.broker.message import Run, Segment
@@ -79,8 +80,10 @@ class Broker:
         # one of their members may have room or have answered.
         self.find_group: Callable[[str], DurableGroup | None] = lambda name: None
         self.joined: dict[str, JoinedGroup] = {}
+        # The same for groups on leaderless streams, by stream and group; the node feeds them.
+        self.lent: dict[tuple[int, str], JoinedGroup] = {}
         self.joined_stirred = False
-        # Filters that got their first local subscriber or lost their last: other nodes are told.
+        # Subscriptions made (True) and given up, by filter: the node counts them and tells others.
         self.interest_changes: list[tuple[str, bool]] = []
         # Who owns the sessions that this broker serves, in their records.
         self.node = ""
@@ -99,6 +102,7 @@ class Broker:
             or self.journal.operations
             or self.outbound.behind
             or self.inbound.relays
+            or self.inbound.retained_here
             or self.interest_changes
             or self.joined_stirred
         )
@@ -146,7 +150,7 @@ class Broker:
         session.aliases = None
         session.out_bytes = 0
         session.will = request.will
-        session.delayed_will = None
+        session.delayed_will = session.firing_will = None
         was_recorded = session.is_recorded
         session.is_recorded = self.journal.is_on and bool(request.expiry_s or request.will is not None)
         if session.is_recorded:
@@ -257,7 +261,8 @@ class Broker:
         session.epoch += 1
         if session.is_recorded:
             session.is_recorded = False
-            self.journal.add(["end", session.client_id, session.record_epoch])
+            left = [] if session.firing_will is None else [session.firing_will.to_json()]
+            self.journal.add(["end", session.client_id, session.record_epoch, *left])
         self.touched.pop(session, None)
         for filter in list(session.subscriptions):
             self.unsubscribe(session, filter)
@@ -267,7 +272,30 @@ class Broker:
     def _fire(self, session: Session, plan: WillPlan, now_ms: int) -> None:
         # Asked again: the rules may have changed since the client connected.
         if session.principal.may_publish(plan.topic):
-            self.inbound.enter(plan.topic, plan.due(now_ms), now_ms)
+            run = plan.due(now_ms)
+            self.inbound.enter(plan.topic, run, now_ms, self._keyed_will(session, plan, run))
+
+    def _keyed_will(self, session: Session, plan: WillPlan, run: Run) -> Arrival | None:
+        """Under a token: a node that was taken for gone, and the one that looks after its sessions since, may
+        both fire it (PROTOCOLS.md 10). Its record keeps the will until it is stored, for a crash before."""
+        route = self.router.route(plan.topic)
+        intake = route.intake
+        if not session.is_recorded or intake is None or not (run.qos or intake.captures_all):
+            return None
+        client_id, epoch = session.client_id, session.record_epoch
+        arrival = Arrival(None, route, self.router.generation, run, plan.topic, b"")
+        arrival.producer, arrival.sequence = f"will/{client_id}".encode(), epoch
+        arrival.is_doubtful = True
+        session.firing_will = plan
+
+        def done(offset: int | None) -> None:
+            if offset is not None:
+                if session.firing_will is plan:
+                    session.firing_will = None
+                self.journal.add(["fired", client_id, epoch])
+
+        arrival.done = done
+        return arrival
 
     # -------------------------------------------------------------------------------- subscriptions
 
@@ -302,17 +330,17 @@ class Broker:
             self.joined_stirred = True
             return
         node = self.router.tree.node(inner)
-        if not name and not node.subscribers:
-            self._announce(inner, True)
         if name:
             group = node.groups.get(name)
             if group is None:
                 group = node.groups[name] = ShareGroup(name, inner)
                 self.groups[group.key] = group
-                self._announce(group.key, True)
-            group.members[session] = subscription
+            holders = group.members
         else:
-            node.subscribers[session] = subscription
+            holders = node.subscribers
+        if session not in holders:
+            self._announce(subscription.filter, True)
+        holders[session] = subscription
         self.router.changed(subscription.filter)
 
     def _announce(self, filter: str, is_wanted: bool) -> None:
@@ -343,11 +371,9 @@ class Broker:
             if not group.members:
                 del node.groups[name]
                 del self.groups[group.key]
-                self._announce(group.key, False)
         else:
             del node.subscribers[session]
-        if not name and not node.subscribers:
-            self._announce(inner, False)
+        self._announce(filter, False)
         self.router.tree.prune(inner)
         self.router.changed(filter)
 
@@ -424,7 +450,7 @@ class Broker:
         self._attach(session, subscription)
 
     def _leave_joined(self, session: Session) -> None:
-        for group in self.joined.values():
+        for group in (*self.joined.values(), *self.lent.values()):
             group.leave(session)
         self.joined_stirred = bool(self.joined)
 
@@ -439,7 +465,7 @@ class Broker:
             self.outbound.assign(group, chosen[0][0], segment, now_ms)
         elif group.collects:
             group.collect(segment)
-        else:
+        elif not self.outbound.is_put_off(segment):
             self.stats.dropped_queue += segment.count
 
     def _return_to_groups(self, session: Session, now_ms: int) -> None:
@@ -555,7 +581,8 @@ class Broker:
         if session.is_recorded:
             self._checkpoint(session)
             self.touched.pop(session, None)
-            will = None if session.delayed_will is None else session.delayed_will.to_json()
+            plan = session.delayed_will or session.firing_will
+            will = None if plan is None else plan.to_json()
             self.journal.add(["away", session.client_id, self.wall_us, will, session.record_epoch])
 
     def _record_subscription(self, session: Session, subscription: Subscription) -> None:

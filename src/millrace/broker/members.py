@@ -9,6 +9,7 @@ Membership never shrinks by itself (REQUIREMENTS.md A6): a node that is gone is 
 a command.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,7 +65,9 @@ class Members:
                 self.remove(other.replica)
         if member.replica not in self.members and len(self.members) >= MEMBERS_MAX:
             raise LocalError(f"a cluster has at most {MEMBERS_MAX} nodes")
-        self.members[member.replica] = member
+        known = self.members.get(member.replica)
+        is_draining = known is not None and known.is_draining
+        self.members[member.replica] = replace(member, is_draining=is_draining)
 
     def drain(self, replica: str, is_draining: bool) -> None:
         self.members[replica] = replace(self._known(replica), is_draining=is_draining)
@@ -125,6 +128,22 @@ class Members:
             key=lambda r: (load[r], r),
         )
         return tuple(sorted(chosen + free[: count - len(chosen)]))
+
+    def leaders(self, absent: Collection[str] = ()) -> dict[int, str]:
+        """The node that should lead each group, so that all lead about as many: the same at every node that
+        knows the same. Nodes that drain or are absent lead nothing."""
+        load = dict.fromkeys(self.members, 0)
+        wanted: dict[int, str] = {}
+        for group, assignment in sorted(self.assignments.items()):
+            fit = [
+                replica
+                for replica in assignment.replicas
+                if replica in load and replica not in absent and not self.members[replica].is_draining
+            ]
+            if fit:
+                chosen = wanted[group] = min(fit, key=lambda replica: (load[replica], replica))
+                load[chosen] += 1
+        return wanted
 
     # ---------------------------------------------------------------------------------- snapshots
 

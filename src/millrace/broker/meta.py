@@ -12,6 +12,8 @@ from typing import Any
 
 from millrace.broker.durable_group import DurableGroups, group_from_dict
 from millrace.broker.members import Member, Members
+from millrace.broker.pair_spec import pair_from_dict, pair_to_dict
+from millrace.broker.pairs import Pair, Pairs
 from millrace.broker.stream import (
     DEFAULT_SPEC,
     DEFAULT_STREAM,
@@ -26,6 +28,7 @@ from millrace.broker.stream import (
     needs_new_shards,
     with_spec,
 )
+from millrace.broker.writers import Writers, winners_from
 from millrace.errors import LocalError
 
 # Group numbers below this are not shards: 0 is the meta group, the rest keep sessions.
@@ -43,16 +46,20 @@ class Result:
     sealed: tuple[int, ...] = ()
     opened: tuple[int, ...] = ()
     removed: tuple[int, ...] = ()
+    is_repeat: bool = False
+    """Of a commit: the batch was decided before, and nothing changed."""
 
 
 class MetaState:
     """Streams by name. The stream `default` is always there."""
 
-    __slots__ = ("_next_shard", "generation", "groups", "members", "table")
+    __slots__ = ("_next_shard", "generation", "groups", "members", "pairs", "table", "writers")
 
     def __init__(self) -> None:
         self.members = Members()
         self.groups = DurableGroups()
+        self.writers = Writers()
+        self.pairs = Pairs()
         self.generation = 1
         self._next_shard = FIRST_SHARD + DEFAULT_SPEC.shards
         shards = tuple(range(FIRST_SHARD, self._next_shard))
@@ -83,6 +90,13 @@ class MetaState:
                     self.members.drain(fields["replica"], bool(fields["draining"]))
                 case "member.remove":
                     self.members.remove(fields["replica"])
+                case "writer.commit" | "writer.abort" | "writer.rolled":
+                    return self._write(fields)
+                case "pair.report":
+                    pair = Pair(version=0, **fields["pair"])
+                    self.pairs.report(fields["shard"], fields["after"], pair, is_seized=fields["is_seized"])
+                case "pair.backup":
+                    self.pairs.replace_backup(fields["shard"], fields["after"], fields["backup"])
                 case "group.place":
                     self.members.place(fields["group"], tuple(fields["replicas"]))
                 case other:
@@ -108,10 +122,19 @@ class MetaState:
             self.table = StreamTable(streams)
             return Result()
         self.generation += 1
-        opened = tuple(range(self._next_shard, self._next_shard + spec.shards))
-        self._next_shard += spec.shards
-        for shard in opened:
-            self.members.found(shard, self.members.choose(spec.replicas))
+        # What is routed is stored nowhere.
+        count = 0 if spec.replication is Replication.ROUTED else spec.shards
+        opened = tuple(range(self._next_shard, self._next_shard + count))
+        self._next_shard += count
+        is_pair = spec.replication is Replication.PRIMARY_BACKUP
+        is_leaderless = spec.replication is Replication.LEADERLESS
+        for shard in opened if not is_leaderless else ():
+            founders = self.members.choose(2 if is_pair else spec.replicas)
+            self.members.found(shard, founders)
+            if is_pair:
+                # One after the other, so that not every shard has the same primary.
+                turn = shard % len(founders) if founders else 0
+                self.pairs.found(shard, founders[turn:] + founders[:turn])
         sealed = old.shards if old is not None else ()
         streams[spec.name] = Stream(
             spec=spec,
@@ -122,6 +145,10 @@ class MetaState:
                 **(old.edges if old is not None else {}),
                 **dict.fromkeys(opened if spec.edge else (), spec.edge),
             },
+            leaderless=(
+                *(old.leaderless if old is not None else ()),
+                *(opened if is_leaderless else ()),
+            ),
         )
         self.table = StreamTable(streams)
         return Result(sealed=sealed, opened=opened)
@@ -137,7 +164,24 @@ class MetaState:
         self.table = StreamTable(streams)
         for shard in (*old.sealed, *old.shards):
             self.members.forget(shard)
+            self.pairs.forget(shard)
+        self.writers.remove_shards((*old.sealed, *old.shards))
         return Result(removed=(*old.sealed, *old.shards))
+
+    def _write(self, fields: Mapping[str, Any]) -> Result:
+        """What the coordinator of staged publishing decides."""
+        writer, batch = str(fields["writer"]), int(fields["batch"])
+        if fields["op"] == "writer.rolled":
+            self.writers.rolled(writer, batch, int(fields["shard"]))
+        elif fields["op"] == "writer.abort":
+            self.writers.abort(writer, batch, list(fields["attempts"]), fields["user"])
+        else:
+            open_shards = {shard for stream in self.table.streams.values() for shard in stream.shards}
+            is_new = self.writers.commit(
+                writer, batch, winners_from(fields["attempts"]), fields["user"], open_shards.__contains__
+            )
+            return Result(is_repeat=not is_new)
+        return Result()
 
     def shards(self) -> dict[int, Stream]:
         """Every shard that exists, open or sealed, with its stream."""
@@ -157,6 +201,8 @@ class MetaState:
                 "next_shard": self._next_shard,
                 "members": self.members.to_json(),
                 "groups": self.groups.to_json(),
+                "pairs": self.pairs.to_json(),
+                "writers": self.writers.to_json(),
                 "streams": [
                     {
                         "spec": spec_to_dict(stream.spec),
@@ -164,6 +210,7 @@ class MetaState:
                         "shards": stream.shards,
                         "sealed": stream.sealed,
                         "edges": sorted(stream.edges.items()),
+                        "leaderless": stream.leaderless,
                     }
                     for _, stream in sorted(self.table.streams.items())
                 ],
@@ -181,6 +228,9 @@ class MetaState:
         state._next_shard = fields["next_shard"]
         state.members = Members.from_json(fields["members"])
         state.groups = DurableGroups.from_json(fields["groups"])
+        state.pairs = Pairs.from_json(fields.get("pairs", []))
+        # A state that was written before there were writers has none.
+        state.writers = Writers.from_json(fields.get("writers", []))
         streams = [
             Stream(
                 spec=spec_from_dict(item["spec"]),
@@ -188,6 +238,7 @@ class MetaState:
                 shards=tuple(item["shards"]),
                 sealed=tuple(item["sealed"]),
                 edges=dict(item.get("edges", ())),
+                leaderless=tuple(item.get("leaderless", ())),
             )
             for item in fields["streams"]
         ]
@@ -196,7 +247,8 @@ class MetaState:
 
 
 def command(op: str, **fields: Any) -> bytes:
-    """A command of the cluster: cluster.init, member.put, member.drain, member.remove, group.place."""
+    """A command of the cluster: cluster.init, member.put, member.drain, member.remove, group.place,
+    writer.commit, writer.abort, writer.rolled."""
     return json.dumps({"op": op, **fields}).encode()
 
 
@@ -215,6 +267,8 @@ def delete_stream(name: str) -> bytes:
 
 def spec_to_dict(spec: StreamSpec) -> dict[str, Any]:
     """As JSON and the HTTP door show it."""
+    is_pair = spec.replication is Replication.PRIMARY_BACKUP
+    is_leaderless = spec.replication is Replication.LEADERLESS
     return {
         "name": spec.name,
         "filters": list(spec.filters),
@@ -226,11 +280,16 @@ def spec_to_dict(spec: StreamSpec) -> dict[str, Any]:
         "retention_bytes": spec.retention.bytes_max,
         "compression": spec.compression,
         "edge": spec.edge,
+        **({"primary_backup": pair_to_dict(spec.primary_backup)} if is_pair else {}),
+        **({"ack": spec.ack, "storage": spec.storage} if is_leaderless else {}),
     }
 
 
 _SPEC_KEYS = frozenset(("name", "filters", "replication", "shards", "replicas", "capture", "compression")) | {
+    "ack",
+    "storage",
     "edge",
+    "primary_backup",
     "retention_age_s",
     "retention_bytes",
 }
@@ -262,6 +321,9 @@ def spec_from_dict(fields: Mapping[str, Any], base: StreamSpec | None = None) ->
             ),
             compression=_typed(fields, "compression", str, start.compression),
             edge=_typed(fields, "edge", str, start.edge),
+            primary_backup=pair_from_dict(fields.get("primary_backup", {}), start.primary_backup),
+            ack=_typed(fields, "ack", str, start.ack),
+            storage=_typed(fields, "storage", str, start.storage),
         )
     except ValueError as error:
         raise LocalError(str(error)) from None

@@ -11,6 +11,7 @@ not wait, it is dropped and counted (PROTOCOLS.md 1).
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from millrace.broker.filters import matches
 from millrace.broker.group import ShareGroup
@@ -29,6 +30,10 @@ _PUMP_BYTES_MAX = 256 * 1024
 _ALIAS_BYTES_MAX = 5
 
 
+class PutOff(Protocol):
+    def __call__(self, group: ShareGroup, run: Run, first: int, count: int, *, only_behind: bool) -> bool: ...
+
+
 class Outbound:
     def __init__(self, limits: Limits, stats: Stats) -> None:
         self._limits = limits
@@ -43,6 +48,9 @@ class Outbound:
         self.behind: dict[Session, None] = {}
         # In a cluster: whether (group, shard, offset) is this node's to deliver. Set by the node.
         self.is_ours: Callable[[str, int, int], bool] | None = None
+        # For messages of a group that stand in a log and that nobody can take now: keeps in mind where they
+        # stand, and says whether it did. Set by the node.
+        self.put_off: PutOff | None = None
         # Both are the broker's; see there.
         self.journal = Journal()
         self.touched: dict[Session, None] = {}
@@ -187,7 +195,7 @@ class Outbound:
     def deliver_group(self, group: ShareGroup, run: Run, now_ms: int) -> None:
         """Give a run to the group's members here, as far as it is this node's turn (PROTOCOLS.md 13)."""
         if not run.shard or self.is_ours is None:
-            self._share_out(group, run, now_ms)
+            self._deliver_turn(group, run, now_ms)
             return
         is_ours, key, shard = self.is_ours, group.key, run.shard
         start = 0
@@ -197,10 +205,24 @@ class Outbound:
             while end < run.count and is_ours(key, shard, run.offset + end) == ours:
                 end += 1
             if ours:
-                self._share_out(group, run if end - start == run.count else run.part(start, end), now_ms)
+                self._deliver_turn(group, run if end - start == run.count else run.part(start, end), now_ms)
             start = end
 
-    def _share_out(self, group: ShareGroup, run: Run, now_ms: int) -> None:
+    def _deliver_turn(self, group: ShareGroup, run: Run, now_ms: int) -> None:
+        """What comes while others wait in the log waits behind them."""
+        put_off = self.put_off if run.shard and run.qos else None
+        if put_off is None or not put_off(group, run, run.offset, run.count, only_behind=True):
+            self.share_out(group, run, now_ms)
+
+    def is_put_off(self, segment: Segment) -> bool:
+        """Whether the log keeps these messages of a group for later."""
+        group, run = segment.group, segment.run
+        if self.put_off is None or not (run.shard and run.qos and isinstance(group, ShareGroup)):
+            return False
+        return self.put_off(group, run, segment.offset, segment.count, only_behind=False)
+
+    def share_out(self, group: ShareGroup, run: Run, now_ms: int) -> None:
+        """Give a run to members of the group, whoever's turn it is."""
         whole = Segment(run, run.count, run.qos, False, b"")
         whole.group = group
         chosen = group.choose(run)
@@ -211,7 +233,7 @@ class Outbound:
                 and self._has_room(group.queued_messages, group.queued_bytes, whole)
             ):
                 group.collect(whole)
-            else:
+            elif not self.is_put_off(whole):
                 self._stats.dropped_queue += run.count
             return
         for session, count in chosen:
@@ -240,6 +262,8 @@ class Outbound:
             self._send_logged(session, segment, now_ms)
             return
         if not self._has_room(session.queued_messages, session.queued_bytes, segment):
+            if self.is_put_off(segment):
+                return
             session.dropped += segment.count
             self._stats.dropped_queue += segment.count
             return

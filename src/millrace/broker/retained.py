@@ -5,7 +5,7 @@ payload deletes ([MQTT-3.3.1-6]). Bounded in number and bytes.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from millrace.broker.message import Run
 from millrace.broker.topic import TopicTree
@@ -20,7 +20,7 @@ _NODES_SPARE = 1024
 
 
 class Retained:
-    __slots__ = ("_expiring", "_tree", "bytes_held", "bytes_max", "messages_max")
+    __slots__ = ("_expiring", "_tree", "bytes_held", "bytes_max", "messages_max", "on_expired")
 
     def __init__(self, messages_max: int, bytes_max: int) -> None:
         self._tree: TopicTree[Run] = TopicTree()
@@ -28,6 +28,8 @@ class Retained:
         self.bytes_held = 0
         self.messages_max = messages_max
         self.bytes_max = bytes_max
+        # Told of every topic whose message expired. Set by whoever keeps stamps of them.
+        self.on_expired: Callable[[str], None] | None = None
 
     def __len__(self) -> int:
         return self._tree.count
@@ -91,5 +93,7 @@ class Retained:
             # A newer message may have taken the place of the one that was to expire.
             if run is not None and run.expires_ms is not None and run.expires_ms <= now_ms:
                 self.delete(topic)
+                if self.on_expired is not None:
+                    self.on_expired(topic)
             gone += 1
         return gone

@@ -20,7 +20,6 @@ from millrace.broker.topic import SubscriptionTree, TopicTree, split_share
 from millrace.types import Subscription
 
 _IDENTIFIER = 0x0B
-_INTEREST = Subscription(filter="")
 # Tree nodes that one remembered route may hold on average: topics of many levels are made of them.
 _NODES_PER_ROUTE_MAX = 8
 
@@ -113,6 +112,9 @@ DENIED = Route([], [], frozenset(), False, None)
 
 Table = dict[bytes, Route]
 
+Remotes = tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]
+"""Nodes whose clients want a topic, and groups with the nodes that have a member of each."""
+
 
 def _varint(value: int) -> bytes:
     out = bytearray()
@@ -144,12 +146,12 @@ class Router:
         self._tables: WeakKeyDictionary[Principal, Table] = WeakKeyDictionary()
         self._routes: WeakValueDictionary[tuple[object, ...], Route] = WeakValueDictionary()
         self._deliveries: Table = {}
-        # Filters of other nodes' clients, by node.
-        self._interest: SubscriptionTree[str, set[str]] = SubscriptionTree()
         # Raised with every change: what was routed before one and waits for its commit is routed again.
         self.generation = 0
         # The node says which log keeps a topic; without one nothing is captured.
         self.find_intake: Callable[[str], Intake | None] = lambda topic: None
+        # The node says which others want a topic, and which groups have members where.
+        self.find_remotes: Callable[[str], Remotes] = lambda topic: ((), ())
 
     def table(self, principal: Principal) -> Table:
         """The routes known for this access class. Connections hold the dict itself and scan with it."""
@@ -235,47 +237,12 @@ class Router:
             groups.extend(node.groups.values())
         return found, groups
 
-    def set_interest(self, peer: str, filter: str, is_wanted: bool) -> None:
-        """Another node's clients want this filter, or a group has a member there; or no longer."""
-        name, inner = split_share(filter)
-        node = self._interest.node(inner)
-        if not name:
-            if is_wanted:
-                node.subscribers[peer] = _INTEREST
-            else:
-                node.subscribers.pop(peer, None)
-        elif is_wanted:
-            # By the whole key: the node of the tree does not know its own filter.
-            node.groups.setdefault(filter, set()).add(peer)
-        else:
-            peers = node.groups.get(filter, set())
-            peers.discard(peer)
-            if not peers:
-                node.groups.pop(filter, None)
-        self._interest.prune(inner)
-        self.changed(filter)
-
-    def _remotes(
-        self, topic: str, here: set[str]
-    ) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
-        """Nodes that want the topic, and groups of others that have no member here."""
-        if topic.startswith("$"):
-            # [REQUIREMENTS.md E8]: what a node says of itself stays with it.
-            return (), ()
-        peers: set[str] = set()
-        groups: dict[str, set[str]] = {}
-        for node in self._interest.match(topic):
-            peers.update(node.subscribers)
-            for key, members in node.groups.items():
-                if key not in here:
-                    groups.setdefault(key, set()).update(members)
-        far = tuple((key, tuple(sorted(nodes))) for key, nodes in sorted(groups.items()))
-        return tuple(sorted(peers)), far
-
     def _intern(self, topic: str) -> Route:
         found, groups = self.matches(topic)
         intake = self.find_intake(topic)
-        remotes, far_groups = self._remotes(topic, {group.key for group in groups})
+        here = {group.key for group in groups}
+        remotes, elsewhere = self.find_remotes(topic)
+        far_groups = tuple(found for found in elsewhere if found[0] not in here)
         classes: dict[tuple[bool, int, bool, bytes, bool], Receivers] = {}
         no_local: set[Session] = set()
         for session, subscriptions in found.items():

@@ -58,6 +58,7 @@ class Session:
         "dropped",
         "epoch",
         "expiry_s",
+        "firing_will",
         "inflight",
         "inflight_bytes",
         "inflight_count",
@@ -100,6 +101,8 @@ class Session:
         self.will: WillPlan | None = None
         # The will of a connection that is gone, until its delay has passed or the client is back.
         self.delayed_will: WillPlan | None = None
+        # On its way into a log; its record keeps it until it is there.
+        self.firing_will: WillPlan | None = None
         self.subscriptions: dict[str, Subscription] = {}
 
         self.blocked = True

@@ -152,7 +152,12 @@ class SessionStore:
         match name:
             case "end":
                 if not rest or rest[0] == record.epoch:
-                    del self.records[client_id]
+                    self._end(record, *rest[1:])
+            case "fired":
+                if rest[0] == record.epoch:
+                    record.will = None
+                    if not record.expiry_s and record.away_us is not None:
+                        del self.records[client_id]
             case "away":
                 away_us, will, *epoch = rest
                 if not epoch or epoch[0] == record.epoch:
@@ -197,6 +202,14 @@ class SessionStore:
                     record.released.pop(packet_id, None)
             case _:
                 raise LocalError(f"unknown session operation {name!r}")
+
+    def _end(self, record: Record, will: list[Any] | None = None) -> None:
+        """With a will that is on its way: the record ends with the word that it is stored."""
+        if will is None:
+            del self.records[record.client_id]
+            return
+        record.expiry_s, record.will = 0, will
+        record.away_us = record.away_us or 0
 
     def _adopt(self, gone: str, owner: str, time_us: int) -> None:
         """A node is gone for good or for long: another looks after the sessions it served, whose clients are

@@ -10,6 +10,7 @@ class Stats:
         "denied",
         "dropped_qos0",
         "dropped_queue",
+        "dropped_relay",
         "dropped_too_large",
         "expired",
         "protocol_errors",
@@ -31,6 +32,7 @@ class Stats:
     denied: int
     dropped_qos0: int
     dropped_queue: int
+    dropped_relay: int
     dropped_too_large: int
     expired: int
     protocol_errors: int

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from millrace.broker.filters import is_valid, levels_match
+from millrace.broker.pair_spec import PairSpec
 from millrace.errors import LocalError
 from millrace.kernels.checksum import crc32c
 
@@ -46,6 +47,10 @@ class Replication(Enum):
     ROUTED = "routed"
 
 
+ACK_LEVELS = ("local", "one", "majority", "all")
+"""How many nodes of a leaderless stream have a message on disk before its publisher is answered."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
     """When the log may forget, whole segments at a time; 0 means without this bound."""
@@ -68,6 +73,11 @@ class StreamSpec:
     compression: str = "none"
     edge: str = ""
     """`module:function` that makes what is delivered out of what was published; empty: as published."""
+    primary_backup: PairSpec = field(default_factory=PairSpec)
+    """Of primary-backup streams only."""
+    ack: str = "majority"
+    """Of leaderless streams only, and so is `storage`: disk, or memory for one that a restart forgets."""
+    storage: str = "disk"
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -83,16 +93,36 @@ class StreamSpec:
             raise LocalError(f"stream {self.name!r}: 1 to {SHARDS_MAX} shards, not {self.shards}")
         if self.replicas < 1 or self.retention.age_s < 0 or self.retention.bytes_max < 0:
             raise LocalError(f"stream {self.name!r}: replicas and retention cannot be negative")
-        if self.replication is not Replication.QUORUM:
+        if self.ack not in ACK_LEVELS or self.storage not in ("disk", "memory"):
+            levels = ", ".join(ACK_LEVELS)
+            raise LocalError(f"stream {self.name!r}: ack is one of {levels}; storage is disk or memory")
+        if self.replication is Replication.LEADERLESS and (
+            self.shards > 1 or self.edge or not self.filters or self.capture is Capture.NONE
+        ):
             raise LocalError(
-                f"stream {self.name!r}: no {self.replication.value} replication in this version; use quorum"
+                f"stream {self.name!r}: a leaderless stream has filters, a log for each node in place of "
+                "shards, and no edge function"
             )
+        if self.replication is not Replication.LEADERLESS and self.storage != "disk":
+            raise LocalError(f"stream {self.name!r}: storage = memory is for leaderless streams")
         if self.compression not in ("none", "zlib"):
             raise LocalError(f"stream {self.name!r}: compression is none or zlib")
         if self.edge and not _FUNCTION.fullmatch(self.edge):
             raise LocalError(f"stream {self.name!r}: {self.edge!r} is not module:function")
-        if self.edge and (self.capture is Capture.NONE or self.name == DEFAULT_STREAM):
+        if self.edge and (not self.is_stored or self.name == DEFAULT_STREAM):
             raise LocalError(f"stream {self.name!r}: an edge function needs a stream of its own with a log")
+        if self.is_framed and (self.edge or self.shards > 1):
+            raise LocalError(f"stream {self.name!r}: the schedule frame has one shard and no edge function")
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether its messages go by deadlines, past the log."""
+        return self.replication is Replication.PRIMARY_BACKUP and self.primary_backup.schedule == "frame"
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether there are logs at all: a routed stream and one without capture have none."""
+        return self.replication is not Replication.ROUTED and self.capture is not Capture.NONE
 
 
 DEFAULT_SPEC = StreamSpec(
@@ -110,11 +140,16 @@ class Stream:
     spec: StreamSpec
     generation: int
     shards: tuple[int, ...]
-    """Ids of the open shards; a topic's is `shards[crc32c(topic) % len(shards)]`."""
+    """Ids of the open shards; a topic's is `shards[crc32c(topic) % len(shards)]`. None of a routed stream."""
     sealed: tuple[int, ...] = ()
     """Ids of earlier generations, oldest first: readers finish these before the open ones."""
     edges: Mapping[int, str] = field(default_factory=dict)
     """Shard -> the edge function of what is in it, for the shards that have one."""
+    leaderless: tuple[int, ...] = ()
+    """Those of all these numbers that stand for a log of each node, not for one log."""
+
+    def is_leaderless(self, number: int) -> bool:
+        return number in self.leaderless
 
 
 def specificity(filter: str) -> tuple[int, ...]:
@@ -176,6 +211,8 @@ def needs_new_shards(old: StreamSpec, new: StreamSpec) -> bool:
         or set(old.filters) != set(new.filters)
         or old.replication is not new.replication
         or old.edge != new.edge
+        or old.primary_backup != new.primary_backup
+        or old.storage != new.storage
     )
 
 

@@ -26,6 +26,7 @@ import re
 import secrets
 import socket
 import ssl
+from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 from typing import assert_never
@@ -62,6 +63,9 @@ DEFAULT_URL = "mqtt://127.0.0.1:1883"
 _PUBLISHES_MAX = 2 * WINDOW_MAX
 # The first pause before a reconnect; it doubles with every round over the addresses.
 _PAUSE_S_MIN = 0.1
+# A cluster without a majority may grant a connection this long after it was asked for.
+_SHADOW_S = 60.0
+_SHADOWS_MAX = 16
 # The server gets this long to take our last bytes.
 _GOODBYE_S = 1.0
 
@@ -164,6 +168,8 @@ class Client:
         self._accepted: asyncio.Future[None] | None = None
         self._lost = asyncio.Event()
         self._goodbye: Disconnected | None = None
+        # When attempts were given up that the server may still grant.
+        self._abandoned: deque[float] = deque(maxlen=_SHADOWS_MAX)
         self._link_error: Exception | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -522,6 +528,10 @@ class Client:
                 self._turn()
                 await accepted
         except TimeoutError:
+            if self._core.state is State.CONNECTED:
+                # Accepted in the very moment in which patience ended.
+                return
+            self._abandoned.append(self._loop.time())
             raise CannotConnect(
                 f"cannot connect to {address}: no answer within {self._connect_timeout_s:g} s"
             ) from None
@@ -568,6 +578,14 @@ class Client:
             raise errors[0]
         raise CannotConnect("; ".join(map(str, errors)))
 
+    def _is_own_shadow(self, reason: Reason | None) -> bool:
+        """Whether what took the session over may be an attempt of our own at another node that we gave up
+        and that was granted late. Once for each: two clients of one name must not chase each other."""
+        if reason is not Reason.SESSION_TAKEN_OVER or not self._abandoned:
+            return False
+        assert self._loop is not None
+        return self._loop.time() - self._abandoned.popleft() < _SHADOW_S
+
     async def _keep_connected(self) -> None:
         """Runs while the client is open: after each loss connects again, or ends the client."""
         assert self._loop is not None
@@ -579,7 +597,8 @@ class Client:
                 rounds = 0
             lost = self._loss()
             told = self._goodbye is not None and self._goodbye.by_server
-            if not self._reconnect or (told and lost.reason not in _PASSING):
+            is_final = told and lost.reason not in _PASSING and not self._is_own_shadow(lost.reason)
+            if not self._reconnect or is_final:
                 self._end(lost)
                 return
             log.warning("%s; connecting again", lost)

@@ -25,7 +25,7 @@ from millrace.kernels import ACCELERATED
 assert sys.byteorder == "little", "columns are cast views of little-endian bytes"
 assert array("I").itemsize == 4 and array("Q").itemsize == 8
 
-# topic bytes, name count, name bytes, packet bytes, columns present, reserved (0)
+# topic bytes, name count, name bytes, packet bytes, columns present, key bytes
 _PLAIN = struct.Struct("<6I")
 PLAIN_HEAD_BYTES = _PLAIN.size
 
@@ -79,6 +79,8 @@ class Columns(NamedTuple):
     producer_ids: memoryview
     sequences: memoryview
     names: tuple[bytes, ...]
+    key: bytes = b""
+    """Names the whole block for those who must not take it twice; empty for most blocks."""
 
 
 def _padding(size: int) -> bytes:
@@ -222,7 +224,7 @@ def _attributes(runs: Sequence[Run], counts: Sequence[int]) -> tuple[list[bytes]
     return [*publishers, pad, *producers, pad, *sequences], list(names)
 
 
-def build_body(runs: Sequence[Run]) -> tuple[bytes, tuple[bytes, ...], int, int]:
+def build_body(runs: Sequence[Run], key: bytes = b"") -> tuple[bytes, tuple[bytes, ...], int, int]:
     """Plain part, pieces of the coded part (join them), number of messages, number of topics."""
     topic_ids: dict[bytes, int] = {}
     counts, made = _scan_rows(runs, topic_ids)
@@ -231,7 +233,7 @@ def build_body(runs: Sequence[Run]) -> tuple[bytes, tuple[bytes, ...], int, int]
     coded: list[bytes] = []
     for column in made[:-1]:
         coded += (column, pad)
-    coded += (made[-1], _padding(count))
+    coded += (made[-1], _padding(count), key, _padding(len(key)))
     names: list[bytes] = []
     present = 0
     if any(run.publisher is not None or run.producer is not None for run in runs):
@@ -243,7 +245,7 @@ def build_body(runs: Sequence[Run]) -> tuple[bytes, tuple[bytes, ...], int, int]
     coded += packets
     topics = list(topic_ids)
     sizes = (sum(map(len, topics)), len(names), sum(map(len, names)), sum(map(len, packets)))
-    head = _PLAIN.pack(*sizes, present, 0)
+    head = _PLAIN.pack(*sizes, present, len(key))
     return b"".join((head, *_dictionary(topics))), tuple(coded), count, len(topics)
 
 
@@ -276,10 +278,12 @@ def split_columns(plain: bytes | memoryview, coded: bytes | memoryview, count: i
     """Views of the coded part; a section that does not fit raises, the elements are not looked at."""
     if len(plain) < PLAIN_HEAD_BYTES:
         raise ValueError("the plain part is shorter than its head")
-    _, name_count, name_bytes, packet_bytes, present, _ = _PLAIN.unpack_from(plain)
+    _, name_count, name_bytes, packet_bytes, present, key_bytes = _PLAIN.unpack_from(plain)
     view = memoryview(coded)
     wide, narrow = _aligned(4 * count), 4 * count
     position = 6 * wide + _aligned(count)
+    key = bytes(view[position : position + key_bytes]) if key_bytes else b""
+    position += _aligned(key_bytes)
     names: tuple[bytes, ...] = ()
     attributes = [view[:0].cast("I"), view[:0].cast("I"), view[:0].cast("Q")]
     if present & COLUMN_ATTRIBUTES:
@@ -307,6 +311,7 @@ def split_columns(plain: bytes | memoryview, coded: bytes | memoryview, count: i
         producer_ids=attributes[1],
         sequences=attributes[2],
         names=names,
+        key=key,
     )
 
 

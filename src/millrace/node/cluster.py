@@ -9,16 +9,19 @@ also decides what is wanted when nodes come and go. A node that is merely silent
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from millrace.broker import meta
 from millrace.broker.members import Member, Members
-from millrace.broker.stream import Capture
+from millrace.broker.stream import Capture, Stream
 from millrace.errors import ConfigError, LocalError
 from millrace.node.config import Address, Config
 from millrace.node.links import Identity
+from millrace.node.primary_backup import PairKeeper
 from millrace.node.replicas import Replicas
+from millrace.replication.contract import ReplicaId
 from millrace.storage import files
 
 if TYPE_CHECKING:
@@ -33,6 +36,11 @@ _META_VOTERS = 5
 _SESSION_VOTERS = 3
 _PEERS = "peers"
 _PEERS_TAG = b"MRPE"
+# Leaders are spread over the nodes once the cluster has been as it is for so long, and its leader has led for
+# a while: after a failure nobody is moved twice. While a node is away nothing is calm for a good while.
+_CALM_S = 10.0
+_CALM_WITHOUT_ALL_S = 60.0
+_LED_S = 5.0
 # Silence after which a member is no longer suspect but unreachable, and others look after its sessions.
 _UNREACHABLE_S = 5.0
 
@@ -46,6 +54,10 @@ class Cluster:
         self._review_task: asyncio.Task[None] | None = None
         self._silent_since_s: dict[str, float] = {}
         self._peers_written: dict[str, str] = {}
+        self._scene: tuple[object, ...] = ()
+        self._calm_since_s = 0.0
+        # Group -> since when this node leads it.
+        self._led_since_s: dict[int, float] = {}
 
     @property
     def members(self) -> Members:
@@ -66,7 +78,7 @@ class Cluster:
             # A first start may have been cut short before it wrote down who founds; what is written stays.
             self._streams.open_meta(() if known else (replicas.replica,))
             self._want(known)
-            await self._streams.meta_serving()
+            await self._streams.served(self._streams.meta_group)
         elif seeds:
             # Also where an earlier attempt was cut short: whoever was taken in knows its peers.
             if replicas.links is None:
@@ -112,6 +124,8 @@ class Cluster:
                 try:
                     reply = await self._ask_to_join(address)
                 except (OSError, LocalError) as error:
+                    if reason != f"{address}: {error}":
+                        log.warning("cannot join at %s, trying again: %s", address, error)
                     reason = f"{address}: {error}"
                     continue
                 self._replicas.cluster_id = reply["cluster"]
@@ -132,7 +146,10 @@ class Cluster:
                 break
             await asyncio.sleep(0.02)
         if link.identity is None:
-            raise LocalError("the node there did not accept this one; is cluster.secret the same?")
+            raise LocalError(
+                "the node there did not accept this one; are cluster.secret "
+                "and the authority of cluster.tls_* the same?"
+            )
         return await self._replicas.request(link.identity.replica, {"op": "join", "member": self._myself()})
 
     async def _taken_in(self, deadline_s: float) -> None:
@@ -182,19 +199,48 @@ class Cluster:
         self._streams.divide_labour()
         if self._streams.meta_group.is_leader:
             await self._place()
+            await self._streams.pairs.review()
+        self._streams.pairs.appoint()
         everybody = tuple(members.members)
         for number, group in list(self._replicas.groups.items()):
             assignment = members.assignments.get(number)
             if assignment is not None and group.is_leader:
                 others = tuple(r for r in everybody if r not in assignment.replicas)
                 group.approach(assignment.replicas, others)
+        self._spread_leaders()
+
+    def _spread_leaders(self) -> None:
+        """Hand groups over to the nodes that should lead them, when nothing else is going on."""
+        now_s = asyncio.get_running_loop().time()
+        groups = self._replicas.groups
+        led = {number for number, group in groups.items() if group.is_leader}
+        self._led_since_s = {number: self._led_since_s.get(number, now_s) for number in led}
+        members = self.members.members
+        scene = (sorted((r, m.is_draining) for r, m in members.items()), sorted(self._silent_since_s))
+        if scene != self._scene:
+            self._scene, self._calm_since_s = scene, now_s
+        calm_s = _CALM_WITHOUT_ALL_S if self._silent_since_s else _CALM_S
+        if now_s - self._calm_since_s < calm_s or not self._is_settled():
+            return
+        for number, replica in self.members.leaders(self._silent_since_s).items():
+            if (
+                number in led
+                and number not in self._streams.definitions.pairs.by_shard
+                and replica != self._replicas.replica
+                and now_s - self._led_since_s[number] >= _LED_S
+                and groups[number].is_caught_up(replica)
+            ):
+                # Whether it works or not, it is not tried again at once.
+                self._led_since_s[number] = now_s
+                groups[number].transfer(ReplicaId(replica))
+                return
 
     def _watch(self) -> None:
         """Who has been silent, and since when. What follows from it concerns sessions, never membership."""
         now_s = asyncio.get_running_loop().time()
         links = self._replicas.links
         for replica in self.members.members:
-            if replica == self._replicas.replica or (links is not None and links.is_linked(replica)):
+            if replica == self._replicas.replica or (links is not None and links.is_heard(replica)):
                 self._silent_since_s.pop(replica, None)
                 continue
             silent_s = now_s - self._silent_since_s.setdefault(replica, now_s)
@@ -231,6 +277,8 @@ class Cluster:
         if number == meta.SESSION_GROUP:
             return _SESSION_VOTERS
         stream = self._streams.definitions.shards().get(number)
+        if PairKeeper.takes(stream):
+            return 2
         return stream.spec.replicas if stream is not None else 1
 
     # --------------------------------------------------------------------------------------- peers
@@ -263,6 +311,13 @@ class Cluster:
             case "taken":
                 self._streams.taken_elsewhere(what["client"])
                 return {}
+            case "hand_over":
+                return self._streams.handover.on_request(what["client"])
+            case "handed_on":
+                self._streams.handover.on_rest(what)
+                return {}
+            case "pair.switch":
+                return await self._streams.pairs.switch(what["shard"])
             case other:
                 raise LocalError(f"unknown request {other!r}")
 
@@ -287,6 +342,7 @@ class Cluster:
     def status(self) -> dict[str, Any]:
         """Members as this node sees them."""
         leader = self._streams.meta_group.status().leader
+        leads = Counter(str(group.status().leader) for group in self._replicas.groups.values())
         rows = [
             {
                 "node": member.name,
@@ -295,11 +351,29 @@ class Cluster:
                 "mqtt": member.mqtt,
                 "http": member.http,
                 "state": self._state_of(member),
+                "silent_s": self._silent_s(replica),
                 "leads_meta": replica == leader,
+                "leads": leads[replica],
             }
             for replica, member in sorted(self.members.members.items(), key=lambda item: item[1].name)
         ]
-        return {"cluster": self.members.cluster, "members": rows, "is_settled": self._is_settled()}
+        return {
+            "cluster": self.members.cluster,
+            "members": rows,
+            "is_settled": self._is_settled(),
+            "is_spread": self._is_spread(),
+        }
+
+    def _silent_s(self, replica: str) -> float:
+        """How long this node has not heard that one."""
+        since_s = self._silent_since_s.get(replica)
+        return 0.0 if since_s is None else round(asyncio.get_running_loop().time() - since_s, 1)
+
+    def _is_spread(self) -> bool:
+        """Whether every group is led by the node that should lead it."""
+        groups = self._replicas.groups
+        wanted = self.members.leaders(self._silent_since_s)
+        return all(groups[n].status().leader == replica for n, replica in wanted.items() if n in groups)
 
     def _is_settled(self) -> bool:
         """Whether every group is kept by the nodes that should keep it."""
@@ -321,12 +395,14 @@ class Cluster:
         """Every replication group as this node sees it."""
         names = {replica: member.name for replica, member in self.members.members.items()}
         rows = []
+        shards = self._streams.definitions.shards()
         for number, group in sorted(self._replicas.groups.items()):
             status = group.status()
             lag = {names.get(p.replica, p.replica): int(status.last - p.match) for p in status.peers}
             rows.append(
                 {
                     "group": number,
+                    "keeps": _keeps(number, shards),
                     "role": status.role,
                     "term": int(status.term),
                     "leader": names.get(status.leader, status.leader) if status.leader else None,
@@ -340,3 +416,13 @@ class Cluster:
                 }
             )
         return rows
+
+
+def _keeps(number: int, shards: Mapping[int, Stream]) -> str:
+    """What a group is for, in words."""
+    if number == meta.META_GROUP:
+        return "cluster"
+    if number == meta.SESSION_GROUP:
+        return "sessions"
+    stream = shards.get(number)
+    return "shard" if stream is None else f"stream {stream.spec.name}"

@@ -122,8 +122,15 @@ class Mqtt:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     join: str = _setting("", "addresses HOST:PORT of nodes to join, comma separated; empty: form a cluster")
+    takeover: bool = _setting(
+        True,
+        "a client that connects at another node leaves the old one, and what it had under way comes along",
+    )
     secret: str = _setting("", "what nodes prove to each other that they know, the same on all of them")
     advertise: str = _setting("", "HOST:PORT under which other nodes reach this one; empty: as it listens")
+    tls_cert: str = _setting("", "PEM file with the certificate that this node shows to other nodes")
+    tls_key: str = _setting("", "PEM file with the private key of cluster.tls_cert")
+    tls_ca: str = _setting("", "PEM file with the authority whose certificates other nodes must show")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +177,9 @@ class Config:
     streams: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        given = [bool(value) for value in (self.cluster.tls_cert, self.cluster.tls_key, self.cluster.tls_ca)]
+        if any(given) and not all(given):
+            raise ConfigError("cluster.tls_cert, tls_key and tls_ca belong together: set all or none")
         tls = self.tls
         if bool(tls.certificate) != bool(tls.key):
             raise ConfigError("tls.certificate and tls.key belong together: set both or none")

@@ -10,6 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from millrace.broker.machine import Broker
+from millrace.broker.session import Session
 from millrace.limits import MIB
 from millrace.node.config import Mqtt
 from millrace.node.mqtt_terms import EnhancedAuthentication
@@ -51,6 +52,12 @@ class Door:
         self.connections: dict[MqttConnection, None] = {}
         # A clean session began here: other nodes end theirs of this client. Set by the node.
         self.announce_clean: Callable[[str], None] = _tell_nobody
+        # Calls back once other nodes send what clients here want. Set by the node.
+        self.when_known: Callable[[Callable[[], None]], None] = _known_to_all
+        # Calls back once what a client left under way at another node is here. Set by the node.
+        self.fetch_session: Callable[[str, Callable[[], None]], None] = _nothing_elsewhere
+        # A session is open: give it what came along. Returns what to do once it is resumed. Set by the node.
+        self.session_opened: Callable[[Session, bool], Callable[[], None]] = _nothing_came
         # Calls back once all nodes know of this node's members of these groups. Set by the node.
         self.when_shared: Callable[[list[str], Callable[[], None]], None] = _at_once
         # Connections whose further input waits for a later turn, and messages taken in this one.
@@ -120,6 +127,24 @@ class Door:
 
 def _tell_nobody(client_id: str) -> None:
     """There are no other nodes."""
+
+
+def _known_to_all(then: Callable[[], None]) -> None:
+    """There are no other nodes."""
+    then()
+
+
+def _nothing_elsewhere(client_id: str, then: Callable[[], None]) -> None:
+    """There are no other nodes."""
+    then()
+
+
+def _nothing_came(session: Session, is_present: bool) -> Callable[[], None]:
+    return _nothing
+
+
+def _nothing() -> None:
+    pass
 
 
 def _at_once(groups: list[str], then: Callable[[], None]) -> None:

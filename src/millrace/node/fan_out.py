@@ -28,7 +28,14 @@ def inputs_of(block: Block) -> list[tuple[int, int]]:
 
 
 def fan_out(
-    broker: Broker, block: Block, shard: int, now_ms: int, wall_us: int, *, has_edge: bool = False
+    broker: Broker,
+    block: Block,
+    shard: int,
+    now_ms: int,
+    wall_us: int,
+    *,
+    has_edge: bool = False,
+    with_groups: bool = True,
 ) -> None:
     """Give every message of the block to the sessions that want it, in order."""
     if not broker.sessions:
@@ -70,5 +77,5 @@ def fan_out(
             run = Run(data, end - row, flag & FLAG_QOS, v5, retain, expires_ms)
             run.shard, run.offset = shard, base + row
             topic = topics[ids[row]].decode() if route.no_local else None
-            broker.outbound.deliver(None, topic, route, run, now_ms)
+            broker.outbound.deliver(None, topic, route, run, now_ms, with_groups=with_groups)
         row = end

@@ -30,6 +30,7 @@ from millrace.replication.contract import (
     Effect,
     EntryKind,
     Event,
+    InitialState,
     InstallSnapshot,
     PeerBody,
     PeerMessage,
@@ -39,21 +40,25 @@ from millrace.replication.contract import (
     ReadReady,
     Refused,
     Repaired,
+    Replica,
     ReplicaId,
     Reply,
+    Report,
     RequestId,
     RoleChanged,
     Send,
     SnapshotTaken,
     StageSnapshot,
+    StartOver,
     Status,
     Tick,
     TransferLeadership,
     Transferred,
 )
+from millrace.replication.contract import Config as GroupConfig
 from millrace.replication.options import RaftOptions
 from millrace.replication.raft import Raft
-from millrace.storage.block import Block, Kind
+from millrace.storage.block import Block, Kind, mark_of
 from millrace.storage.scan import RangeDamaged
 from millrace.types import Index
 
@@ -85,8 +90,11 @@ class App(Protocol):
         """As leader, before a data block goes into the log: the block itself, or a control block in its
         place where it would only repeat what is there."""
 
-    def to_bytes(self) -> bytes:
-        """The whole state after the last applied block, for a snapshot."""
+    def withdraw(self, block: Block) -> None:
+        """The log did not take a data block that was admitted: it will be offered again."""
+
+    def to_bytes(self) -> bytes | None:
+        """The whole state after the last applied block, for a snapshot; None where it is too much now."""
 
     def restore(self, state: bytes) -> None:
         """Begin from a snapshot."""
@@ -99,10 +107,24 @@ class Pending(NamedTuple):
     block: Block
     kind: EntryKind
     token: Any
+    is_judged: bool = False
 
     @property
     def sequence(self) -> int:
         return self.block.header.sequence
+
+
+class Machine(Replica, Protocol):
+    """A replica as this driver asks it for every block."""
+
+    @property
+    def is_serving(self) -> bool: ...
+
+    @property
+    def leader(self) -> ReplicaId | None: ...
+
+    @property
+    def config(self) -> GroupConfig: ...
 
 
 class Group:
@@ -127,6 +149,9 @@ class Group:
         self._origin = origin
         self._send = send
         self._forward = forward
+        # Of a pair's machine only: what the meta group is asked to record, and the end of this replica's log.
+        self.on_report: Callable[[int, Report], None] = _no_report
+        self.on_start_over: Callable[[int, StartOver], None] = _no_start_over
         # Last number applied of each origin; a dict keeps the order in which they were heard.
         self._origins: dict[int, int] = {}
         # As leader: last number taken, applied or not. Valid for one term of serving.
@@ -139,7 +164,8 @@ class Group:
         if saved is not None:
             self._restore(saved)
         self.applied: Index = state.applied
-        self._machine = Raft(replica, state=state, log=replica_log, options=RaftOptions(), rng=rng)
+        self._applied_told = state.applied
+        self._machine = self._make_machine(state, rng)
         self._next_request = 0
         self._outcome: Accepted | Refused | None = None
         self._sequence = 0
@@ -161,6 +187,9 @@ class Group:
         if self.is_alone:
             self._elect_alone()
 
+    def _make_machine(self, state: InitialState, rng: Random) -> Machine:
+        return Raft(self.replica, state=state, log=self.replica_log, options=RaftOptions(), rng=rng)
+
     def _elect_alone(self) -> None:
         """Let the time-out pass at once; the vote goes to disk, and `Persisted` does the rest."""
         for _ in range(_ALONE_TICKS_MAX):
@@ -171,6 +200,7 @@ class Group:
     # -------------------------------------------------------------------------------------- state
 
     def status(self) -> Status:
+        self._tell_applied()
         return self._machine.status()
 
     @property
@@ -194,17 +224,20 @@ class Group:
 
     # --------------------------------------------------------------------------------- proposals
 
-    def propose(self, blocks: Sequence[Block], tokens: Sequence[Any], kind: EntryKind) -> bool:
+    def propose(
+        self, blocks: Sequence[Block], tokens: Sequence[Any], kind: EntryKind, *, is_judged: bool = False
+    ) -> bool:
         """Offer blocks, one token each. False: too much is pending, nothing happened. True: each token comes
-        back with its block through `App.apply`, sooner or later. Not to be called from `App.apply`."""
+        back with its block through `App.apply`, sooner or later. Not to be called from `App.apply`.
+        `is_judged`: the app is asked to admit them also where this replica is alone."""
         assert not self._is_stepping
         if self._pending_bytes > _PENDING_BYTES_MAX:
             return False
         for block, token in zip(blocks, tokens, strict=True):
             self._sequence += 1
-            header = replace(block.header, origin=self._origin, sequence=self._sequence)
-            self._pending.append(Pending(Block(header=header, body=block.body), kind, token))
-            self._pending_bytes += header.block_bytes
+            offered = block.offered(origin=self._origin, sequence=self._sequence)
+            self._pending.append(Pending(offered, kind, token, is_judged))
+            self._pending_bytes += offered.header.block_bytes
         self._offer()
         return True
 
@@ -260,12 +293,14 @@ class Group:
             return True
         if fresh[0].sequence != taken + 1:
             return False
-        for kind, blocks in self._admitted(fresh):
+        runs = self._admitted(fresh)
+        for position, (kind, blocks) in enumerate(runs):
             self._next_request += 1
             self._outcome = None
             payloads = tuple(self._timed(block).to_bytes() for block in blocks)
             self.step(Propose(request=RequestId(self._next_request), payloads=payloads, kind=kind))
             if not isinstance(self._outcome, Accepted):
+                self._withdraw(runs[position:])
                 return False
             self._taken[origin] = blocks[-1].header.sequence
         return True
@@ -286,7 +321,7 @@ class Group:
         is_alone = self.is_alone
         for pending in fresh:
             block, kind = pending.block, pending.kind
-            if kind is EntryKind.DATA and not is_alone:
+            if kind is EntryKind.DATA and (pending.is_judged or not is_alone):
                 admitted = self.app.admit(block)
                 if admitted is not block:
                     header = replace(
@@ -300,14 +335,21 @@ class Group:
                 runs.append((kind, [block]))
         return runs
 
+    def _withdraw(self, runs: list[tuple[EntryKind, list[Block]]]) -> None:
+        """Not taken: what was admitted counts as new when it comes again, or it would pass for a repeat."""
+        for kind, blocks in runs:
+            if kind is EntryKind.DATA:
+                for block in blocks:
+                    self.app.withdraw(block)
+
     # ---------------------------------------------------------------------------------------- time
 
     def tick(self) -> None:
         """Time passes. A replica alone has no one to speak to and nothing to wait for."""
         if self.is_closed:
             return
-        if not self.is_alone:
-            self.step(Tick())
+        self._tell_applied()
+        self._step_tick()
         self._leaderless_ticks = 0 if self.is_serving else self._leaderless_ticks + 1
         if self._pending:
             if self._leaderless_ticks >= _LEADERLESS_TICKS_MAX:
@@ -318,6 +360,10 @@ class Group:
                 self._quiet_ticks = 0
                 self._offered = 0
             self._offer()
+
+    def _step_tick(self) -> None:
+        if not self.is_alone:
+            self.step(Tick())
 
     def on_peer(self, sender: ReplicaId, body: PeerBody) -> None:
         self.step(PeerMessage(sender=sender, body=body))
@@ -354,6 +400,13 @@ class Group:
         if self.replica not in voters and voters:
             self.transfer(None)
 
+    def is_caught_up(self, replica: str) -> bool:
+        """As leader: whether this voter has all but the latest."""
+        status = self.status()
+        return replica in status.config.voters and any(
+            peer.replica == replica and peer.is_caught_up for peer in status.peers
+        )
+
     def _change(self, kind: ChangeKind, replica: ReplicaId) -> None:
         self._next_request += 1
         self.step(ChangeMembership(request=RequestId(self._next_request), kind=kind, replica=replica))
@@ -364,25 +417,34 @@ class Group:
 
     # ----------------------------------------------------------------------------------- snapshots
 
-    def snapshot_taken(self) -> None:
-        """*blocking* Write the state as a snapshot; for the end of a run and for quiet times."""
+    def snapshot_taken(self) -> bool:
+        """*blocking* Write the state as a snapshot; for the end of a run and for quiet times. False where the
+        app has too much to write now."""
         index = self.applied
         known = self.replica_log.snapshot()
         if index == 0 or (known is not None and known.index == index):
-            return
+            return True
+        state = self._to_bytes()
+        if state is None:
+            return False
+        self._tell_applied()
         term = self.replica_log.term(index)
         assert term is not None
         config = self._machine.config_at(index)
-        self.replica_log.take_snapshot(index, term, config, self._to_bytes())
+        self.replica_log.take_snapshot(index, term, config, state)
         self.step(SnapshotTaken(index=index, term=term, config=config))
+        return True
 
-    def _to_bytes(self) -> bytes:
+    def _to_bytes(self) -> bytes | None:
+        state = self.app.to_bytes()
+        if state is None:
+            return None
         head = {
             "origins": list(self._origins.items()),
             "next_offset": self.replica_log.offset_after(self.applied),
             "time_us": self._time_us,
         }
-        return json.dumps(head).encode() + b"\n" + self.app.to_bytes()
+        return json.dumps(head).encode() + b"\n" + state
 
     def _restore(self, saved: bytes) -> None:
         head, _, state = saved.partition(b"\n")
@@ -435,10 +497,14 @@ class Group:
                 assert saved is not None
                 self._restore(saved)
                 self.applied = effect.snapshot.index
-                self.step(Applied(index=self.applied))
+                self._tell_applied()
             case Repaired():
                 self.replica_log.repaired()
                 log.warning("group %d: what was damaged is whole again", self.number)
+            case Report():
+                self.on_report(self.number, effect)
+            case StartOver():
+                self.on_start_over(self.number, effect)
             case Persist():
                 raise AssertionError("a list has one Persist at most")
             case _:
@@ -484,8 +550,10 @@ class Group:
         """The block of a payload that came from here, without parsing it again."""
         if kind not in (EntryKind.DATA, EntryKind.CONTROL):
             return None
-        origin, sequence, time_us = self.replica_log.mark_of(payload)
-        if origin != self._origin or not self._pending:
+        if not self._pending:
+            return None
+        time_us, origin, sequence = mark_of(payload)
+        if origin != self._origin:
             return None
         position = sequence - self._pending[0].sequence
         if not 0 <= position < len(self._pending) or self._pending[position].kind is not kind:
@@ -511,7 +579,16 @@ class Group:
             for one in found:
                 self._blocks.pop(one.header.index, None)
                 self._apply(one)
-        self.step(Applied(index=self.applied))
+        machine = self._machine
+        if machine.leader == self.replica and not machine.is_serving:
+            self._tell_applied()
+
+    def _tell_applied(self) -> None:
+        """`Applied` may lag. Only a leader that is about to serve waits for it; otherwise once for all that
+        was applied since the last tick, because a step costs as much as applying a block."""
+        if self._applied_told != self.applied:
+            self._applied_told = self.applied
+            self.step(Applied(index=self.applied))
 
     def _read(self, first: Index, last: Index) -> list[Block]:
         """Committed blocks from disk. A replica alone has nobody to repair it: what is damaged is reported
@@ -555,3 +632,11 @@ class Group:
     def close(self) -> None:
         self.is_closed = True
         self.replica_log.close()
+
+
+def _no_report(number: int, report: Report) -> None:
+    raise AssertionError(f"group {number} reports to nobody: {report}")
+
+
+def _no_start_over(number: int, effect: StartOver) -> None:
+    raise AssertionError(f"group {number} cannot start over: {effect}")

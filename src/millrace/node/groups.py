@@ -11,7 +11,7 @@ good until the message is given to somebody else or the group is reset.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from millrace.broker.durable_group import (
 )
 from millrace.broker.filters import overlaps
 from millrace.broker.machine import Broker
-from millrace.broker.stream import DEFAULT_STREAM, Stream
+from millrace.broker.stream import DEFAULT_STREAM, Replication, Stream
 from millrace.errors import LocalError, MillraceError, StorageError
 from millrace.node.consumer_groups import ShardConsumers, Unavailable
 from millrace.node.publishing import NotStored, Publishing
@@ -116,6 +116,7 @@ class Groups:
         """Make a group that begins at the end of the logs, or at their beginning."""
         if spec.name in self.by_name:
             raise GroupExists(f"group {spec.name!r} exists")
+        self._check_stored(spec)
         probe = DurableGroup(number=0, spec=spec)
         starts = {
             shard.number: shard.first_offset if earliest else shard.next_offset
@@ -126,6 +127,19 @@ class Groups:
         for shard in self._shards(group):
             await self._cursor(group, shard)
         return group
+
+    def _check_stored(self, spec: GroupSpec) -> None:
+        """A group reads logs: where no stream of its filters has one, it would wait for ever."""
+        name = ""
+        for filter in spec.filters:
+            stream = None if "+" in filter or "#" in filter else self._streams.table.find(filter)
+            if stream is None or stream.spec.replication is not Replication.ROUTED:
+                return
+            name = stream.spec.name
+        raise LocalError(
+            f"stream {name!r} is routed: its messages are stored nowhere, so a group or queue has nothing to"
+            f" read. Subscribe by MQTT, or: millrace stream alter {name} --replication quorum"
+        )
 
     async def alter(self, spec: GroupSpec) -> DurableGroup:
         """Change filters or settings; the cursors stay where they are."""
@@ -154,6 +168,19 @@ class Groups:
             first, end = shard.first_offset, shard.next_offset
             position = first if to == "earliest" else end if to == "latest" else int(to)
             await shard.consumers.do(["reset", group.number, min(max(position, first), end)])
+
+    async def advance(self, name: str, positions: Mapping[int, int]) -> None:
+        """Everything below these offsets of these shards is done, whoever read it. Never goes back; a shard
+        that is not there any more is passed over."""
+        group = self.named(name)
+        for number, position in positions.items():
+            shard = self._streams.shards.get(number)
+            if shard is None:
+                continue
+            cursor = await self._cursor(group, shard)
+            position = min(max(position, shard.first_offset), shard.next_offset)
+            if position > cursor.position:
+                await shard.consumers.do(["reset", group.number, position])
 
     # -------------------------------------------------------------------------------------- taking
 
@@ -477,7 +504,8 @@ def _candidates(streams: "Streams", stream: Stream, filter: str, also_default: b
         is_concerned = is_default or any(overlaps(filter, own) for own in stream.spec.filters)
         return {*stream.sealed, *stream.shards} if is_concerned else set()
     if streams.table.find(filter) is stream:
-        return {*stream.sealed, streams.table.shard(stream, filter.encode())}
+        own = {streams.table.shard(stream, filter.encode())} if stream.shards else set()
+        return {*stream.sealed, *own}
     # What was published before the stream of this topic was made is in `default`.
     return {*stream.sealed, *stream.shards} if is_default and also_default else set()
 

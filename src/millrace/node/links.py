@@ -1,29 +1,45 @@
 """Links to the other nodes: one connection per pair, made again when it breaks.
 
 Of two nodes the one with the smaller id dials; a newcomer that nobody knows yet dials whoever it was told.
+A connection may look well long after the other side has stopped or the network has failed. So both sides
+send a sign of life now and then; a link on which nothing comes counts as silent soon, and is cut and made
+anew later, because a connection that the network starved recovers only slowly.
+
 What is sent to a node without a link is dropped and counted, and so is what exceeds the bound of a link's
 queue: protocols above expect losses and repair them. Frames of one turn of the loop leave in one write.
+
+With TLS both sides show a certificate of the cluster's own authority before the first byte of ours is read;
+the proof of the secret follows all the same. Names in certificates are not compared: whoever has a
+certificate of that authority is a node.
 """
 
 import asyncio
 import logging
+import os
+import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
 import msgspec
 
-from millrace.errors import RemoteError
+from millrace.errors import ConfigError, RemoteError
 from millrace.node.config import Address
-from millrace.wire.peer import NONCE_BYTES, Frames, Handshake, Side, frame
+from millrace.wire.peer import NONCE_BYTES, VERSION_WITH_SIGNS, Frames, Handshake, Side, frame
 
 log = logging.getLogger("millrace.links")
 
 KIND_IDENTITY = 0
+KIND_SIGN = 255
 _QUEUE_BYTES_MAX = 64 << 20
 _HANDSHAKE_S = 5.0
 _PAUSE_S_MIN = 0.05
 _PAUSE_S_MAX = 1.0
+# Counted in ticks of our own: a node that was itself stopped must not blame the others.
+_SIGN_S = 0.5
+_SILENT_TICKS = 3
+_CUT_TICKS = 10
 
 
 class Identity(msgspec.Struct, array_like=True):
@@ -45,13 +61,20 @@ class Link(asyncio.Protocol):
         self._out: list[bytes] = []
         self._transport: Any = None
         self._is_paused = False
+        # Of the socket, where there is a bare one.
+        self._descriptor = -1
         self.side = side
+        self._version = 0
+        self._quiet_ticks = 0
         self.identity: Identity | None = None
         self.is_closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self._transport.set_write_buffer_limits(high=_QUEUE_BYTES_MAX)
+        connected = transport.get_extra_info("socket")
+        if connected is not None and transport.get_extra_info("ssl_object") is None:
+            self._descriptor = connected.fileno()
         assert self._handshake is not None
         self._transport.write(self._handshake.hello)
         self._links.loop.call_later(_HANDSHAKE_S, self._check_identity)
@@ -62,6 +85,7 @@ class Link(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        self._quiet_ticks = 0
         try:
             if self._handshake is not None:
                 answer, data = self._handshake.receive(data)
@@ -69,6 +93,7 @@ class Link(asyncio.Protocol):
                     self._transport.write(answer)
                 if not self._handshake.is_proved:
                     return
+                self._version = self._handshake.version
                 self._handshake = None
                 self.send(KIND_IDENTITY, 0, msgspec.msgpack.encode(self._links.identity()))
             for kind, group, body in self._frames.receive(data):
@@ -79,8 +104,10 @@ class Link(asyncio.Protocol):
                     if not self._links.accept(self):
                         self.close()
                         return
-                else:
+                elif kind != KIND_SIGN:
                     self._links.on_frame(self.identity.replica, kind, group, body)
+            if self.identity is not None:
+                self._links.after_frames()
         except (RemoteError, msgspec.DecodeError) as error:
             log.warning("a link to %s was closed: %s", self.name, error)
             self._transport.abort()
@@ -90,6 +117,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
+        self._descriptor = -1
         self._links.lost(self)
 
     def eof_received(self) -> bool:
@@ -100,6 +128,21 @@ class Link(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_paused = False
+
+    @property
+    def is_silent(self) -> bool:
+        return self._version >= VERSION_WITH_SIGNS and self._quiet_ticks >= _SILENT_TICKS
+
+    def tick(self) -> None:
+        """Give a sign of life, and see whether the other side gives any."""
+        self._quiet_ticks += 1
+        if self._version < VERSION_WITH_SIGNS:
+            return
+        if self._quiet_ticks > _CUT_TICKS:
+            log.warning("link with %s is cut: nothing came for %.0f s", self.name, _CUT_TICKS * _SIGN_S)
+            self._transport.abort()
+        else:
+            self.send(KIND_SIGN, 0, b"")
 
     @property
     def name(self) -> str:
@@ -116,15 +159,43 @@ class Link(asyncio.Protocol):
     def flush(self) -> None:
         out, self._out = self._out, []
         if out and not self.is_closed:
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            self._write(out[0] if len(out) == 1 else b"".join(out))
+
+    def _write(self, data: bytes) -> None:
+        """Straight to the socket where nothing waits before it: a transport may keep what it is given until
+        the end of the turn, and this turn may wait for the disk first."""
+        if self._descriptor >= 0 and not self._transport.get_write_buffer_size():
+            # Full, or broken: the transport knows what to do in either case.
+            with suppress(OSError):
+                data = data[os.write(self._descriptor, data) :]
+        if data:
+            self._transport.write(data)
 
     def close(self) -> None:
         self.flush()
+        self._descriptor = -1
         self._transport.close()
 
 
 class ProtocolErrorBeforeIdentity(Exception):
     """A frame before the identity."""
+
+
+class PeerTls:
+    """Mutual TLS between nodes: what this one shows, and whom it believes."""
+
+    def __init__(self, certificate: str, key: str, authority: str) -> None:
+        self.answering = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.dialing = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.dialing.check_hostname = False
+        try:
+            for context in (self.answering, self.dialing):
+                context.minimum_version = ssl.TLSVersion.TLSv1_2
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_cert_chain(certificate, key)
+                context.load_verify_locations(authority)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"the TLS files of cluster.tls_* cannot be used: {error}") from error
 
 
 class Links:
@@ -141,7 +212,9 @@ class Links:
         on_open: Callable[[str], None],
         on_close: Callable[[str], None],
         may_accept: Callable[[Identity], bool],
+        tls: PeerTls | None = None,
     ) -> None:
+        self._tls = tls
         self.loop = asyncio.get_running_loop()
         self._replica = replica
         self.identity = identity
@@ -151,11 +224,14 @@ class Links:
         self._on_open = on_open
         self._on_close = on_close
         self._may_accept = may_accept
+        # Called once for each read, after all its frames. Set by whoever answers them.
+        self.after_frames: Callable[[], None] = _nothing
         self._links: dict[str, Link] = {}
         self._wanted: dict[str, Address] = {}
         self._dialing: dict[str, asyncio.Task[None]] = {}
         self._dirty: list[Link] = []
         self._server: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self.dropped = 0
         self.port = 0
@@ -163,14 +239,24 @@ class Links:
     # ------------------------------------------------------------------------------------- doors
 
     async def listen(self, address: Address) -> None:
-        self._server = await self.loop.create_server(self._answered, address.host, address.port)
+        # Named only where it is used: the simulated loop knows no TLS.
+        extra: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls.answering}
+        self._server = await self.loop.create_server(self._answered, address.host, address.port, **extra)
         self.port = self._server.sockets[0].getsockname()[1]
+        self._tick()
+
+    def _tick(self) -> None:
+        self._timer = self.loop.call_later(_SIGN_S, self._tick)
+        for link in list(self._links.values()):
+            link.tick()
 
     def _answered(self) -> Link:
         return Link(self, Side.ANSWERED)
 
     async def stop(self) -> None:
         self._is_stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
         if self._server is not None:
             self._server.close()
         for task in self._dialing.values():
@@ -200,7 +286,9 @@ class Links:
             while not self._is_stopping and replica in self._wanted and replica not in self._links:
                 try:
                     await self.connect(address)
-                except OSError:
+                except OSError as error:
+                    if isinstance(error, ssl.SSLError):
+                        log.warning("no link to %s: %s", address, error)
                     self._on_close(replica)
                     await asyncio.sleep(pause_s * (0.5 + self.random.random()))
                     pause_s = min(pause_s * 2, _PAUSE_S_MAX)
@@ -215,8 +303,9 @@ class Links:
 
     async def connect(self, address: Address) -> Link:
         """Dial an address; the link is of use once the other side has said who it is."""
+        extra: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls.dialing}
         _, link = await self.loop.create_connection(
-            lambda: Link(self, Side.DIALED), address.host, address.port
+            lambda: Link(self, Side.DIALED), address.host, address.port, **extra
         )
         return link
 
@@ -254,10 +343,11 @@ class Links:
 
     def schedule(self, link: Link) -> None:
         if not self._dirty:
-            self.loop.call_soon(self._flush)
+            self.loop.call_soon(self.flush)
         self._dirty.append(link)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what gathered. Happens at the end of the turn anyway; sooner for what others wait for."""
         dirty, self._dirty = self._dirty, []
         for link in dict.fromkeys(dirty):
             link.flush()
@@ -278,3 +368,12 @@ class Links:
 
     def is_linked(self, replica: str) -> bool:
         return replica in self._links
+
+    def is_heard(self, replica: str) -> bool:
+        """Whether there is a link, and something comes over it."""
+        link = self._links.get(replica)
+        return link is not None and not link.is_silent
+
+
+def _nothing() -> None:
+    pass

@@ -12,7 +12,7 @@ from typing import Any
 
 from millrace.errors import ConfigError, RemoteError
 from millrace.node.config import Address, Tls
-from millrace.node.output import SLOW_BYTES
+from millrace.node.output import SLOW_BYTES, PacedOutput
 from millrace.wire import proxy
 
 log = logging.getLogger("millrace.listeners")
@@ -35,6 +35,9 @@ class Tuned:
         inner = self._make()
         transport.set_protocol(inner)
         inner.connection_made(transport)
+        if isinstance(inner, PacedOutput):
+            # Nothing stands between it and the socket.
+            inner.write_straight()
 
     def data_received(self, data: bytes) -> None:
         raise AssertionError("the connection was handed over when it was made")

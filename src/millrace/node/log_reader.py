@@ -8,7 +8,7 @@ topics that the session subscribes to leave the log; the filter works on the blo
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 
 from millrace.broker.filters import matches
@@ -40,7 +40,7 @@ class LogReader:
     def __init__(
         self,
         broker: Broker,
-        shards: dict[int, Shard],
+        shards: Mapping[int, Shard],
         pool: Executor,
         now_ms: Callable[[], int],
         wall_us: Callable[[], int],

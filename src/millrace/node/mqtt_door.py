@@ -377,14 +377,18 @@ class MqttConnection(PacedOutput):
                 if reason.value < 0x80:
                     broker.subscribed(session, subscription, is_new, self.seen_ms)
 
+        def announced() -> None:
+            # Whoever publishes after SUBACK, at whatever node, reaches this client.
+            self._door.when_known(answer)
+
         shared = [s.filter for s, reason, _ in results if s.filter.startswith("$share/") and reason < 0x80]
         if shared:
             # A member takes part from a position that every node knows (PROTOCOLS.md 9, 13).
-            self._door.when_shared(shared, lambda: broker.journal.after(answer))
+            self._door.when_shared(shared, lambda: broker.journal.after(announced))
         elif session.is_recorded:
-            broker.journal.after(answer)
+            broker.journal.after(announced)
         else:
-            answer()
+            announced()
         # A subscription costs what is kept here, not what it takes to ask.
         self._park()
 
@@ -497,7 +501,15 @@ class MqttConnection(PacedOutput):
             return
         # Whoever leaves something behind is accepted once that is on disk (PROTOCOLS.md 7, 10).
         self._state = _OPENING
-        broker.journal.add(operation, lambda: self._open(packet, request, answer))
+
+        def begin() -> None:
+            broker.journal.add(operation, lambda: self._open(packet, request, answer))
+            self._wake()
+
+        if request.clean_start:
+            begin()
+        else:
+            door.fetch_session(client_id, begin)
         if self._state == _OPENING:
             self.transport.pause_reading()
             self._wake()
@@ -509,9 +521,11 @@ class MqttConnection(PacedOutput):
         session, present, displaced = broker.connect(request, self, self.seen_ms)
         if displaced is not None:
             displaced.fail(Reason.SESSION_TAKEN_OVER, "the client connected again")
+        follow = door.session_opened(session, present)
         if self._state == _CLOSED:
             # It went away while its record was written.
             broker.disconnect(session, self.seen_ms, will=True)
+            follow()
             return
         if not session.is_recorded:
             door.announce_clean(session.client_id)
@@ -523,6 +537,7 @@ class MqttConnection(PacedOutput):
         self.deadline_ms = int(keep_alive_s * 1000 * _KEEP_ALIVE_GRACE)
         self._send(session, replace(answer, session_present=present and packet.version != Version.MQTT_3_1))
         broker.resume(session, self.seen_ms)
+        follow()
         if was_waiting:
             self.transport.resume_reading()
         if not self._inbox.is_empty:
@@ -655,6 +670,7 @@ class MqttConnection(PacedOutput):
         sends until it ends too is dropped.
         """
         self._state = _CLOSED
+        self.write_by_transport()
         self.since_ms = self._door.now_ms()
         self.deadline_ms = _CLOSING_MS_MAX
         can_write_eof = getattr(self.transport, "can_write_eof", None)

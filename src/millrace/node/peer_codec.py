@@ -7,7 +7,7 @@ well formed and wrong is the machine's to refuse.
 import msgspec
 
 from millrace.errors import MalformedPacket
-from millrace.replication import messages
+from millrace.replication import messages, pair_messages
 from millrace.replication.contract import PeerBody
 
 # The order is part of the protocol between nodes: add at the end.
@@ -22,6 +22,8 @@ _CLASSES: tuple[type[PeerBody], ...] = (
     messages.SnapshotChunk,
     messages.SnapshotReply,
     messages.TimeoutNow,
+    pair_messages.Check,
+    pair_messages.CheckReply,
 )
 _NUMBERS = {kind: bytes((number,)) for number, kind in enumerate(_CLASSES)}
 _ENCODER = msgspec.msgpack.Encoder()

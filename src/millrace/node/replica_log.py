@@ -25,10 +25,10 @@ from millrace.replication.contract import (
     Snapshot,
 )
 from millrace.storage import files
-from millrace.storage.block import Block, Kind, opaque_block, parse_block, parse_header
+from millrace.storage.block import Block, Kind, opaque_block, parse_block
 from millrace.storage.directory import DataDirectory
 from millrace.storage.disk import Disk
-from millrace.storage.log import Log
+from millrace.storage.log import DEFAULT_SETTINGS, Log, LogSettings
 from millrace.storage.snapshot import SnapshotFile, SnapshotInfo, SnapshotStore, SnapshotWriter
 from millrace.types import Index, Offset, Term
 
@@ -53,6 +53,7 @@ class ReplicaLog:
         founders: tuple[ReplicaId, ...],
         *,
         has_peers: bool,
+        settings: LogSettings = DEFAULT_SETTINGS,
     ) -> None:
         """`founders` are the voters of a group that begins here now; an older one remembers its own."""
         self.group = group
@@ -61,7 +62,7 @@ class ReplicaLog:
         self._path = directory.shard_path(group)
         files.remove_leftovers(disk, self._path)
         self._founders = self._read_founders(founders)
-        self.log = Log.open(disk, self._path, shard=group, salt=directory.salt)
+        self.log = Log.open(disk, self._path, shard=group, salt=directory.salt, settings=settings)
         for report in self.log.reports:
             log.warning("group %d: %s", group, report)
         self._snapshots = SnapshotStore(disk, self._path, shard=group)
@@ -155,6 +156,18 @@ class ReplicaLog:
             self._last_term = int(self.log.last_term)
         return Damage(last_index=Index(last_index), term=term)
 
+    def cut(self, index: Index) -> None:
+        """Drop this entry and all after it."""
+        self.log.truncate_from(index)
+        self._next_offset = int(self.log.next_offset)
+        self._last_term = int(self.log.last_term)
+
+    def start_at(self, index: Index, last_term: Term, next_offset: Offset) -> None:
+        """Drop everything and begin with this entry."""
+        self.log.reset(next_index=index, last_term=last_term, next_offset=next_offset)
+        self._next_offset = int(next_offset)
+        self._last_term = int(last_term)
+
     def repaired(self) -> None:
         """Everything that was damaged is here again."""
         self._disk.remove(f"{self._path}/{_DAMAGE}")
@@ -222,12 +235,6 @@ class ReplicaLog:
         header = (stamped or self.log.read(index, index)[0]).header
         self._last_term = header.previous_term
         self._next_offset = header.base_offset
-
-    @staticmethod
-    def mark_of(payload: bytes) -> tuple[int, int, int]:
-        """Origin, sequence and time of a block that has just been made or received."""
-        header = parse_header(payload)
-        return header.origin, header.sequence, header.base_time_us
 
     def begin_again(self, snapshot: Snapshot) -> None:
         """A snapshot from the leader is about to take the place of the log: what follows comes after it."""
@@ -313,6 +320,12 @@ class ReplicaLog:
 
     def block_at_offset(self, offset: int) -> Index:
         return self.log.find_offset(Offset(offset))
+
+
+def write_damage(disk: Disk, directory: DataDirectory, group: int, last_index: int, term: int) -> None:
+    """Say of a replica that is not open that it lost what it held."""
+    path = f"{directory.shard_path(group)}/{_DAMAGE}"
+    files.write_record(disk, path, _DAMAGE_TAG, json.dumps([last_index, term]).encode())
 
 
 def _entry(block: Block) -> Entry:

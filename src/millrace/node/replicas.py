@@ -10,14 +10,14 @@ import logging
 import os
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from millrace.errors import LocalError, MalformedPacket, RemoteError, StorageError
 from millrace.node import peer_codec
 from millrace.node.config import Address, Config
 from millrace.node.group import App, Group
-from millrace.node.links import Identity, Links
-from millrace.node.replica_log import ReplicaLog
+from millrace.node.links import Identity, Links, PeerTls
+from millrace.node.replica_log import ReplicaLog, write_damage
 from millrace.node.surroundings import Surroundings
 from millrace.node.syncer import Syncer
 from millrace.replication.contract import EntryKind, LinkClosed, LinkOpened, PeerBody, ReplicaId
@@ -28,7 +28,20 @@ log = logging.getLogger("millrace.replicas")
 
 TICK_S = 0.05
 KIND_RAFT, KIND_BLOCK, KIND_REQUEST, KIND_ANSWER, KIND_INTEREST, KIND_PUBLISH = range(1, 7)
+KIND_LEADERLESS = 8
+KIND_FRAME = 9
 _REQUEST_S = 5.0
+
+
+@runtime_checkable
+class FrameApp(Protocol):
+    """An app whose nodes speak about messages that do not go through its log."""
+
+    def on_frame(self, sender: str, body: bytes) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def shown(self) -> dict[str, Any]: ...
 
 
 class Replicas:
@@ -44,6 +57,7 @@ class Replicas:
         self._on_failure = on_failure
         self.disk = surroundings.make_disk()
         self._make_syncer = surroundings.make_syncer
+        self._log_settings = surroundings.log_settings
         self.groups: dict[int, Group] = {}
         self.directory: DataDirectory
         self.syncer: Syncer
@@ -59,7 +73,14 @@ class Replicas:
         self.on_link_closed: Callable[[str], None] = _no_peer
         self.on_interest: Callable[[str, bytes], None] = _no_frame
         self.on_publish: Callable[[str, bytes], None] = _no_frame
+        self.on_tick: Callable[[], None] = _nothing
+        self.on_leaderless: Callable[[str, int, bytes], None] = _no_stream
+        # The last write is done, and the directory is still this node's.
+        self.before_close: Callable[[], None] = _nothing
+        # Write what the clients of this node wait for. Set by the node.
+        self.flush_clients: Callable[[], None] = _nothing
         self._origin = 0
+        self._encoded: tuple[PeerBody | None, bytes] = None, b""
         self._next_request = 0
         self._requests: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,9 +114,18 @@ class Replicas:
                 on_open=self._on_open,
                 on_close=self._on_close,
                 may_accept=lambda identity: self.may_link(identity),
+                tls=self._peer_tls(),
             )
+            self.links.after_frames = self._after_frames
+            self.syncer.before_sync = self.links.flush
             await self.links.listen(address)
         self._tick()
+
+    def _peer_tls(self) -> PeerTls | None:
+        cluster = self._config.cluster
+        if not cluster.tls_cert:
+            return None
+        return PeerTls(cluster.tls_cert, cluster.tls_key, cluster.tls_ca)
 
     async def stop(self) -> None:
         if not self.is_open:
@@ -106,6 +136,7 @@ class Replicas:
         if self.links is not None:
             await self.links.stop()
         self.syncer.close()
+        self.before_close()
         for group in self.groups.values():
             try:
                 group.snapshot_taken()
@@ -118,16 +149,26 @@ class Replicas:
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         for group in list(self.groups.values()):
             group.tick()
+        self.on_tick()
 
     # -------------------------------------------------------------------------------------- groups
 
-    def open(self, number: int, app: App, founders: tuple[str, ...]) -> Group:
+    def open(
+        self, number: int, app: App, founders: tuple[str, ...], make: Callable[..., Group] = Group
+    ) -> Group:
         """Open a group from disk, or begin it with these voters; none for one that others will add us to."""
         voters = tuple(sorted(ReplicaId(founder) for founder in founders))
-        group = Group(
+        group = make(
             number,
             self.replica,
-            ReplicaLog(self.disk, self.directory, number, voters, has_peers=self.has_peers),
+            ReplicaLog(
+                self.disk,
+                self.directory,
+                number,
+                voters,
+                has_peers=self.has_peers,
+                settings=self._log_settings,
+            ),
             app,
             self.syncer,
             origin=self._origin,
@@ -138,6 +179,17 @@ class Replicas:
         self.groups[number] = group
         return group
 
+    def open_log(self, number: int) -> ReplicaLog:
+        """A log of which this node is not a voter: leaderless streams keep one for each origin."""
+        return ReplicaLog(
+            self.disk, self.directory, number, (), has_peers=self.has_peers, settings=self._log_settings
+        )
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether what is written is on disk before anybody hears of it."""
+        return self._config.storage.sync == "always"
+
     def exists(self, number: int) -> bool:
         """Whether this node has anything of the group on disk."""
         return number in self.directory.shards()
@@ -147,9 +199,20 @@ class Replicas:
         self.groups.pop(number).close()
         self.directory.remove_shard(number)
 
+    def note_damage(self, number: int, last_index: int, term: int) -> None:
+        """Of a group that will be opened empty: what it held before, which others must give it again."""
+        write_damage(self.disk, self.directory, number, last_index, term)
+
     def _send(self, group: int, to: ReplicaId, body: PeerBody) -> None:
-        if self.links is not None:
-            self.links.send(to, KIND_RAFT, group, peer_codec.encode(body))
+        if self.links is None:
+            return
+        if body is not self._encoded[0]:
+            # Followers that stand at the same place are sent the same message.
+            self._encoded = body, peer_codec.encode(body)
+        self.links.send(to, KIND_RAFT, group, self._encoded[1])
+
+    def send_frame(self, to: str, number: int, body: bytes) -> bool:
+        return self.links is not None and self.links.send(to, KIND_FRAME, number, body)
 
     def _forward(self, group: int, to: ReplicaId, kind: EntryKind, block: Block) -> bool:
         if self.links is None:
@@ -195,10 +258,15 @@ class Replicas:
                     group.take(parse_block(body[1:]), EntryKind(body[0]))
                 except (StorageError, ValueError) as error:
                     raise MalformedPacket(f"a forwarded block cannot be read: {error}") from None
+        elif kind == KIND_FRAME:
+            if group is not None and isinstance(group.app, FrameApp):
+                group.app.on_frame(replica, body)
         elif kind == KIND_PUBLISH:
             self.on_publish(replica, body)
         elif kind == KIND_INTEREST:
             self.on_interest(replica, body)
+        elif kind == KIND_LEADERLESS:
+            self.on_leaderless(replica, number, body)
         elif kind == KIND_REQUEST:
             self._answer(replica, number, _json(body))
         elif kind == KIND_ANSWER:
@@ -207,6 +275,15 @@ class Replicas:
                 waiting.set_result(_json(body))
         else:
             raise MalformedPacket(f"a frame of an unknown kind {kind}")
+
+    def _after_frames(self) -> None:
+        """The end of what one read of a link brought: without another turn of the loop sync what a leader
+        sent and answer it, and answer clients whose messages are committed. The word on what is committed
+        leaves at the end of the turn; nobody's answer waits for it."""
+        assert self.links is not None
+        if self.syncer.start():
+            self.links.flush()
+        self.flush_clients()
 
     # ------------------------------------------------------------------------------------ requests
 
@@ -259,7 +336,15 @@ def _json(body: bytes) -> Any:
         raise MalformedPacket(f"a request cannot be read: {error}") from None
 
 
+def _nothing() -> None:
+    pass
+
+
 def _no_peer(replica: str) -> None:
+    pass
+
+
+def _no_stream(replica: str, number: int, body: bytes) -> None:
     pass
 
 

@@ -87,7 +87,7 @@ class Retention:
         snapshot = replica_log.snapshot()
         if snapshot is None or snapshot.index < first.last_index:
             group.snapshot_taken()
-        elif replica_log.trim_to < first.last_index:
+        elif replica_log.trim_to < first.last_index and not shard.staging.holds(first.last_index):
             replica_log.trim_to = first.last_index
             if is_leader:
                 # The files go with the next write; this is one.

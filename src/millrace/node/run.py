@@ -62,14 +62,24 @@ async def _serve(config: Config, announce: Callable[[str], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, _reload, server)
-    await server.start()
+    # A node may wait long for a majority of the others: it can be told to stop meanwhile.
+    starting = asyncio.create_task(server.start())
+    asked = asyncio.create_task(stopping.wait())
+    failed = asyncio.create_task(server.stopping.wait())
+    await asyncio.wait((starting, asked, failed), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        log.info("stopping before it served")
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        if server.failure is not None:
+            raise server.failure
+        return
+    await starting
     # What exists now stays: the collector need not look at it again, which keeps its pauses short.
     gc.collect()
     gc.freeze()
     doors = " ".join(f"{name}={port}" for name, port in server.ports.items())
     announce(f"millrace {config.node.id} ready: {doors}")
-    failed = asyncio.create_task(server.stopping.wait())
-    asked = asyncio.create_task(stopping.wait())
     await asyncio.wait((failed, asked), return_when=asyncio.FIRST_COMPLETED)
     log.info("stopping")
     failed.cancel()

@@ -97,9 +97,14 @@ class Server:
         )
         try:
             await self.streams.start(lambda: self.ports)
+            self.door.when_shared = self.streams.when_shared
             if listeners.peer is not None:
-                self.door.announce_clean = self.streams.cluster.announce_taken
-                self.door.when_shared = self.streams.when_shared
+                if self.config.cluster.takeover:
+                    self.door.announce_clean = self.streams.cluster.announce_taken
+                self.door.when_known = self.streams.interest.when_known
+                self.door.fetch_session = self.streams.handover.fetch
+                self.door.session_opened = self.streams.handover.opened
+                self.streams.replicas.flush_clients = self._flush
             for name, address in (("mqtt", listeners.mqtt), ("mqtts", listeners.mqtts)):
                 await self._open(name, address, self._tcp_connection)
             for name, address in (("ws", listeners.ws), ("wss", listeners.wss)):
@@ -175,6 +180,7 @@ class Server:
             "retained_messages": len(broker.retained),
             "cluster": self.streams.cluster.status(),
             "streams": self.streams.status(),
+            "routed": self.streams.interest.status(),
             "counters": broker.stats.as_dict(),
         }
 
@@ -235,9 +241,11 @@ class Server:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._flush_scheduled = False
-        self.streams.cut()
-        self.door.flush()
+        """The end of a turn, unless it was brought forward."""
+        if self._flush_scheduled:
+            self._flush_scheduled = False
+            self.streams.cut()
+            self.door.flush()
 
     def _on_disk_failure(self, error: StorageError) -> None:
         """What is on disk is not known any more: nothing may be acknowledged after this."""
@@ -268,3 +276,8 @@ class Server:
             sys_topics.publish(self.broker, values, self._now_ms())
         if self.broker.has_work:
             self._wake()
+
+    def publish_sys(self, values: dict[str, str]) -> None:
+        """Retained messages of this node's own, below `$SYS`; an empty one forgets."""
+        sys_topics.publish(self.broker, values, self._now_ms())
+        self._wake()

@@ -5,12 +5,14 @@ broker gets its sessions again, away and behind in their logs by their cursors.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
 
 from millrace.broker import session_store
 from millrace.broker.machine import Broker
+from millrace.broker.session import Session
 from millrace.broker.session_store import SessionStore
 from millrace.node.group import Group
 from millrace.replication.contract import EntryKind
@@ -19,8 +21,14 @@ from millrace.types import Reason
 
 log = logging.getLogger("millrace.sessions")
 
+
+def _let_go(session: Session, owner: str) -> None:
+    """Nothing goes with it."""
+
+
 # One entry of the log; a turn with more is cut, so that no entry grows without bound.
 _OPERATIONS_MAX = 10_000
+_AGAIN_S = 10.0
 
 
 class SessionGroup:
@@ -32,19 +40,19 @@ class SessionGroup:
         self._wake = wake
         self.store = SessionStore()
         self.group: Group
+        # The record says that another node serves this session. Set by the node.
+        self.before_release: Callable[[Session, str], None] = _let_go
 
     async def caught_up(self) -> None:
         """Wait until every record that was written before is here. An entry of our own comes after them; a
         leader that is known says nothing about how far this replica is."""
-        applied = asyncio.get_running_loop().create_future()
-
-        def then() -> None:
-            if not applied.done():
-                applied.set_result(None)
-
-        block = opaque_block(Kind.CONTROL, session_store.encode([]))
-        self.group.propose([block], [[then]], EntryKind.CONTROL)
-        await applied
+        applied = asyncio.Event()
+        while not applied.is_set():
+            # Again, should the first be given up for want of a leader.
+            block = opaque_block(Kind.CONTROL, session_store.encode([]))
+            self.group.propose([block], [[applied.set]], EntryKind.CONTROL)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(applied.wait(), _AGAIN_S)
 
     def begin(self, now_ms: int) -> None:
         """The records are complete: make the broker's sessions of them, and write from now on."""
@@ -80,7 +88,7 @@ class SessionGroup:
         if self._broker.journal.is_on:
             for operation in operations:
                 if operation[0] == "open" and operation[6] != self._broker.node:
-                    self._give_up(operation[1])
+                    self._give_up(operation[1], operation[6])
                 elif operation[0] == "adopt":
                     self._move(operation[1], operation[2])
         if token:
@@ -88,15 +96,22 @@ class SessionGroup:
                 then()
             self._wake()
 
-    def _give_up(self, client_id: str) -> None:
-        """The client connected at another node: here it is served no longer (REQUIREMENTS.md E4)."""
+    def _give_up(self, client_id: str, owner: str = "") -> None:
+        """The client connected at another node, or this node was taken for gone and nobody named an owner:
+        here it is served no longer (REQUIREMENTS.md E4)."""
         session = self._broker.sessions.get(client_id)
         if session is not None:
             connection = session.connection
+            if owner:
+                self.before_release(session, owner)
             self._broker.release(session)
             if connection is not None:
                 connection.session = None
-                connection.fail(Reason.SESSION_TAKEN_OVER, "the client connected at another node")
+                if owner:
+                    connection.fail(Reason.SESSION_TAKEN_OVER, "the client connected at another node")
+                else:
+                    # Nobody took its place: it is to connect again, here or elsewhere.
+                    connection.fail(Reason.USE_ANOTHER_SERVER, "this node was cut off; connect again")
 
     def _move(self, gone: str, owner: str) -> None:
         """Sessions of a node that is gone: theirs to look after who is named, and no longer ours if it is
@@ -123,6 +138,9 @@ class SessionGroup:
 
     def admit(self, block: Block) -> Block:
         return block
+
+    def withdraw(self, block: Block) -> None:
+        """Nothing is remembered of what is admitted."""
 
     def to_bytes(self) -> bytes:
         return self.store.to_bytes()

@@ -9,10 +9,9 @@ import base64
 import json
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from millrace.broker.inbound import payload_is_empty
 from millrace.broker.intake import Arrival, Intake
 from millrace.broker.labour import Labour
 from millrace.broker.machine import Broker
@@ -24,6 +23,9 @@ from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
 from millrace.node.consumer_groups import ShardConsumers
 from millrace.node.fan_out import EDGE_PRODUCER, fan_out, inputs_of
 from millrace.node.group import Group
+from millrace.node.labour import ShardWork
+from millrace.node.shard_retained import ShardRetained
+from millrace.node.staging import ShardStaging, answer, is_staged
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Codec, Kind, data_blocks, opaque_block
 from millrace.types import Reason
@@ -36,18 +38,30 @@ _BATCH_MESSAGES_MAX = 8_000
 # Committed blocks kept in memory for readers that are only a little behind.
 _TAIL_BYTES_MAX = 4 * 1024 * 1024
 _STATE_VERSION = 1
+_TOKEN_PREFIX = b"qos2/"
 _HAS_RETAIN = bytes(1 if flag & FLAG_RETAIN else 0 for flag in range(256))
 
 
 class Batch:
     """The arrivals of one proposal, handed back with its last block."""
 
-    __slots__ = ("arrivals", "blocks", "count")
+    __slots__ = ("arrivals", "blocks", "count", "is_refused")
 
     def __init__(self, arrivals: list[Arrival], count: int) -> None:
         self.arrivals = arrivals
         self.count = count
         self.blocks = 1
+        # The log was sealed before one of its blocks.
+        self.is_refused = False
+
+
+class Earlier:
+    """Token of the blocks of a batch before its last one."""
+
+    __slots__ = ("batch",)
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
 
 
 class Shard:
@@ -71,14 +85,16 @@ class Shard:
         self._wake = wake
         self.intake = Intake(number, stream.spec.capture is Capture.ALL)
         self.producers = Producers()
+        self.others: Mapping[int, Shard] = {}
+        """All shards of this node."""
         self.labour = Labour()
-        self.said: dict[str, tuple[int, bool]] = {}
-        """What this node proposed about its members and has not seen applied."""
+        self.work = ShardWork(self, broker, wall_us)
         # Keys that are proposed and not committed: a repeat of one waits for it (PROTOCOLS.md 2).
         self._keys_in_flight: set[tuple[bytes, int]] = set()
         # As leader: keys that went into the log and are not applied yet.
         self._keys_taken: set[tuple[bytes, int]] = set()
         self.consumers = ShardConsumers(self, wall_us)
+        self.staging = ShardStaging(self, broker.limits.staged_bytes_max)
         self.start_offset = 0
         """What is below was trimmed, though its segment may still be there."""
         self.group: Group
@@ -86,8 +102,7 @@ class Shard:
         """Of the next message to be committed: what readers may see ends here."""
         self._tail: deque[Block] = deque()
         self._tail_bytes = 0
-        # Retained topics of this shard, for its snapshots; the values are the broker's.
-        self._retained: set[str] = set()
+        self.retained = ShardRetained(number, broker)
 
         self.snapshot_log_bytes = 0
         """Size of the log when the last snapshot was asked for."""
@@ -120,6 +135,9 @@ class Shard:
             self.refuse(arrivals, Reason.QUOTA_EXCEEDED)
             return
         arrivals = [arrival for arrival in arrivals if not arrival.is_doubtful or self._admit(arrival)]
+        announcement = self.retained.announcement(arrivals)
+        if announcement is not None:
+            self.group.propose([_timed(announcement, wall_us)], [None], EntryKind.CONTROL)
         is_alone = self.group.is_alone
         start = size = count = 0
         for position, arrival in enumerate(arrivals):
@@ -154,8 +172,8 @@ class Shard:
         is too old to tell is refused; the tokens of a session follow each other, so theirs never are."""
         assert arrival.producer is not None
         key = (arrival.producer, arrival.sequence)
-        verdict = self.producers.judge(*key)
-        if verdict is Verdict.TOO_OLD and not arrival.producer.startswith(b"qos2/"):
+        verdict = Verdict.REPEATED if self._is_in_another(key) else self.producers.judge(*key)
+        if verdict is Verdict.TOO_OLD and not arrival.producer.startswith(_TOKEN_PREFIX):
             self.refuse([arrival], Reason.IMPLEMENTATION_SPECIFIC)
             return False
         if verdict is not Verdict.NEW or key in self._keys_in_flight:
@@ -165,13 +183,13 @@ class Shard:
         return True
 
     def _propose(self, arrivals: list[Arrival], count: int, wall_us: int) -> None:
-        runs = [_logged(arrival) for arrival in arrivals if arrival.run is not None]
+        runs = [logged(arrival) for arrival in arrivals if arrival.run is not None]
         if not runs:
             # Only answers wait here: whatever they wait for was proposed before.
             self._propose_blocks([opaque_block(Kind.CONTROL, b"{}")], Batch(arrivals, 0), EntryKind.CONTROL)
             return
         codec = Codec.ZLIB if self.stream.spec.compression == "zlib" else Codec.NONE
-        made = [_timed(block, wall_us) for block in data_blocks(runs, codec)]
+        made = data_blocks(runs, codec, wall_us)
         self._propose_blocks(made, Batch(arrivals, count), EntryKind.DATA)
 
     def _propose_retained(self, arrival: Arrival, wall_us: int) -> None:
@@ -181,9 +199,15 @@ class Shard:
         block = opaque_block(Kind.CONTROL, json.dumps(note).encode())
         self._propose_blocks([_timed(block, wall_us)], Batch([arrival], 0), EntryKind.CONTROL)
 
+    def inherit(self, topic: str, run: Run) -> None:
+        """A message that was retained while no log kept its topic; one that came since stays."""
+        note = {"op": "retain", "topic": topic, "inherited": True, **self._retained_fields(run)}
+        block = _timed(opaque_block(Kind.CONTROL, json.dumps(note).encode()), self._wall_us())
+        self.group.propose([block], [None], EntryKind.CONTROL)
+
     def _propose_blocks(self, made: list[Block], batch: Batch, kind: EntryKind) -> None:
         batch.blocks = len(made)
-        tokens: list[Any] = [_EARLIER] * (len(made) - 1) + [batch]
+        tokens: list[Any] = [Earlier(batch)] * (len(made) - 1) + [batch]
         if not self.group.propose(made, tokens, kind):
             self.refuse(batch.arrivals, Reason.SERVER_BUSY)
 
@@ -192,7 +216,21 @@ class Shard:
         for arrival in arrivals:
             self._broker.inbound.arrive_again(arrival, self._now_ms())
 
+    def _take_back(self, batch: Batch) -> None:
+        """The leader took no more: these go where their topics belong now."""
+        arrivals, batch.arrivals, batch.count = batch.arrivals, [], 0
+        for arrival in arrivals:
+            if arrival.producer is not None:
+                self._keys_in_flight.discard((arrival.producer, arrival.sequence))
+        intake = self.intake
+        intake.is_sealed = True
+        if not intake.arrivals:
+            self._broker.inbound.waiting.append(intake)
+        intake.arrivals += arrivals
+        self._wake()
+
     def refuse(self, arrivals: list[Arrival], reason: Reason) -> None:
+        self.retained.take_back(arrivals)
         for arrival in arrivals:
             if arrival.is_doubtful and arrival.run is not None and arrival.producer is not None:
                 self._keys_in_flight.discard((arrival.producer, arrival.sequence))
@@ -202,7 +240,8 @@ class Shard:
 
     def lost(self, batch: object) -> None:
         """Nobody led the shard for too long: whether it was stored is open, so nothing is acknowledged."""
-        self.said.clear()
+        self.work.lost(batch)
+        self.retained.lost()
         if isinstance(batch, Batch):
             self.refuse(batch.arrivals, Reason.SERVER_BUSY)
         else:
@@ -226,16 +265,23 @@ class Shard:
                 token.count = 0
                 self._learn(block)
                 self._fan_out(block)
-            elif not isinstance(token, Batch) and token is not _EARLIER:
+            elif not isinstance(token, Batch | Earlier):
                 self._learn(block)
                 self._fan_out(block)
+                answer(token, True)
                 self._wake()
+            elif (token.batch if isinstance(token, Earlier) else token).blocks > 1:
+                # Others' blocks may stand between those of a batch: each retained message by its own place.
+                self._learn_retained(block)
         if isinstance(token, Batch):
+            if token.is_refused:
+                # Part of it came after the seal: all of it goes the new way, rather twice than not at all.
+                self._take_back(token)
             first = header.next_offset - token.count
             if self.edge:
                 for arrival in token.arrivals:
                     arrival.is_input = not (arrival.producer or b"").startswith(EDGE_PRODUCER)
-            self._note(token)
+            self._note(token, header.index)
             self._broker.inbound.committed(token.arrivals, self.number, first, self._now_ms())
             self._wake()
 
@@ -243,12 +289,13 @@ class Shard:
         wall_us = self._wall_us()
         fan_out(self._broker, block, self.number, self._now_ms(), wall_us, has_edge=bool(self.edge))
 
-    def _note(self, batch: Batch) -> None:
+    def _note(self, batch: Batch, index: int) -> None:
         """State that a snapshot must hold, from our own arrivals."""
         for arrival in batch.arrivals:
             run = arrival.run
-            if run is not None and run.retain and arrival.topic is not None and not arrival.is_input:
-                self._retained.add(arrival.topic)
+            is_kept = batch.blocks == 1 and not arrival.is_input and not arrival.is_retained_only
+            if run is not None and run.retain and arrival.topic is not None and is_kept:
+                self.retained.keep(arrival.topic, run, index)
             if arrival.producer is not None and run is not None:
                 self._keys_in_flight.discard((arrival.producer, arrival.sequence))
                 for sequence in range(arrival.sequence, arrival.sequence + run.count):
@@ -257,6 +304,17 @@ class Shard:
 
     def _learn(self, block: Block) -> None:
         """The same from a block that this run of the program did not make."""
+        columns = block.columns()
+        if columns.key:
+            self.staging.released(columns.key)
+        self._learn_retained(block)
+        for row, producer in enumerate(columns.producer_ids):
+            if producer != kernel.NO_NAME:
+                key = (bytes(columns.names[producer]), columns.sequences[row])
+                self.producers.store(*key)
+                self._keys_taken.discard(key)
+
+    def _learn_retained(self, block: Block) -> None:
         columns = block.columns()
         flags = bytes(columns.flags)
         if 1 in flags.translate(_HAS_RETAIN):
@@ -268,46 +326,60 @@ class Shard:
                     start = columns.packet_positions[row]
                     packet = bytes(columns.packets[start : start + columns.packet_sizes[row]])
                     time_us = block.header.base_time_us + columns.deltas_us[row]
-                    self._retain(topic, packet, flag & FLAG_QOS, flag >> FLAG_VERSION_SHIFT == 5, time_us)
-        for row, producer in enumerate(columns.producer_ids):
-            if producer != kernel.NO_NAME:
-                key = (bytes(columns.names[producer]), columns.sequences[row])
-                self.producers.store(*key)
-                self._keys_taken.discard(key)
+                    is_v5 = flag >> FLAG_VERSION_SHIFT == 5
+                    run = self._retained_run(packet, flag & FLAG_QOS, is_v5, time_us)
+                    self.retained.keep(topic, run, block.header.index)
 
-    def _retain(self, topic: str, packet: bytes, qos: int, v5: bool, time_us: int) -> None:
+    def _retained_run(self, packet: bytes, qos: int, v5: bool, time_us: int) -> Run:
         """A retained message that was published at `time_us`, on the wall's clock."""
         expiry_s = expiry_of(packet) if v5 else None
         expires_ms = None
         if expiry_s is not None:
             left_us = time_us + expiry_s * 1_000_000 - self._wall_us()
             expires_ms = self._now_ms() + left_us // 1000
-        run = Run(bytes((packet[0] & 0xFE,)) + packet[1:], 1, qos, v5, True, expires_ms)
-        self._retained.add(topic)
-        self._broker.retained.keep(topic, run, is_empty=payload_is_empty(run))
+        return Run(bytes((packet[0] & 0xFE,)) + packet[1:], 1, qos, v5, True, expires_ms)
+
+    def _noted_run(self, fields: dict[str, Any]) -> Run:
+        """The same from a note or a snapshot."""
+        packet = base64.b64decode(fields["packet"])
+        return self._retained_run(packet, fields["qos"], fields["v5"], fields["time_us"])
 
     def _apply_control(self, block: Block, token: Any) -> None:
+        if is_staged(block):
+            self.staging.apply_staged(block, token)
+            return
         fields = json.loads(block.payload())
         match fields.get("op"):
+            case "retain" if fields.get("inherited") and fields["topic"] in self.retained:
+                pass
             case "retain":
-                packet = base64.b64decode(fields["packet"])
-                self._retain(fields["topic"], packet, fields["qos"], fields["v5"], fields["time_us"])
-            case "labour":
-                self.labour.put(fields["group"], fields["node"], fields["connected"], fields["holds"])
+                self.retained.keep(fields["topic"], self._noted_run(fields), block.header.index)
+            case "generation":
+                self.retained.announced(fields["generation"])
+            case "labour" | "labour.begin" | "labour.done":
+                self.work.apply(fields, block, token)
                 self._wake()
             case "seal":
                 self.intake.is_sealed = True
+            case "settle" | "give_up":
+                self.staging.apply(fields, token)
             case "consume":
                 self.consumers.apply(fields, token)
             case "trim":
                 self.start_offset = min(max(self.start_offset, fields["offset"]), self.next_offset)
                 self.consumers.trim(self.start_offset, token)
+            case "sealed":
+                if isinstance(token, Earlier):
+                    token.batch.is_refused = True
+                elif isinstance(token, Batch):
+                    self._take_back(token)
             case "repeated":
                 # The message is in the log already; whoever sent it again is answered.
                 if isinstance(token, Batch):
                     for arrival in token.arrivals:
                         self._broker.inbound.forget(arrival)
                     token.count = 0
+                answer(token, False)
             case None:
                 pass
             case other:
@@ -332,10 +404,9 @@ class Shard:
         block = _timed(opaque_block(Kind.CONTROL, note), self._wall_us())
         return self.group.propose([block], [token], EntryKind.CONTROL)
 
-    def say_labour(self, group: str, node: str, connected: int, holds: bool) -> None:
-        """Tell all replicas how many members of a group are connected at a node (PROTOCOLS.md 13)."""
-        note = {"op": "labour", "group": group, "node": node, "connected": connected, "holds": holds}
-        self.group.propose([opaque_block(Kind.CONTROL, json.dumps(note).encode())], [None], EntryKind.CONTROL)
+    def timed(self, block: Block) -> Block:
+        """The block as of now; the leader sees to it that time never goes back."""
+        return _timed(block, self._wall_us())
 
     def recent(self, offset: int) -> list[Block] | None:
         """Blocks from the one that holds `offset`, if it is among those in memory."""
@@ -349,11 +420,17 @@ class Shard:
     def begin_term(self) -> None:
         """As leader: which keys are taken is what is applied, from now on."""
         self._keys_taken.clear()
+        self.staging.begin_term()
 
     def admit(self, block: Block) -> Block:
         """As leader: a message whose key is in the log, or on its way there, is not stored again, whichever
-        node it came in at (PROTOCOLS.md 2, 3)."""
+        node it came in at (PROTOCOLS.md 2, 3). A sealed log takes no more data (PROTOCOLS.md 16)."""
         columns = block.columns()
+        if self.intake.is_sealed and not columns.key:
+            return opaque_block(Kind.CONTROL, b'{"op":"sealed"}')
+        if columns.key:
+            is_next = self.staging.admits(columns.key)
+            return block if is_next else opaque_block(Kind.CONTROL, b'{"op":"repeated"}')
         producers = columns.producer_ids
         if not len(producers) or producers.tobytes().count(b"\xff") == 4 * len(producers):
             # NO_NAME throughout, the usual case, told without a look at each.
@@ -372,15 +449,32 @@ class Shard:
         (made,) = data_blocks([_row(columns, row) for row in kept])
         return _timed(made, block.header.base_time_us)
 
-    def _is_new(self, key: tuple[bytes, int]) -> bool:
-        return key not in self._keys_taken and self.producers.judge(*key) is Verdict.NEW
+    def withdraw(self, block: Block) -> None:
+        columns = block.columns()
+        if columns.key:
+            self.staging.withdraw(columns.key)
+        self._keys_taken.difference_update(
+            (bytes(columns.names[name]), sequence)
+            for name, sequence in zip(columns.producer_ids, columns.sequences, strict=True)
+            if name != kernel.NO_NAME
+        )
 
-    def to_bytes(self) -> bytes:
-        retained = []
-        for topic in sorted(self._retained):
-            found = self._broker.retained.get(topic)
-            if found is not None:
-                retained.append({"topic": topic, **self._retained_fields(found)})
+    def _is_new(self, key: tuple[bytes, int]) -> bool:
+        is_new = key not in self._keys_taken and self.producers.judge(*key) is Verdict.NEW
+        return is_new and not self._is_in_another(key)
+
+    def _is_in_another(self, key: tuple[bytes, int]) -> bool:
+        """Whether a QoS 2 message is stored under its token in another shard: the stream was changed between
+        the message and its repeat. Sequences of clients may be counted per topic, so they say nothing."""
+        if not key[0].startswith(_TOKEN_PREFIX):
+            return False
+        shards = self.others.values()
+        return any(s is not self and s.producers.judge(*key) is Verdict.REPEATED for s in shards)
+
+    def to_bytes(self) -> bytes | None:
+        if not self.staging.is_small:
+            return None
+        generation, retained = self.retained.to_json(self._retained_fields)
         state = {
             "version": _STATE_VERSION,
             "next_offset": self.next_offset,
@@ -389,7 +483,9 @@ class Shard:
             "start_offset": self.start_offset,
             "consumers": self.consumers.to_json(),
             "producers": self.producers.to_json(),
+            "staged": self.staging.to_json(),
             "retained": retained,
+            "generation": generation,
         }
         return json.dumps(state, sort_keys=True).encode()
 
@@ -407,19 +503,17 @@ class Shard:
         self.next_offset = self._broker.log_ends[self.number] = fields["next_offset"]
         self.intake.is_sealed = fields["sealed"]
         self.labour = Labour.from_json(fields["labour"])
+        self.work.restored()
         self.start_offset = fields["start_offset"]
         self.consumers.restore(fields["consumers"])
         self.producers = Producers.from_json(fields["producers"])
-        for item in fields["retained"]:
-            packet = base64.b64decode(item["packet"])
-            self._retain(item["topic"], packet, item["qos"], item["v5"], item["time_us"])
+        # A state that was written before there was staged data has none.
+        self.staging.restore(fields.get("staged", [[[], []], []]))
+        # A state that was written before there were stamps has no generation.
+        self.retained.restore(fields.get("generation", 0), fields["retained"], self._noted_run)
 
 
-_EARLIER = object()
-"""Token of the blocks of a batch before its last one."""
-
-
-def _logged(arrival: Arrival) -> kernel.Run:
+def logged(arrival: Arrival) -> kernel.Run:
     run = arrival.run
     assert run is not None
     data = run.data

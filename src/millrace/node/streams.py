@@ -7,6 +7,7 @@ were committed. Definitions change only through the meta group's log, so every n
 
 import asyncio
 import logging
+from collections import ChainMap
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -15,7 +16,8 @@ from millrace.broker import meta
 from millrace.broker.intake import Intake
 from millrace.broker.machine import Broker
 from millrace.broker.meta import MetaState
-from millrace.broker.stream import Capture, Stream, StreamSpec, StreamTable
+from millrace.broker.stamps import Stamps
+from millrace.broker.stream import Capture, Replication, Stream, StreamSpec, StreamTable
 from millrace.errors import LocalError, StorageError
 from millrace.node.cluster import Cluster
 from millrace.node.config import Config
@@ -24,14 +26,20 @@ from millrace.node.edge_streams import EdgeStreams
 from millrace.node.group import Group
 from millrace.node.group_members import GroupMembers
 from millrace.node.groups import Groups
+from millrace.node.handover import Handover
 from millrace.node.interest import Interest
+from millrace.node.labour import SharedWork
+from millrace.node.leaderless import LeaderlessStreams
 from millrace.node.log_reader import LogReader
+from millrace.node.primary_backup import PairKeeper, admit
+from millrace.node.primary_backup_frame import FrameShard
 from millrace.node.reading import Reading
 from millrace.node.replicas import Replicas
 from millrace.node.retention import Retention
 from millrace.node.session_group import SessionGroup
 from millrace.node.shard import Shard
 from millrace.node.surroundings import Surroundings
+from millrace.node.writers import Writing
 from millrace.replication.contract import EntryKind, Status
 from millrace.storage.block import Block, Kind, opaque_block
 from millrace.types import Reason
@@ -39,6 +47,7 @@ from millrace.types import Reason
 log = logging.getLogger("millrace.streams")
 
 _SERVING_TIMEOUT_S = 30.0
+_PATIENCE_S = 5.0
 _COMMAND_S = 10.0
 _HAND_OVER_TRIES = 50
 # A shard writes its state as a snapshot after so much log, which bounds what a restart applies again.
@@ -63,6 +72,9 @@ class _MetaApp:
 
     def admit(self, block: Block) -> Block:
         return block
+
+    def withdraw(self, block: Block) -> None:
+        """Nothing is remembered of what is admitted."""
 
     def to_bytes(self) -> bytes:
         return self.state.to_bytes()
@@ -96,18 +108,39 @@ class Streams:
         self._wake = wake
         self.replicas = Replicas(config, random, on_failure, surroundings)
         self.cluster = Cluster(config, self.replicas, self)
-        self.interest = Interest(broker, self.replicas, now_ms, wake)
+        self.interest = Interest(broker, now_ms=now_ms, wake=wake)
+        self.replicas.on_link_open = self._link_opened
+        self.replicas.on_link_closed = self._link_closed
+        self.replicas.on_interest = self.interest.on_interest
+        self.replicas.on_publish = self.interest.on_publish
+        self.replicas.on_tick = self._tick
+        self._random = random
+        # Of the definitions whose retained messages are where they belong; 0: none yet.
+        self._generation = 0
+        # The streams by which topics find their logs: those whose shards are open here.
+        self._routing = meta.MetaState().table
         self._meta = _MetaApp(self._on_change)
+        self._stamps = Stamps()
+        self.pairs = PairKeeper(self)
         self._pending: list[meta.Result] = []
-        self._divided: list[tuple[list[str], Callable[[], None]]] = []
         self.sessions = SessionGroup(broker, now_ms, wake)
+        self.handover = Handover(broker, self.replicas, is_on=config.cluster.takeover, now_ms=now_ms)
+        self.sessions.before_release = self.handover.released
         self.shards: dict[int, Shard] = {}
         self._is_low = False
         self._pool = surroundings.make_readers()
-        self.reader = LogReader(broker, self.shards, self._pool, now_ms, wall_us, wake)
         self.reading = Reading(self._pool)
+        self.leaderless = LeaderlessStreams(
+            self, broker, self.reading, random=random, now_ms=now_ms, wall_us=wall_us, wake=wake
+        )
+        self.replicas.on_leaderless = self.leaderless.on_frame
+        self.replicas.before_close = self.leaderless.close
+        logs = ChainMap[int, Any](self.shards, self.leaderless.logs)
+        self.reader = LogReader(broker, logs, self._pool, now_ms, wall_us, wake)
         self.retention = Retention(self.shards, wall_us)
         self.groups = Groups(self, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
+        self.work = SharedWork(self, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
+        self.writing = Writing(self, self.shards, self._pool, wall_us)
         self.edges = EdgeStreams(
             self,
             self.groups,
@@ -120,6 +153,7 @@ class Streams:
     async def start(self, ports: Callable[[], dict[str, int]]) -> None:
         """Open the data directory and every log in it; returns once this node can take messages."""
         await self.replicas.start()
+        self._open_interest()
         await self.cluster.begin(ports)
         for spec in self._config.stream_specs():
             known = self.table.streams.get(spec.name)
@@ -127,28 +161,30 @@ class Streams:
                 await self.put(spec, create=False)
         self.reconcile()
         for shard in list(self.shards.values()):
-            await self._serving(shard.group)
-        await self._serving(self.sessions.group)
-        try:
-            await asyncio.wait_for(self.sessions.caught_up(), _SERVING_TIMEOUT_S)
-        except TimeoutError:
-            raise StorageError("the sessions could not be read: is a majority up?") from None
+            await self.served(shard.group)
+        await self.served(self.sessions.group)
+        await self.sessions.caught_up()
         broker = self._broker
         broker.wall_us = self._wall_us()
         broker.node = self.replicas.replica
         broker.find_record = lambda client_id: self.sessions.store.records.get(client_id)
         broker.router.find_intake = self.find_intake
         broker.router.forget_all()
+        self._move_retained()
         self.sessions.begin(self._now_ms())
         self.cluster.run()
+        self.writing.start()
 
     async def stop(self) -> None:
         """Take snapshots, so that the next start is quick, and let go of the files."""
         if not self.replicas.is_open:
             return
+        await self.writing.stop()
         await self.edges.stop()
         await self.members.stop()
         await self.groups.stop()
+        await self.work.stop()
+        await self.leaderless.stop()
         await self.cluster.stop()
         await self._hand_over()
         if self._broker.journal.is_on:
@@ -168,6 +204,15 @@ class Streams:
             if not any(group.is_leader for group in led):
                 return
             await asyncio.sleep(0.01)
+
+    async def served(self, group: Group) -> None:
+        """Wait until somebody leads the group. Nodes that were all down come back one after the other: the
+        first ones wait for the others as long as it takes, and say so."""
+        while not group.serving.is_set():
+            try:
+                await asyncio.wait_for(group.serving.wait(), _PATIENCE_S)
+            except TimeoutError:
+                log.warning("waiting for a majority of the nodes that keep group %d", group.number)
 
     async def _serving(self, group: Group) -> None:
         try:
@@ -203,6 +248,8 @@ class Streams:
 
     async def put(self, spec: StreamSpec, *, create: bool) -> Stream:
         """Make or change a stream; LocalError says why not."""
+        if spec.replication is Replication.PRIMARY_BACKUP:
+            admit(spec.primary_backup)
         await self.command(meta.put_stream(spec, create=create))
         stream = self.table.streams[spec.name]
         for number in stream.shards:
@@ -239,6 +286,15 @@ class Streams:
     def _on_change(self, result: meta.Result) -> None:
         """Called while the meta group applies: what follows from it waits until it has."""
         self._pending.append(result)
+        self.pairs.meta_changed()
+        self.writing.on_change()
+        if self._generation not in (0, self.definitions.generation):
+            # Soon: until then what is published goes by the streams of before.
+            asyncio.get_running_loop().call_soon(self._follow)
+
+    def _follow(self) -> None:
+        if self.replicas.is_open:
+            self.reconcile()
 
     def reconcile(self) -> None:
         """Open, seal and remove groups as the definitions say."""
@@ -250,12 +306,15 @@ class Streams:
         if meta.SESSION_GROUP not in self.replicas.groups:
             self.sessions.group = self._open_group(meta.SESSION_GROUP, self.sessions)
         for number, stream in wanted.items():
+            if stream.is_leaderless(number):
+                continue
             if number not in self.shards and stream.spec.capture is not Capture.NONE:
                 changed = True
-                shard = Shard(
-                    number, stream, self._broker, now_ms=self._now_ms, wall_us=self._wall_us, wake=self._wake
-                )
+                shard = self._make_shard(number, stream)
+                shard.retained.stamps = self._stamps
+                shard.retained.routing_generation = lambda: self.definitions.generation
                 self.shards[number] = shard
+                shard.others = self.shards
                 shard.group = self._open_group(number, shard)
                 self._broker.log_ends.setdefault(number, 0)
             elif number in self.shards:
@@ -268,68 +327,86 @@ class Streams:
         for number in [n for n in self.shards if n not in wanted]:
             changed = True
             shard = self.shards.pop(number)
+            for topic in self._stamps.forget_log(number):
+                self._broker.retained.delete(topic)
             self._broker.log_ends.pop(number, None)
             shard.consumers.close()
+            shard.staging.close()
             self.replicas.remove(number)
             log.info("shard %d of stream %s is gone", number, shard.stream.spec.name)
+        changed = self.leaderless.reconcile(wanted) or changed
+        self._routing = self.table
         if changed:
             self._broker.router.forget_all()
+        if self._generation not in (0, self.definitions.generation):
+            self._move_retained()
+
+    def _link_opened(self, peer: str) -> None:
+        self.interest.link_opened(peer)
+        self.leaderless.link_opened(peer)
+
+    def _link_closed(self, peer: str) -> None:
+        self.interest.link_closed(peer)
+        self.leaderless.link_closed(peer)
+
+    def _tick(self) -> None:
+        self.interest.tick()
+        self.leaderless.tick()
+
+    def when_shared(self, keys: list[str], then: Callable[[], None]) -> None:
+        """Call back once every log knows that these groups have a member here."""
+        self.leaderless.when_shared(keys, lambda: self.work.when_shared(keys, then))
+
+    def _make_shard(self, number: int, stream: Stream) -> Shard:
+        broker, now_ms, wall_us, wake = self._broker, self._now_ms, self._wall_us, self._wake
+        if not stream.spec.is_framed or number not in stream.shards:
+            return Shard(number, stream, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
+        send = self.replicas.send_frame
+        return FrameShard(number, stream, broker, now_ms=now_ms, wall_us=wall_us, wake=wake, send=send)
+
+    def _open_interest(self) -> None:
+        links = self.replicas.links
+        self.interest.open(self.replicas.replica, links, random=self._random, wall_us=self._wall_us)
+        for peer in links.peers() if links is not None else ():
+            self.interest.link_opened(peer)
+
+    def _move_retained(self) -> None:
+        """Streams changed: what is retained follows its topic into a log, or out of one (PROTOCOLS.md 17).
+        One node writes it to the log: the one that took the message in, or the first of those left."""
+        self._generation = self.definitions.generation
+        members = self.definitions.members.members
+        for topic, run, taken_by in self.interest.streams_changed():
+            writer = taken_by if taken_by in members else min(members)
+            stream = self.table.find(topic)
+            if stream is not None and stream.spec.replication is Replication.LEADERLESS:
+                # Every node has it already, and keeps it.
+                self.leaderless.streams[stream.shards[0]].inherit(topic)
+            elif writer == self.replicas.replica and stream is not None:
+                self.shards[self.table.shard(stream, topic.encode())].inherit(topic, run)
 
     def _open_group(self, number: int, app: Any) -> Group:
         """Founders begin a group together; others open it empty and are added by its leader."""
         assignment = self.definitions.members.assignments.get(number)
         founders = assignment.founders if assignment is not None else ()
+        stream = self.definitions.shards().get(number)
+        if stream is not None and self.pairs.takes(stream):
+            mine = founders if self.replicas.replica in founders else ()
+            return self.pairs.open(number, app, stream, mine)
         return self.replicas.open(number, app, founders if self.replicas.replica in founders else ())
+
+    def reopen_empty(self, number: int, last_index: int, term: int) -> None:
+        """Begin again with nothing in a shard whose history lost; `last_index` and `term` say what it had."""
+        old = self.shards.pop(number)
+        old.consumers.close()
+        old.staging.close()
+        self.replicas.remove(number)
+        self.replicas.note_damage(number, last_index, term)
+        self._broker.log_ends[number] = 0
+        self.reconcile()
 
     def divide_labour(self) -> None:
         """Bring every shard's word on who delivers for shared groups up to date with what is."""
-        members = self.definitions.members.members
-        node = self.replicas.replica
-        if len(members) > 1:
-            self._broker.outbound.is_ours = self._is_ours
-        elif not any(shard.labour.groups() for shard in self.shards.values()):
-            self._broker.outbound.is_ours = None
-            return
-        for shard in self.shards.values():
-            if shard.intake.is_sealed:
-                continue
-            for key in dict.fromkeys((*self._broker.groups, *shard.labour.groups())):
-                group = self._broker.groups.get(key)
-                now = (group.connected, True) if group is not None else (0, False)
-                if shard.labour.known(key, node) != now and shard.said.get(key) != now:
-                    shard.said[key] = now
-                    shard.say_labour(key, node, *now)
-                elif shard.labour.known(key, node) == now:
-                    shard.said.pop(key, None)
-            if shard.group.is_leader:
-                for gone in sorted(shard.labour.nodes() - set(members) | self.cluster.unreachable()):
-                    for key in shard.labour.groups():
-                        if shard.labour.known(key, gone) != (0, False):
-                            shard.say_labour(key, gone, 0, False)
-
-    def _is_ours(self, group: str, shard: int, offset: int) -> bool:
-        return self.shards[shard].labour.owner(group, offset) == self.replicas.replica
-
-    def when_shared(self, keys: list[str], then: Callable[[], None]) -> None:
-        """Call back once every open log knows that these groups have a member here."""
-        self.divide_labour()
-        self._divided.append((keys, then))
-        self._check_divided()
-
-    def _check_divided(self) -> None:
-        is_divided = self._broker.outbound.is_ours is not None
-        waiting, self._divided = self._divided, []
-        for keys, then in waiting:
-            if is_divided and not all(map(self._is_known, keys)):
-                self._divided.append((keys, then))
-            else:
-                then()
-                self._wake()
-
-    def _is_known(self, key: str) -> bool:
-        node = self.replicas.replica
-        open_shards = [shard for shard in self.shards.values() if not shard.intake.is_sealed]
-        return all(shard.labour.known(key, node)[1] for shard in open_shards)
+        self.work.divide()
 
     def adopt_sessions(self, replica: str) -> None:
         self.sessions.adopt(replica, self._wall_us())
@@ -344,11 +421,12 @@ class Streams:
 
     def find_intake(self, topic: str) -> Intake | None:
         """The way into the log that keeps this topic, None where nothing keeps it."""
-        table = self.table
+        table = self._routing
         stream = table.find(topic)
-        if stream is None or stream.spec.capture is Capture.NONE:
+        if stream is None or not stream.spec.is_stored:
             return None
-        return self.shards[table.shard(stream, topic.encode())].intake
+        number = table.shard(stream, topic.encode())
+        return (self.leaderless.streams.get(number) or self.shards[number]).intake
 
     def cut(self) -> None:
         """Propose what arrived. Called once per turn of the loop."""
@@ -359,13 +437,13 @@ class Streams:
             broker.inbound.waiting = []
             wall_us = self._wall_us()
             for intake in waiting:
-                self.shards[intake.shard].cut(wall_us, self.replicas.syncer.is_full or self._is_low)
+                taker = self.leaderless.streams.get(intake.shard) or self.shards[intake.shard]
+                taker.cut(wall_us, self.replicas.syncer.is_full or self._is_low)
             # At once: what is synced in place is committed, and answered, in this very turn.
             self.replicas.syncer.start()
         if self.reader.has_work:
             self.reader.serve_behind()
-        if self._divided:
-            self._check_divided()
+        self.work.check_divided()
         self.members.flush()
         self.interest.flush()
 
@@ -387,8 +465,8 @@ class Streams:
         for shard in self.shards.values():
             log_bytes = shard.group.replica_log.log.size_bytes
             if log_bytes - shard.snapshot_log_bytes > _SNAPSHOT_EVERY_BYTES:
-                shard.snapshot_log_bytes = log_bytes
-                shard.group.snapshot_taken()
+                if shard.group.snapshot_taken():
+                    shard.snapshot_log_bytes = log_bytes
 
     # ------------------------------------------------------------------------------------- status
 
@@ -404,9 +482,11 @@ class Streams:
                 "first_offset": shard.first_offset,
                 "next_offset": shard.next_offset,
                 "bytes": shard.group.replica_log.log.size_bytes,
+                "staged_bytes": shard.staging.state.size_bytes,
+                "staged_attempts": len(shard.staging.state.attempts),
                 "sealed": shard.intake.is_sealed,
                 "role": shard.group.status().role,
                 "term": shard.group.status().term,
             }
             for number, shard in sorted(self.shards.items())
-        ]
+        ] + self.leaderless.status()

@@ -13,8 +13,11 @@ from typing import Protocol
 from millrace.errors import StorageError
 from millrace.node.syncer import Syncer, ThreadSyncer
 from millrace.storage.disk import Disk, SystemDisk
+from millrace.storage.log import DEFAULT_SETTINGS, LogSettings
 
 _READERS = 2
+# What a log writes ahead: one sync in many grows the file, and a node has few logs that are large.
+_FILL_BYTES = 1 << 20
 
 
 class MakeSyncer(Protocol):
@@ -36,6 +39,7 @@ class Surroundings:
     """Workers that read logs."""
     wall_us: Callable[[], int]
     """Microseconds since 1970; may jump."""
+    log_settings: LogSettings = DEFAULT_SETTINGS
 
 
 def _wall_us() -> int:
@@ -46,4 +50,10 @@ def _readers() -> Executor:
     return ThreadPoolExecutor(_READERS, thread_name_prefix="reader")
 
 
-SYSTEM = Surroundings(make_disk=SystemDisk, make_syncer=ThreadSyncer, make_readers=_readers, wall_us=_wall_us)
+SYSTEM = Surroundings(
+    make_disk=SystemDisk,
+    make_syncer=ThreadSyncer,
+    make_readers=_readers,
+    wall_us=_wall_us,
+    log_settings=LogSettings(fill_bytes=_FILL_BYTES),
+)

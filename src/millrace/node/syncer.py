@@ -28,6 +28,9 @@ _QUICK_S = 0.001
 _FULL_RETRY_S = 0.5
 # Weight of the newest sync in the running mean of their times.
 _NEWEST = 0.2
+# One that took longer counts as this much: a single late one, which a busy machine makes as well as a disk,
+# sends no work to the thread; the second one in a row does.
+_SLOW_S = 3 * _QUICK_S
 
 
 @dataclass(slots=True)
@@ -67,6 +70,9 @@ class Syncer(ABC):
         self._mean_s = 0.0
         self._failed = False
         self.is_full = False
+        # Called before a sync, which keeps the loop or competes with it: what others need to begin theirs
+        # leaves first.
+        self.before_sync: Callable[[], None] = _nothing
 
     def submit(self, job: Job) -> None:
         self._gathered.append(job)
@@ -74,12 +80,15 @@ class Syncer(ABC):
             self._is_scheduled = True
             self._loop.call_soon(self.start)
 
-    def start(self) -> None:
-        """Begin with what has gathered, unless a batch is under way: its end begins the next."""
+    def start(self) -> bool:
+        """Begin with what has gathered, unless a batch is under way: its end begins the next. Whether
+        something is on disk now that was not before."""
         self._is_scheduled = False
         if self._gathered and not self._busy:
             self._busy = True
             self._start()
+            return not self._busy
+        return False
 
     @abstractmethod
     def close(self) -> None:
@@ -98,6 +107,7 @@ class Syncer(ABC):
         if not batch or self._failed:
             self._busy = False
             return
+        self.before_sync()
         small = sum(job.size_bytes for job in batch) <= _IN_PLACE_BYTES_MAX
         if self._in_place and small and self._mean_s < _QUICK_S and not self.is_full:
             started_s = self._now_s()
@@ -109,10 +119,13 @@ class Syncer(ABC):
             except StorageError as error:
                 self._fail(error)
             else:
-                self._mean_s += (self._now_s() - started_s - self._mean_s) * _NEWEST
+                self._took(self._now_s() - started_s)
                 self._finish(batch)
         else:
             self._hand_out(batch)
+
+    def _took(self, sync_s: float) -> None:
+        self._mean_s += (min(sync_s, _SLOW_S) - self._mean_s) * _NEWEST
 
     def _finish(self, batch: list[Job]) -> None:
         self._busy = False
@@ -183,7 +196,7 @@ class ThreadSyncer(Syncer):
             except StorageError as error:
                 self._report(self._fail, error)
             else:
-                self._mean_s += (self._now_s() - started_s - self._mean_s) * _NEWEST
+                self._took(self._now_s() - started_s)
                 self._report(self._finish, batch)
 
     def _report(self, call: Callable[..., None], *arguments: object) -> None:
@@ -192,6 +205,10 @@ class ThreadSyncer(Syncer):
         except RuntimeError:
             # The loop is closed: the node is gone and nobody waits for the answer.
             log.debug("a sync finished after the node stopped")
+
+
+def _nothing() -> None:
+    pass
 
 
 def write(batch: list[Job]) -> None:

@@ -312,6 +312,22 @@ class LinkClosed:
     peer: ReplicaId
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appointed:
+    """What the authority above a primary-backup pair has on record; other protocols have none. Stepped at the
+    start and whenever the record changes; an older version says nothing. Without `has_quorum` there is no
+    authority that could decide while one of the two is away, and the pair decides alone."""
+
+    version: int
+    """Grows by one with every change of the record."""
+    epoch: Term
+    primary: ReplicaId
+    backup: ReplicaId | None
+    is_in_sync: bool
+    """The backup holds whatever was acknowledged: it may be promoted, and nothing is acknowledged without."""
+    has_quorum: bool
+
+
 Event: TypeAlias = (
     Tick
     | PeerMessage
@@ -324,6 +340,7 @@ Event: TypeAlias = (
     | SnapshotTaken
     | LinkOpened
     | LinkClosed
+    | Appointed
 )
 
 
@@ -446,7 +463,42 @@ class Repaired:
     """The damage given at the start is healed: forget it on disk."""
 
 
-Effect: TypeAlias = Send | Persist | Commit | StageSnapshot | InstallSnapshot | Reply | RoleChanged | Repaired
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Ask the authority above the pair to record this, if its record still has version `after`; the answer
+    is an `Appointed`, whoever's request was first. May be lost and repeated."""
+
+    after: int
+    epoch: Term
+    primary: ReplicaId
+    backup: ReplicaId | None
+    is_in_sync: bool
+    is_seized: bool = False
+    """Decided without the authority, while it had no quorum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOver:
+    """This replica committed what a higher epoch never had, which only a pair without an authority can do.
+    The machine has stopped: drop log and snapshots, keep `damage`, and begin again with an empty disk."""
+
+    damage: Damage
+    lost: int
+    """Entries from the first that differs to the last committed one."""
+
+
+Effect: TypeAlias = (
+    Send
+    | Persist
+    | Commit
+    | StageSnapshot
+    | InstallSnapshot
+    | Reply
+    | RoleChanged
+    | Repaired
+    | Report
+    | StartOver
+)
 
 
 # ----------------------------------------------------------------------------------------- machine

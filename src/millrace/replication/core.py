@@ -167,7 +167,7 @@ class Core:
         if after:
             self._after = []
         hard_state = self._changed_hard_state()
-        if hard_state is not None or not self.is_hard_state_durable:
+        if hard_state is not None or (log.pending and not self.is_hard_state_durable):
             if "hard_state_not_awaited" not in self.mutations:
                 after = [effect for effect in now if isinstance(effect, Send)] + after
                 now = [effect for effect in now if not isinstance(effect, Send)]

@@ -50,7 +50,7 @@ class Follower:
         if prev_index < core.commit:
             known = core.commit - prev_index
             if len(entries) <= known:
-                self._accept(sender, core.commit)
+                self.accept(sender, core.commit)
                 return
             assert entries[known - 1].term == log.term(core.commit), "a leader lacks a committed entry"
             prev_index, prev_term, entries = core.commit, entries[known - 1].term, entries[known:]
@@ -68,7 +68,7 @@ class Follower:
         matched = Index(prev_index + len(entries))
         # Beyond `matched` this log may hold entries of another leader, whatever the commit index says.
         core.commit_to(min(body.commit, matched))
-        self._accept(sender, matched)
+        self.accept(sender, matched)
 
     def _follows(self, prev_index: Index, prev_term: Term) -> bool:
         log = self._core.log
@@ -76,7 +76,8 @@ class Follower:
             return log.first_index - 1 <= prev_index <= log.last_index
         return log.matches(prev_index, prev_term)
 
-    def _accept(self, sender: ReplicaId, matched: Index) -> None:
+    def accept(self, sender: ReplicaId, matched: Index) -> None:
+        """Say that the log agrees with the sender's up to here, once that is on disk."""
         core = self._core
         self._matched = (core.term, matched)
         self.check_repaired()
@@ -138,11 +139,11 @@ class Follower:
             return
         if "snapshot_over_newer_log" not in core.mutations:
             if snapshot.index <= core.commit:
-                self._accept(sender, core.commit)
+                self.accept(sender, core.commit)
                 return
             if core.log.matches(snapshot.index, snapshot.term):
                 core.commit_to(snapshot.index)
-                self._accept(sender, snapshot.index)
+                self.accept(sender, snapshot.index)
                 return
         if snapshot != self._snapshot:
             if body.data:
@@ -184,6 +185,6 @@ class Follower:
             core.commit = snapshot.index
         core.commit_to(snapshot.index)
         if "snapshot_keeps_tail" in core.mutations:
-            self._accept(sender, core.log.last_index)
+            self.accept(sender, core.log.last_index)
             return
-        self._accept(sender, snapshot.index)
+        self.accept(sender, snapshot.index)

@@ -11,6 +11,7 @@ acts on that.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millrace.errors import ProtocolError
@@ -107,11 +108,14 @@ class Leader:
     def on_tick(self) -> None:
         core, options = self._core, self._core.options
         if not is_majority(core.voters, self._active_voters()):
+            # Perhaps those it does not hear still hear it: then they need not wait for its silence.
+            unheard = self._peers.keys() - set(self._active_voters())
+            self._ask_to_stand(self._best_of(unheard))
             self.resigns = True
             return
         if core.disk_lag_ticks > options.disk_stall_ticks:
             # Nothing can be acknowledged from here; whoever has the most goes on without the time-out.
-            self._ask_best_to_stand()
+            self._ask_to_stand(self._best_voter())
             self.resigns = True
             return
         handover = self._handover
@@ -347,7 +351,7 @@ class Leader:
         for peer in self._peers.values():
             self._send_commit_if_due(peer)
         if core.replica not in core.configs.config.voters and core.configs.index <= index:
-            self._ask_best_to_stand()
+            self._ask_to_stand(self._best_voter())
             self.resigns = True
 
     def _reached_by_majority(self) -> int:
@@ -492,16 +496,18 @@ class Leader:
             self._core.send(handover.target, TimeoutNow(term=self.term))
 
     def _best_voter(self) -> ReplicaId | None:
-        active = self._active_voters()
+        return self._best_of(self._active_voters())
+
+    def _best_of(self, names: Iterable[ReplicaId]) -> ReplicaId | None:
+        among = set(names)
         voters = [
             peer
             for name, peer in self._peers.items()
-            if name in self._core.configs.config.voters and name in active
+            if name in self._core.configs.config.voters and name in among
         ]
         return max(voters, key=lambda peer: (peer.match, peer.replica)).replica if voters else None
 
-    def _ask_best_to_stand(self) -> None:
-        best = self._best_voter()
+    def _ask_to_stand(self, best: ReplicaId | None) -> None:
         if best is not None:
             self._core.send(best, TimeoutNow(term=self.term))
 

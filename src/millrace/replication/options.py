@@ -1,7 +1,7 @@
 """The numbers of a Raft replica, with the relations between them checked once.
 
 Ticks are whatever the driver makes them; with the usual 50 ms these defaults give heartbeats every 100 ms
-and elections after 1 to 2 s of silence (PROTOCOLS.md 21). All replicas of a group use the same numbers.
+and elections after 0.8 to 1.6 s of silence (PROTOCOLS.md 21). All replicas of a group use the same numbers.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from millrace.errors import ConfigError
 class RaftOptions:
     heartbeat_ticks: int = 2
     """A leader speaks at least this often."""
-    election_ticks: int = 20
+    election_ticks: int = 16
     """Silence before a follower asks around: a random number from this to one less than twice this. Also how
     long a follower sticks to a leader it heard, how long a leader goes on without hearing a majority, and how
     long a leadership transfer may take."""

@@ -20,6 +20,7 @@ from typing import assert_never
 from millrace.errors import LocalError, ProtocolError
 from millrace.replication.contract import (
     Applied,
+    Appointed,
     ChangeMembership,
     Config,
     Effect,
@@ -181,6 +182,8 @@ class Raft:
                 self._on_link(event.peer, is_open=True)
             case LinkClosed():
                 self._on_link(event.peer, is_open=False)
+            case Appointed():
+                pass  # a majority needs no authority above it
             case _:
                 assert_never(event)
 

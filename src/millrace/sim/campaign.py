@@ -20,10 +20,20 @@ from pathlib import Path
 
 from millrace.errors import LocalError
 from millrace.sim.cluster_world import run_cluster_seed
+from millrace.sim.leaderless_world import run_leaderless_seed
+from millrace.sim.pair_runs import run_primary_backup_seed
+from millrace.sim.routed_world import run_routed_seed
 from millrace.sim.trace import Trace
 from millrace.sim.world import RunResult, run_seed
 
-MODES = ("raft", "cluster")
+RUNS: dict[str, Callable[[int, frozenset[str], Trace | None], RunResult]] = {
+    "raft": run_seed,
+    "cluster": run_cluster_seed,
+    "primary-backup": run_primary_backup_seed,
+    "leaderless": run_leaderless_seed,
+    "routed": run_routed_seed,
+}
+MODES = tuple(RUNS)
 VIOLATIONS_MAX = 20
 """A campaign stops here: more of the same says nothing new."""
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -31,6 +41,9 @@ _CHUNK = 8
 # Whose code decides what a seed does.
 _DECIDING = {
     "raft": ("replication", "sim"),
+    "primary-backup": ("broker", "replication", "sim"),
+    "leaderless": ("replication", "sim"),
+    "routed": ("kernels", "broker", "replication", "wire", "node", "sim"),
     "cluster": ("kernels", "broker", "replication", "storage", "wire", "node", "client", "sim"),
 }
 
@@ -98,7 +111,7 @@ def code_sources(mode: str) -> str:
 
 def _run(job: tuple[str, int, frozenset[str]]) -> RunResult:
     mode, seed, mutations = job
-    return run_cluster_seed(seed) if mode == "cluster" else run_seed(seed, mutations)
+    return RUNS[mode](seed, mutations, None)
 
 
 def results(seeds: range, mutations: frozenset[str], jobs: int, mode: str = "raft") -> Iterator[RunResult]:
@@ -121,8 +134,7 @@ def replay(
     mode: str = "raft",
 ) -> RunResult:
     """The same run again with its trace: the hash, the last lines, and every line to `sink`."""
-    trace = Trace(sink)
-    return run_cluster_seed(seed, trace) if mode == "cluster" else run_seed(seed, mutations, trace)
+    return RUNS[mode](seed, mutations, Trace(sink))
 
 
 class CampaignFile:

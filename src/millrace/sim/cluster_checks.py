@@ -1,12 +1,14 @@
 """What must hold at the end of a run of whole nodes, when everything has healed.
 
 The logs of all replicas are equal and their offsets dense. Every acknowledged message is in the log; at QoS 2
-once. Every durable subscriber received every acknowledged message of its filter: at QoS 1 at least once, at
-QoS 2 exactly once; and the acknowledged messages of one publisher on one topic came in their order.
+once. Nothing was delivered that is not in the log. Every durable subscriber received every acknowledged
+message of its filter: at QoS 1 at least once, at QoS 2 exactly once; and the acknowledged messages of one
+publisher on one topic came in their order.
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NoReturn
 
 from millrace.broker.filters import matches
 from millrace.node.reading import Stored, read_blocks, stored_rows
@@ -32,68 +34,104 @@ def missing(history: History, name: str, filter: str) -> list[bytes]:
     ]
 
 
-def check_received(history: History, name: str, filter: str, qos: int) -> None:
+def check_received(
+    history: History, name: str, filter: str, qos: int, shard_of: Mapping[bytes, int] | None = None
+) -> None:
     lacking = missing(history, name, filter)
     if lacking:
         raise Violation("delivery", f"{name} never received {lacking[0].decode()} of {len(lacking)}")
-    check_once_and_in_order(history, name, qos)
+    check_once_and_in_order(history, name, qos, shard_of)
 
 
-def check_once_and_in_order(history: History, name: str, qos: int) -> None:
+def check_once_and_in_order(
+    history: History, name: str, qos: int, shard_of: Mapping[bytes, int] | None = None
+) -> None:
+    """With `shard_of` the order is that of each shard: where streams change, a topic has several."""
     received = history.received[name]
     for payload, count in Counter(received).items():
         sent = history.sent[payload]
         if count > 1 and min(sent.qos, qos) == 2:
             raise Violation("exactly once", f"{name} received {payload.decode()} {count} times")
-    last: dict[str, int] = {}
+    last: dict[tuple[str, int], int] = {}
     for payload in dict.fromkeys(received):
         sent = history.sent[payload]
         if not sent.is_acknowledged:
             continue
-        if last.get(sent.topic, -1) > sent.number:
-            raise Violation("order", f"{name}: {payload.decode()} came after {last[sent.topic]}")
-        last[sent.topic] = sent.number
+        place = (sent.topic, 0 if shard_of is None else shard_of[payload])
+        if last.get(place, -1) > sent.number:
+            raise Violation("order", f"{name}: {payload.decode()} came after {last[place]}")
+        last[place] = sent.number
 
 
-def check_logs(history: History, hosts: list[Host]) -> int:
-    """Compares all replicas; returns how many messages a log holds."""
-    servers = [host.server for host in hosts if host.server is not None]
-    found: Counter[bytes] = Counter()
-    for number in sorted(servers[0].streams.shards):
-        logs = [_messages(server, number) for server in servers]
-        for host, log in zip(hosts, logs, strict=True):
-            if log != logs[0]:
-                at = next((i for i, (a, b) in enumerate(zip(log, logs[0], strict=False)) if a != b), -1)
-                raise Violation(
-                    "equal logs",
-                    f"shard {number}: {host.name} has {len(log)} messages, {hosts[0].name} {len(logs[0])}; "
-                    f"they differ at {at}",
-                )
-        found.update(message.payload for message in logs[0])
-    for payload, sent in history.sent.items():
-        if sent.is_acknowledged and not found[payload]:
-            raise Violation("acknowledged", f"{payload.decode()} was acknowledged and is in no log")
-        if sent.qos == 2 and found[payload] > 1:
-            raise Violation("log once", f"{payload.decode()} is in the log {found[payload]} times")
-    return found.total()
+class Logs:
+    """The messages of a cluster as its nodes keep them, compared when this is made."""
+
+    def __init__(self, hosts: list[Host]) -> None:
+        self.shards: dict[int, list[Stored]] = {}
+        """By shard, in order of offsets, from the first one that is kept."""
+        servers = [(host, host.server) for host in hosts if host.server is not None]
+        numbers = {number for _, server in servers for number in server.streams.shards}
+        for number in sorted(numbers):
+            logs = [(host, _messages(server, number)) for host, server in servers]
+            # A node that was brought up to date by a snapshot has nothing from before it.
+            first = max(server.streams.shards[number].first_offset for _, server in servers)
+            _compare(number, first, logs)
+            self.shards[number] = max((log for _, log in logs), key=len)
+        self.counts = Counter(m.payload for messages in self.shards.values() for m in messages)
+        self.shard_of = {m.payload: m.shard for messages in self.shards.values() for m in messages}
+
+    def check_sent(self, history: History) -> None:
+        for payload, sent in history.sent.items():
+            if sent.is_acknowledged and not self.counts[payload]:
+                self.fail("acknowledged", f"{payload.decode()} was acknowledged and is in no log")
+            if sent.qos == 2 and self.counts[payload] > 1:
+                self.fail("log once", f"{payload.decode()} is in the log {self.counts[payload]} times")
+        for payload in sorted(history.seen):
+            if not self.counts[payload]:
+                self.fail("committed first", f"{payload.decode()} was delivered and is in no log")
+
+    def fail(self, rule: str, detail: str) -> NoReturn:
+        raise Violation(rule, detail)
+
+    def messages(self) -> Iterator[Stored]:
+        """Shard after shard, in order of offsets."""
+        for messages in self.shards.values():
+            yield from messages
+
+
+def _compare(number: int, first: int, logs: list[tuple[Host, list[Stored]]]) -> None:
+    cut = [(host, [m for m in log if m.offset >= first]) for host, log in logs]
+    (one, expected), *others = cut
+    for host, log in others:
+        if log != expected:
+            at = next((i for i, (a, b) in enumerate(zip(log, expected, strict=False)) if a != b), -1)
+            raise Violation(
+                "equal logs",
+                f"shard {number}: {host.name} has {len(log)} messages from {first} on, {one.name} "
+                f"{len(expected)}; they differ at {at}",
+            )
 
 
 def _messages(server: "Server", number: int) -> list[Stored]:
     shard: Shard = server.streams.shards[number]
     found: list[Stored] = []
+    expected = shard.first_offset
     for _ in range(_READS_MAX):
-        offset = len(found)
-        if offset >= shard.next_offset:
+        if expected >= shard.next_offset:
             return found
-        for block in read_blocks(shard, offset):
+        before = expected
+        for block in read_blocks(shard, expected):
             header = block.header
-            if header.kind is not Kind.DATA or header.next_offset <= len(found):
+            if header.kind is not Kind.DATA or header.next_offset <= expected:
                 continue
-            if header.base_offset != len(found):
-                raise Violation("dense", f"shard {number}: {header.base_offset} follows {len(found)}")
-            found += stored_rows(number, block, range(header.count))
-        if len(found) == offset:
-            raise Violation("dense", f"shard {number}: nothing can be read at {offset}")
+            # The first block may begin before what retention has left.
+            skipped = expected - header.base_offset
+            if skipped < 0 or (skipped and found):
+                raise Violation("dense", f"shard {number}: {header.base_offset} follows {expected}")
+            found += stored_rows(number, block, range(skipped, header.count))
+            expected = header.next_offset
+        if expected == before:
+            raise Violation("dense", f"shard {number}: nothing can be read at {before}")
     raise Violation("dense", f"shard {number} does not end")
 
 

@@ -20,20 +20,23 @@ class ClusterNemesis:
         self._is_active = False
         self.faults = 0
         self._gap_s = 1.0
-        every: list[Callable[[], None]] = [
-            self._crash,
-            self._lose_power,
-            self._lose_power_in_a_write,
-            self._stop,
-            self._pause,
-            self._slow_disk,
-            self._break_connections,
-            self._cut_off_clients,
-            self._lose_all_power,
-        ]
-        if len(world.hosts) > 1:
-            every += [self._split, self._split, self._one_way]
-        self._kinds = rng.sample(every, rng.randint(0, len(every)))
+        faults: dict[str, Callable[[], None]] = {
+            "crash": self._crash,
+            "power loss": self._lose_power,
+            "power loss in a write": self._lose_power_in_a_write,
+            "power loss of all": self._lose_all_power,
+            "stop": self._stop,
+            "pause": self._pause,
+            "slow disk": self._slow_disk,
+            "full disk": self._full_disk,
+            "failing sync": self._failing_sync,
+            "damage": self._damage,
+            "broken connections": self._break_connections,
+            "clients cut off": self._cut_off_clients,
+            "split": self._split,
+            "one way": self._one_way,
+        }
+        self._kinds = [faults[name] for name in world.plan.faults]
 
     def start(self, gap_s: float) -> None:
         """One fault in `gap_s` from now on, on average."""
@@ -60,7 +63,7 @@ class ClusterNemesis:
         self._world.clock.after(delay_us, lambda: call() if self._is_active else None)
 
     def _any_up(self) -> Host | None:
-        up = [host for host in self._world.hosts if host.loop is not None]
+        up = [host for host in self._world.members if host.loop is not None]
         return self._rng.choice(up) if up else None
 
     def _end(self, text: str, *, is_power_loss: bool) -> None:
@@ -86,7 +89,7 @@ class ClusterNemesis:
 
     def _lose_all_power(self) -> None:
         self._world.note("all", "the whole cluster loses its power")
-        for host in self._world.hosts:
+        for host in self._world.members:
             host.is_wanted = False
             host.crash(is_power_loss=True)
             self._undo(host.start)
@@ -107,7 +110,7 @@ class ClusterNemesis:
             self._undo(loop.resume)
 
     def _slow_disk(self) -> None:
-        host = self._rng.choice(self._world.hosts)
+        host = self._rng.choice(self._world.members)
         host.slow_disk = self._rng.choice((10, 100, 400))
         self._world.note(host.name, f"has a disk {host.slow_disk} times slower")
 
@@ -115,6 +118,43 @@ class ClusterNemesis:
             host.slow_disk = 1
 
         self._undo(usual)
+
+    def _full_disk(self) -> None:
+        """Room for a few writes more, and then none."""
+        host = self._any_up()
+        if host is None:
+            return
+        disk = host.disk
+        disk.capacity_bytes = disk.used_bytes() + self._rng.randint(0, 4_000)
+        self._world.note(host.name, f"has {disk.free_bytes('')} bytes of disk left")
+
+        def room() -> None:
+            disk.capacity_bytes = None
+
+        self._undo(room)
+
+    def _failing_sync(self) -> None:
+        host = self._any_up()
+        if host is not None:
+            self._world.note(host.name, "will fail its next sync")
+            host.disk.fail_next_sync()
+
+    def _damage(self) -> None:
+        """A bit of a log turns while its node is down. One node at a time, and only while all others are
+        whole: what exists nowhere cannot be kept."""
+        host = self._any_up()
+        if host is None or not self._world.is_whole():
+            return
+        paths = [path for path in host.disk.paths() if path.endswith(".log") and host.disk.content(path)]
+        if not paths:
+            return
+        path = self._rng.choice(paths)
+        bit = self._rng.randrange(8 * len(host.disk.content(path)))
+        self._world.note(host.name, f"is killed; bit {bit} of {path} turns")
+        host.is_wanted = False
+        host.crash(is_power_loss=False)
+        host.disk.flip_bit(path, bit)
+        self._undo(host.start)
 
     # ---------------------------------------------------------------------------------------- network
 
@@ -125,8 +165,8 @@ class ClusterNemesis:
             self._world.note(host.name, f"{count} connections break")
 
     def _cut_off_clients(self) -> None:
-        host = self._rng.choice(self._world.hosts)
-        clients = [client.loop.address for client in self._world.clients]
+        host = self._rng.choice(self._world.members)
+        clients = self._world.client_addresses
         chosen = self._rng.sample(clients, self._rng.randint(1, len(clients)))
         self._world.note(host.name, f"{len(chosen)} clients are cut off")
         self._world.sockets.block(chosen, [host.address])
@@ -134,7 +174,7 @@ class ClusterNemesis:
         self._undo(self._world.sockets.heal)
 
     def _addresses(self) -> tuple[list[str], list[str]]:
-        addresses = [host.address for host in self._world.hosts]
+        addresses = [host.address for host in self._world.members]
         self._rng.shuffle(addresses)
         at = self._rng.randint(1, len(addresses) - 1)
         return addresses[:at], addresses[at:]

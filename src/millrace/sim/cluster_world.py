@@ -5,10 +5,11 @@ and disks; the HTTP server, TLS and the password workers are left out. One seed 
 
 1. the nodes form a cluster, in some runs while they are killed and cut off; the clients connect, the
    subscribers subscribe;
-2. publishers publish while nodes crash, lose power, stop, pause, and are cut off from each other and from
-   clients, disks are slow and connections break;
-3. everything heals; within a bounded time every publish is answered, every durable subscriber has what it
-   should have, and every group has a leader;
+2. clients work (`cluster_work` and its neighbours) while nodes crash, lose power, stop, pause, and are cut
+   off from each other and from clients, disks are slow, full and damaged, connections break
+   (`cluster_faults`), and an operator changes streams and members (`cluster_operator`);
+3. everything heals; within a bounded time everything is answered, everybody has what was promised, and every
+   group has a leader; then the checks;
 4. in some runs the whole cluster loses its power, and comes back with everything.
 """
 
@@ -17,118 +18,124 @@ import gc
 import logging
 import random
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import replace
 
 from millrace.sim.clock import US_PER_S, Clock
-from millrace.sim.cluster_checks import (
-    check_groups,
-    check_logs,
-    check_once_and_in_order,
-    check_received,
-    missing,
-)
+from millrace.sim.cluster_checks import Logs, check_groups
 from millrace.sim.cluster_faults import ClusterNemesis
+from millrace.sim.cluster_groups import GroupWork
+from millrace.sim.cluster_operator import Operator
+from millrace.sim.cluster_plan import ClusterPlan, make_cluster_plan
+from millrace.sim.cluster_retained import RetainedWork
+from millrace.sim.cluster_short import ShortWork
+from millrace.sim.cluster_wills import Wills
+from millrace.sim.cluster_work import PubSub, Shared, Work
 from millrace.sim.host import Host
 from millrace.sim.loop import SimLoop
-from millrace.sim.mqtt_clients import Client, History, Publisher, Subscriber
+from millrace.sim.node_mutations import NEVER_SYNCS, planted
 from millrace.sim.sockets import Sockets
 from millrace.sim.trace import Trace
 from millrace.sim.violation import Violation
 from millrace.sim.world import RunResult
-from millrace.types import Version
 
 _CALLS_MAX = 20_000_000
-_FORM_S = 60
+_FORM_S = 90
 _SUBSCRIBE_S = 60
-_HEAL_S = 180
-_SETTLE_S = 60
+_HEAL_S = 120
+_SETTLE_S = 90
+_EXAM_S = 60
 _IDLE_S = 2
 _GAP_S = 2.0
 _FORMING_GAP_S = 0.3
 
+_WORK: dict[str, type[Work]] = {
+    "shared": Shared,
+    "wills": Wills,
+    "retained": RetainedWork,
+    "groups": GroupWork,
+    "short": ShortWork,
+}
+
 
 class ClusterWorld:
-    def __init__(self, seed: int, trace: Trace | None, sync: Literal["always", "never"] = "always") -> None:
-        self.seed = seed
-        self.sync = sync
-        """With `never` nodes acknowledge before anything is on disk: a planted bug."""
+    def __init__(self, plan: ClusterPlan, trace: Trace | None) -> None:
+        self.plan = plan
         self.clock = Clock(calls_max=_CALLS_MAX)
-        self._trace = trace
+        self.trace = trace
         self._violation: Violation | None = None
         self._loops: list[SimLoop] = []
-        self.history = History()
+        self._clients = 0
         note = None if trace is None else self._note_bytes
         self.sockets = Sockets(clock=self.clock, rng=self.chance("network"), note=note)
-        rng = self.chance("plan")
-        self.hosts = [Host(self, i, self.chance(f"host {i}")) for i in range(rng.choice((1, 3, 3, 3)))]
-        self.is_power_lost_at_end = rng.random() < 0.4
-        self._fault_s = rng.randint(10, 40)
-        self._forming_fault_s = rng.choice((0, 0, 0, 2, 8))
-        self.publishers: list[Publisher] = []
-        self.subscribers: list[Subscriber] = []
+        count = plan.nodes + plan.spares
+        self.hosts = [Host(self, i, self.chance(f"host {i}")) for i in range(count)]
+        self.addresses: list[str] = []
+        """Of the members: where clients go."""
+        for host in self.hosts[: plan.nodes]:
+            self.enter(host)
         self.nemesis = ClusterNemesis(self, self.chance("nemesis"))
-        self._choose_clients(rng)
+        self.operator = Operator(self, self.chance("operator"))
+        self.work: list[Work] = [PubSub(self, self.chance("work"))]
+        self.work += [_WORK[name](self, self.chance(f"work {name}")) for name in plan.work]
 
     def chance(self, name: str) -> random.Random:
         """Each actor has its own stream of chance, so that a change in one does not reshuffle the others."""
-        return random.Random(f"{self.seed} {name}")
+        return random.Random(f"{self.plan.seed} {name}")
 
-    def _choose_clients(self, rng: random.Random) -> None:
-        count = rng.choice((20, 60, 150))
-        for i in range(rng.randint(1, 3)):
-            for qos in (1, 2):
-                self._add_publisher(f"p{qos}{i}", qos, count, rng)
-        self._add_subscriber("d1", "q1/#", 1, True, rng)
-        self._add_subscriber("d2", "q2/#", 2, True, rng)
-        if rng.random() < 0.5:
-            self._add_subscriber("d3", "#", 2, True, rng)
-            self._add_subscriber("c1", "#", rng.randint(0, 2), False, rng)
-
-    def _add_publisher(self, name: str, qos: int, count: int, rng: random.Random) -> None:
-        more = self._more(name, rng)
-        self.publishers.append(Publisher(name, self._client_loop(), qos=qos, count=count, **more))
-
-    def _add_subscriber(self, name: str, filter: str, qos: int, is_durable: bool, rng: random.Random) -> None:
-        more = self._more(name, rng)
-        loop = self._client_loop()
-        one = Subscriber(name, loop, filter=filter, qos=qos, is_durable=is_durable, **more)
-        self.subscribers.append(one)
-
-    def _more(self, name: str, rng: random.Random) -> dict[str, object]:
-        return {
-            "rng": self.chance(f"client {name}"),
-            "nodes": [host.address for host in self.hosts],
-            "history": self.history,
-            "note": self.note,
-            "version": rng.choice((Version.MQTT_3_1_1, Version.MQTT_5)),
-        }
-
-    def _client_loop(self) -> SimLoop:
-        number = len(self.publishers) + len(self.subscribers)
-        return self.make_loop(f"10.0.1.{number}", self.chance(f"client loop {number}"))
-
-    @property
-    def clients(self) -> list[Client]:
-        return [*self.publishers, *self.subscribers]
+    def client_loop(self) -> SimLoop:
+        number = self._clients
+        self._clients += 1
+        return self.make_loop(
+            f"10.0.{1 + number // 250}.{number % 250}", self.chance(f"client loop {number}")
+        )
 
     def make_loop(self, address: str, rng: random.Random) -> SimLoop:
         # Abstract: what no node calls (files, processes, datagrams) is not there.
         loop = SimLoop(  # type: ignore[abstract]
-            address, clock=self.clock, sockets=self.sockets, rng=rng, trouble=self._on_trouble
+            address, clock=self.clock, sockets=self.sockets, rng=rng, trouble=self.on_trouble
         )
         self._loops.append(loop)
         return loop
 
+    @property
+    def now_s(self) -> float:
+        return self.clock.now_us / US_PER_S
+
+    # ---------------------------------------------------------------------------------------- members
+
+    @property
+    def members(self) -> list[Host]:
+        return [host for host in self.hosts if host.is_member]
+
+    def enter(self, host: Host) -> None:
+        host.is_member = True
+        self.addresses.append(host.address)
+
+    def leave(self, host: Host) -> None:
+        host.is_member = False
+        self.addresses.remove(host.address)
+
+    def is_whole(self) -> bool:
+        """Whether every member serves, every group is where it should be, and no damage waits for repair."""
+        return all(map(_is_settled, self.members)) and not any(
+            path.endswith("/damage") for host in self.members for path in host.disk.paths()
+        )
+
+    @property
+    def client_addresses(self) -> list[str]:
+        nodes = {host.address for host in self.hosts}
+        return [loop.address for loop in self._loops if loop.address not in nodes and not loop.is_dead]
+
     # ------------------------------------------------------------------------------------------ notes
 
     def note(self, who: str, text: str) -> None:
-        if self._trace is not None:
-            self._trace.note(self.clock.now_us, who, text)
+        if self.trace is not None:
+            self.trace.note(self.clock.now_us, who, text)
 
     def _note_bytes(self, sender: str, receiver: str, text: str) -> None:
         self.note(receiver.removeprefix("10.0."), f"<{sender.removeprefix('10.0.')} {text}")
 
-    def _on_trouble(self, loop: SimLoop, error: BaseException) -> None:
+    def on_trouble(self, loop: SimLoop, error: BaseException) -> None:
         if self._violation is None:
             if isinstance(error, Violation):
                 self._violation = error
@@ -136,43 +143,51 @@ class ClusterWorld:
                 self._violation = Violation("exception", f"{loop.address}: {error!r} {_where(error)}")
                 self._violation.__cause__ = error
 
+    def fail(self, rule: str, detail: str) -> None:
+        """A promise was broken at this moment, seen from outside any node."""
+        if self._violation is None:
+            self._violation = Violation(rule, detail)
+
     # -------------------------------------------------------------------------------------------- run
 
     def run(self) -> None:
         """Raises Violation."""
-        if self._forming_fault_s:
+        if self.plan.forming_fault_s:
             self._form_under_faults()
-        for host in self.hosts:
+        for host in self.members:
             host.start()
-        self._until(_FORM_S, lambda: all(map(_is_settled, self.hosts)), "forming", self._describe)
-        subscribers = self.subscribers
-        self._until(_SUBSCRIBE_S, lambda: all(s.is_subscribed for s in subscribers), "subscribing", str)
-        for publisher in self.publishers:
-            publisher.may_publish = True
+        self.until(_FORM_S, lambda: all(map(_is_settled, self.members)), "forming", self.describe)
+        self.until(_SUBSCRIBE_S, lambda: all(w.is_ready() for w in self.work), "subscribing", self.describe)
+        for work in self.work:
+            work.begin()
         self.nemesis.start(_GAP_S)
-        self._until(self._fault_s, None, "", str)
+        self.operator.start()
+        self.until(self.plan.fault_s, None, "", str)
         self.nemesis.stop()
+        self.operator.stop()
         self.heal()
-        for client in self.clients:
-            client.is_wandering = False
-        self._until(_HEAL_S, lambda: all(p.is_done for p in self.publishers), "publishing", self._describe)
-        self._until(_HEAL_S, self._is_received, "delivery", self._describe_missing)
-        self._settle()
-        if self.is_power_lost_at_end:
+        for work in self.work:
+            work.heal()
+        self.until(_HEAL_S, lambda: self.operator.is_idle, "the operator", self.describe)
+        self.until(_HEAL_S, lambda: all(w.is_answered() for w in self.work), "publishing", self.describe)
+        self.until(_HEAL_S, self.is_quiet, "groups", self.describe)
+        self.until(_HEAL_S, lambda: all(w.is_complete() for w in self.work), "delivery", self.describe)
+        self._check()
+        if self.plan.is_power_lost_at_end:
             self.note("all", "power loss of everything")
-            for host in self.hosts:
+            for host in self.members:
                 host.crash(is_power_loss=True)
             self.heal()
-            self._until(_HEAL_S, lambda: all(host.is_up for host in self.hosts), "starting", self._describe)
-            self._settle()
+            self.until(_HEAL_S, lambda: all(host.is_up for host in self.members), "starting", self.describe)
+            self._check()
 
     def _form_under_faults(self) -> None:
         """Nodes come one after the other, and fall while they join."""
         rng = self.chance("forming")
-        for host in self.hosts:
-            self.clock.after(rng.randint(0, self._forming_fault_s * US_PER_S), host.start)
+        for host in self.members:
+            self.clock.after(rng.randint(0, self.plan.forming_fault_s * US_PER_S), host.start)
         self.nemesis.start(_FORMING_GAP_S)
-        self._until(self._forming_fault_s, None, "", str)
+        self.until(self.plan.forming_fault_s, None, "", str)
         self.nemesis.stop()
         self.heal()
 
@@ -183,46 +198,39 @@ class ClusterWorld:
     def heal(self) -> None:
         self.note("all", "everything heals")
         self.sockets.heal()
-        for host in self.hosts:
+        for host in self.members:
             host.disk.cut_power_at(None)
+            host.disk.capacity_bytes = None
+            host.disk.mend()
             host.slow_disk = 1
             if host.loop is not None and host.loop.is_paused:
                 host.loop.resume()
             host.start()
 
-    def _settle(self) -> None:
-        self._until(_IDLE_S, None, "", str)
-        self._until(
-            _SETTLE_S, lambda: not check_groups(self.hosts), "groups", lambda: check_groups(self.hosts)
-        )
-        check_logs(self.history, self.hosts)
-        for subscriber in self.durable:
-            check_received(self.history, subscriber.name, subscriber.filter, subscriber.qos)
+    def is_quiet(self) -> bool:
+        return all(map(_is_settled, self.members)) and not check_groups(self.members)
 
-    @property
-    def durable(self) -> list[Subscriber]:
-        return [s for s in self.subscribers if s.name in self.history.received]
+    def _check(self) -> None:
+        self.until(_IDLE_S, None, "", str)
+        self.until(_SETTLE_S, self.is_quiet, "groups", self.describe)
+        for work in self.work:
+            work.examine()
+        self.until(_EXAM_S, lambda: all(w.is_examined() for w in self.work), "the exam", self.describe)
+        self.until(_SETTLE_S, self.is_quiet, "groups", self.describe)
+        logs = Logs(self.members)
+        for work in self.work:
+            work.check(logs)
 
-    def _is_received(self) -> bool:
-        return not any(missing(self.history, s.name, s.filter) for s in self.durable)
-
-    def _describe_missing(self) -> str:
+    def describe(self) -> str:
         """Who lacks what; raises the Violation that explains it, where there is one."""
-        check_logs(self.history, self.hosts)
-        for subscriber in self.durable:
-            check_once_and_in_order(self.history, subscriber.name, subscriber.qos)
-        return "; ".join(
-            f"{s.name} ({s.protocol.state.value}) lacks {len(found)}, first {found[0].decode()}"
-            for s in self.durable
-            if (found := missing(self.history, s.name, s.filter))
-        )
+        if not check_groups(self.members):
+            Logs(self.members)
+        silent = [f"{host.name} does not serve" for host in self.members if not host.is_up]
+        unsettled = [f"{host.name} is not settled" for host in self.members if not _is_settled(host)]
+        work = [work.describe() for work in self.work]
+        return ", ".join(filter(None, (*silent, *unsettled, *work, check_groups(self.members))))
 
-    def _describe(self) -> str:
-        hosts = [f"{host.name} {'serves' if host.is_up else 'does not serve'}" for host in self.hosts]
-        publishers = [f"{p.name}: {p.describe()}" for p in self.publishers if not p.is_done]
-        return ", ".join([*hosts, *publishers, check_groups(self.hosts)])
-
-    def _until(
+    def until(
         self, seconds: int, done: Callable[[], bool] | None, what: str, describe: Callable[[], str]
     ) -> None:
         """Let time pass until `done`; after so many seconds it is a violation."""
@@ -265,10 +273,23 @@ class _LogLines(logging.Handler):
 
 
 def run_cluster_seed(
-    seed: int, trace: Trace | None = None, *, sync: Literal["always", "never"] = "always"
+    seed: int, mutations: frozenset[str] = frozenset(), trace: Trace | None = None
 ) -> RunResult:
-    """One whole run."""
-    world = ClusterWorld(seed, trace, sync)
+    """One whole run, with these bugs planted in the nodes."""
+    return run_cluster_plan(make_cluster_plan(seed), mutations, trace)
+
+
+def run_cluster_plan(
+    plan: ClusterPlan, mutations: frozenset[str] = frozenset(), trace: Trace | None = None
+) -> RunResult:
+    if NEVER_SYNCS in mutations:
+        plan = replace(plan, sync="never")
+    with planted(mutations):
+        return _run(ClusterWorld(plan, trace))
+
+
+def _run(world: ClusterWorld) -> RunResult:
+    trace = world.trace
     logger = logging.getLogger("millrace")
     before = (logger.handlers, logger.propagate, logger.level)
     logger.handlers, logger.propagate = [_LogLines(world)], False
@@ -289,11 +310,11 @@ def run_cluster_seed(
         if had_collector:
             gc.enable()
     return RunResult(
-        seed=seed,
-        operations=len(world.history.acknowledged()),
-        reads=sum(map(len, world.history.received.values())),
-        entries=len(world.history.sent),
-        faults=world.nemesis.faults,
+        seed=world.plan.seed,
+        operations=sum(work.operations for work in world.work),
+        reads=sum(len(received) for work in world.work for received in work.history.received.values()),
+        entries=sum(len(work.history.sent) for work in world.work),
+        faults=world.nemesis.faults + world.operator.changes,
         messages=world.sockets.delivered,
         leaders=0,
         simulated_s=world.clock.now_us / US_PER_S,

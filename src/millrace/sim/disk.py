@@ -236,6 +236,10 @@ class SimDisk:
     def fail_next_sync(self, count: int = 1) -> None:
         self._sync_failures += count
 
+    def mend(self) -> None:
+        """No fault that was asked for is still to come."""
+        self._sync_failures = self._misdirections = 0
+
     def misdirect_next_write(self, count: int = 1) -> None:
         self._misdirections += count
 

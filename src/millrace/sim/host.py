@@ -8,6 +8,7 @@ again after a while, as a supervisor would do.
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from millrace.errors import ConfigError, LocalError, StorageError
@@ -19,6 +20,7 @@ from millrace.sim.clock import US_PER_S
 from millrace.sim.disk import Keep, PowerCut, SimDisk
 from millrace.sim.loop import SimExecutor, SimLoop
 from millrace.storage.disk import DiskFull
+from millrace.storage.log import LogSettings
 
 if TYPE_CHECKING:
     from millrace.sim.cluster_world import ClusterWorld
@@ -111,11 +113,15 @@ class Host:
         """Whether a supervisor starts the process again."""
         self.slow_disk = 1
         """So many times slower than usual."""
+        self.is_member = False
+        """Whether it belongs to the cluster, or should."""
         self.starts = 0
         self._world = world
         self._rng = rng
         self._skew_us = rng.randint(-_SKEW_US_MAX, _SKEW_US_MAX)
         self.disk = HostDisk(random.Random(rng.getrandbits(64)), self._power_fails)
+        plan = world.plan
+        self._log_settings = LogSettings(segment_bytes=plan.segment_bytes)
         self._config = Config(
             node=Node(id=self.name, data="/simulated"),
             listeners=Listeners(
@@ -123,8 +129,20 @@ class Host:
             ),
             cluster=Cluster(join=f"10.0.0.1:{PEER_PORT}" if number else "", secret="simulated"),
             access=Access(anonymous="always"),
-            storage=Storage(sync=world.sync, sync_in_place=rng.random() < 0.3),
+            storage=Storage(
+                sync=plan.sync, sync_in_place=rng.random() < 0.3, free_bytes_min=plan.free_bytes_min
+            ),
         )
+
+    def join_through(self, addresses: list[str]) -> None:
+        """Whom to ask at a start without data."""
+        seeds = ",".join(f"{address}:{PEER_PORT}" for address in addresses)
+        self._config = replace(self._config, cluster=replace(self._config.cluster, join=seeds))
+
+    def wipe(self) -> None:
+        """The disk is gone, and another one is in its place."""
+        assert self.loop is None
+        self.disk = HostDisk(random.Random(self._rng.getrandbits(64)), self._power_fails)
 
     # -------------------------------------------------------------------------------------- processes
 
@@ -145,6 +163,7 @@ class Host:
             ),
             make_readers=lambda: SimExecutor(loop),
             wall_us=lambda: _WALL_US + self._skew_us + self._world.clock.now_us,
+            log_settings=self._log_settings,
         )
         server = Server(
             self._config, random=random.Random(loop.rng.getrandbits(64)), surroundings=surroundings

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from contextvars import Context
+from math import ceil
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from millrace.sim.clock import US_PER_S, Clock
@@ -103,7 +104,8 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         if not self.is_dead:
-            self._clock.after(max(0, round(when * US_PER_S) - self._clock.now_us), self._run, handle)
+            # Never too early by a rounding: whoever waits for a moment would find it not there yet, for ever.
+            self._clock.after(max(0, ceil(when * US_PER_S) - self._clock.now_us), self._run, handle)
         return handle
 
     def call_later(  # type: ignore[override]

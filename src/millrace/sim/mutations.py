@@ -8,11 +8,23 @@ import multiprocessing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from millrace.replication import leaderless_messages, routed
 from millrace.replication.mutations import MUTATIONS
+from millrace.sim import leaderless_host, routed_world
+from millrace.sim.campaign import RUNS
+from millrace.sim.node_mutations import NODE_MUTATIONS
+from millrace.sim.pair_runs import PRIMARY_BACKUP_MUTATIONS
 from millrace.sim.process import DRIVER_MUTATIONS
-from millrace.sim.world import run_seed
 
-ALL_MUTATIONS: dict[str, str] = {**MUTATIONS, **DRIVER_MUTATIONS}
+BY_MODE: dict[str, dict[str, str]] = {
+    "raft": {**MUTATIONS, **DRIVER_MUTATIONS},
+    "primary-backup": PRIMARY_BACKUP_MUTATIONS,
+    "leaderless": {**leaderless_messages.MUTATIONS, **leaderless_host.DRIVER_MUTATIONS},
+    "routed": {**routed.ROUTED_MUTATIONS, **routed_world.DRIVER_MUTATIONS},
+    "cluster": NODE_MUTATIONS,
+}
+"""The bugs that can be planted in what each mode simulates."""
+ALL_MUTATIONS: dict[str, str] = BY_MODE["raft"]
 SEEDS_MAX = 500
 
 
@@ -31,31 +43,36 @@ class Caught:
         return self.seed is not None
 
 
-def search(name: str, *, first_seed: int = 0, seeds_max: int = SEEDS_MAX) -> Caught:
-    mutations = frozenset({name})
+def search(name: str, *, first_seed: int = 0, seeds_max: int = SEEDS_MAX, mode: str = "raft") -> Caught:
+    mutations, run = frozenset({name}), RUNS[mode]
     for seed in range(first_seed, first_seed + seeds_max):
-        result = run_seed(seed, mutations)
-        if result.rule is not None and run_seed(seed).is_clean:
+        result = run(seed, mutations, None)
+        if result.rule is not None and run(seed, frozenset(), None).is_clean:
             return Caught(
                 name=name,
-                description=ALL_MUTATIONS[name],
+                description=BY_MODE[mode][name],
                 seeds=seed - first_seed + 1,
                 seed=seed,
                 rule=result.rule,
                 detail=result.detail,
             )
-    return Caught(name=name, description=ALL_MUTATIONS[name], seeds=seeds_max, seed=None)
+    return Caught(name=name, description=BY_MODE[mode][name], seeds=seeds_max, seed=None)
 
 
-def _search(job: tuple[str, int, int]) -> Caught:
-    name, first_seed, seeds_max = job
-    return search(name, first_seed=first_seed, seeds_max=seeds_max)
+def _search(job: tuple[str, int, int, str]) -> Caught:
+    name, first_seed, seeds_max, mode = job
+    return search(name, first_seed=first_seed, seeds_max=seeds_max, mode=mode)
 
 
 def search_all(
-    names: Sequence[str], *, first_seed: int = 0, seeds_max: int = SEEDS_MAX, jobs: int = 1
+    names: Sequence[str],
+    *,
+    first_seed: int = 0,
+    seeds_max: int = SEEDS_MAX,
+    jobs: int = 1,
+    mode: str = "raft",
 ) -> Iterator[Caught]:
-    work = [(name, first_seed, seeds_max) for name in names]
+    work = [(name, first_seed, seeds_max, mode) for name in names]
     if jobs == 1:
         yield from map(_search, work)
         return

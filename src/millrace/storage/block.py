@@ -29,6 +29,9 @@ VERSION = 1
 # term, index, previous term, base offset, base time, origin, sequence, body checksum, (head checksum)
 _HEAD = struct.Struct("<4sHBBIIIIIIQQQQqQQI")
 _CHECKSUM = struct.Struct("<I")
+# base time, origin, sequence: the end of the head but for the checksums
+_OWN = struct.Struct("<qQQ")
+_OWN_AT = _HEAD.size - _CHECKSUM.size - _OWN.size
 HEAD_BYTES = _HEAD.size + _CHECKSUM.size
 assert HEAD_BYTES == 96
 
@@ -58,7 +61,9 @@ class Codec(IntEnum):
     ZLIB = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen, though nobody changes one: several are made for every block that is logged, and a frozen one
+# takes three times as long to make.
+@dataclass(slots=True, kw_only=True)
 class Header:
     """The fields of a head. From `shard` to `base_time_us` they are what the leader stamps, 0 before."""
 
@@ -154,7 +159,7 @@ def parse_header(data: bytes, position: int = 0) -> Header:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Block:
     """A header and the body it describes. Made by this module; the body was checked or built here."""
 
@@ -194,6 +199,24 @@ class Block:
         )
         return Block(header=header, body=self.body)
 
+    def offered(self, *, origin: int, sequence: int) -> "Block":
+        """The same block as the one with this number that an origin made."""
+        old = self.header
+        header = Header(
+            kind=old.kind,
+            codec=old.codec,
+            body_bytes=old.body_bytes,
+            plain_bytes=old.plain_bytes,
+            raw_bytes=old.raw_bytes,
+            count=old.count,
+            topics=old.topics,
+            body_checksum=old.body_checksum,
+            base_time_us=old.base_time_us,
+            origin=origin,
+            sequence=sequence,
+        )
+        return Block(header=header, body=self.body)
+
     def buffers(self) -> tuple[bytes, bytes]:
         """Head and body, to be written one after the other."""
         return self.header.to_bytes(), self.body
@@ -217,6 +240,13 @@ class Block:
             raise BlockDamaged(f"the body of block {header.index} expands to another length")
         return raw
 
+    def _coded(self) -> bytes | memoryview:
+        """As `payload`, without a copy where it is stored as it was."""
+        header = self.header
+        if header.codec is not Codec.NONE:
+            return self.payload()
+        return memoryview(self.body)[header.plain_bytes : header.plain_bytes + header.raw_bytes]
+
     def dictionary(self) -> bytes:
         """The plain part. Equal dictionaries are equal bytes apart from the first 24."""
         return self.body[: self.header.plain_bytes]
@@ -235,9 +265,15 @@ class Block:
         if self.header.kind is not Kind.DATA:
             raise ValueError(f"a {self.header.kind.name} block has no columns")
         try:
-            return split_columns(self.dictionary(), self.payload(), self.header.count)
+            return split_columns(self.dictionary(), self._coded(), self.header.count)
         except ValueError as error:
             raise BlockDamaged(f"the body of block {self.header.index} does not fit: {error}") from None
+
+
+def mark_of(data: bytes) -> tuple[int, int, int]:
+    """Base time, origin and sequence in the head of a block that was proved or made here."""
+    found: tuple[int, int, int] = _OWN.unpack_from(data, _OWN_AT)
+    return found
 
 
 def parse_block(data: bytes, position: int = 0) -> Block:
@@ -248,15 +284,26 @@ def parse_block(data: bytes, position: int = 0) -> Block:
 
 def attach_body(header: Header, body: bytes) -> Block:
     """A block from its parts, the body checked against the head."""
+    check_body(header, body)
+    return Block(header=header, body=body)
+
+
+def check_body(header: Header, body: bytes) -> None:
+    """BlockDamaged unless this is the body that the head describes."""
     if len(body) != header.body_bytes:
         raise BlockDamaged(f"{len(body)} bytes of body instead of {header.body_bytes}")
     if crc32c(body) != header.body_checksum:
         raise BlockDamaged(f"the checksum of the body of block {header.index} does not fit")
-    return Block(header=header, body=body)
 
 
 def _make(
-    kind: Kind, codec: Codec, plain: bytes, coded: Iterable[bytes], count: int = 0, topics: int = 0
+    kind: Kind,
+    codec: Codec,
+    plain: bytes,
+    coded: Iterable[bytes],
+    count: int = 0,
+    topics: int = 0,
+    base_time_us: int = 0,
 ) -> Block:
     pieces = list(coded)
     raw_bytes = sum(map(len, pieces))
@@ -280,31 +327,45 @@ def _make(
         count=count,
         topics=topics,
         body_checksum=crc32c(body),
+        base_time_us=base_time_us,
     )
     return Block(header=header, body=body)
 
 
-def data_blocks(runs: Sequence[Run], codec: Codec = Codec.NONE) -> list[Block]:
+def data_blocks(runs: Sequence[Run], codec: Codec = Codec.NONE, base_time_us: int = 0) -> list[Block]:
     """The messages of these runs in order, not stamped yet, in as many blocks as the bounds ask for."""
     plain, coded, count, topics = build_body(runs)
     if not count:
         raise ValueError("a data block needs a message")
     size = HEAD_BYTES + len(plain) + sum(map(len, coded))
     if count == 1 or (count <= BLOCK_MESSAGES_MAX and size <= BLOCK_BYTES_AIM):
-        return [_make(Kind.DATA, codec, plain, coded, count, topics)]
+        return [_make(Kind.DATA, codec, plain, coded, count, topics, base_time_us)]
     # Rare: a chunk of very small packets, or large ones that came together. Each half pays again.
     if len(runs) > 1:
         middle = len(runs) // 2
-        return data_blocks(runs[:middle], codec) + data_blocks(runs[middle:], codec)
+        return data_blocks(runs[:middle], codec, base_time_us) + data_blocks(
+            runs[middle:], codec, base_time_us
+        )
     run, row = runs[0], count // 2
     cut = split_columns(plain, b"".join(coded), count).packet_positions[row]
     left = run._replace(packets=run.packets[:cut], sequences=run.sequences[:row])
     right = run._replace(packets=run.packets[cut:], sequences=run.sequences[row:])
-    return data_blocks([left], codec) + data_blocks([right], codec)
+    return data_blocks([left], codec, base_time_us) + data_blocks([right], codec, base_time_us)
 
 
-def opaque_block(kind: Kind, payload: bytes = b"", codec: Codec = Codec.NONE) -> Block:
-    """A control, no-op or config block, not stamped yet."""
+def keyed_block(runs: Sequence[Run], key: bytes, codec: Codec = Codec.NONE) -> Block:
+    """The messages of these runs as one block under a key. ValueError where they are too many for one."""
+    plain, coded, count, topics = build_body(runs, key)
+    size = HEAD_BYTES + len(plain) + sum(map(len, coded))
+    if not count or (count > 1 and (count > BLOCK_MESSAGES_MAX or size > BLOCK_BYTES_AIM)):
+        raise ValueError(
+            f"{count} messages in {size} bytes: a block has 1 to {BLOCK_MESSAGES_MAX} in {BLOCK_BYTES_AIM}"
+        )
+    return _make(Kind.DATA, codec, plain, coded, count, topics)
+
+
+def opaque_block(kind: Kind, payload: bytes | Sequence[bytes] = b"", codec: Codec = Codec.NONE) -> Block:
+    """A control, no-op or config block, not stamped yet; the payload whole or in pieces."""
     if kind is Kind.DATA:
         raise ValueError("a data block is made of messages")
-    return _make(kind, codec, b"", (payload,))
+    return _make(kind, codec, b"", (payload,) if isinstance(payload, bytes) else payload)

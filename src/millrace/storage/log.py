@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from millrace.errors import LocalError, StorageError
-from millrace.storage.block import Block, Header, attach_body
+from millrace.storage.block import Block, Header, attach_body, check_body
 from millrace.storage.disk import Disk, DiskFull
 from millrace.storage.index import SegmentIndex
 from millrace.storage.records import MARK_BYTES, Tail, tail_after, tail_before
@@ -36,6 +36,7 @@ from millrace.types import Index, Offset, Term
 
 SEGMENT_BYTES = 64 << 20
 CHECKPOINT_EVERY_BYTES = 4 << 20
+FILL_FROM_BYTES = 64 << 10
 READ_BYTES_MAX = 4 << 20
 
 
@@ -58,6 +59,10 @@ class LogSettings:
 
     segment_bytes: int = SEGMENT_BYTES
     """A segment that has reached this gets no further append."""
+    fill_bytes: int = 0
+    """Zeros written ahead of what is appended, so that most syncs need not change the length of the file."""
+    fill_from_bytes: int = FILL_FROM_BYTES
+    """A segment with less in it is not worth that: most logs of a node are small."""
     checkpoint_every_bytes: int = CHECKPOINT_EVERY_BYTES
     """How much of the last segment a restart after a crash may have to read."""
 
@@ -205,26 +210,32 @@ class Log:
             return
         tail = self._segments[-1].tail
         for block in blocks:
-            header = attach_body(block.header, block.body).header
+            header = block.header
+            check_body(header, block.body)
             if header.shard != self._home.shard or not tail.is_followed_by(header):
                 raise LocalError(f"{self._home.directory}: block {header.index} does not follow {tail}")
             tail = tail_after(header)
-        with self._writing():
+        try:
             active = self._segments[-1]
             is_large = active.size >= self._settings.segment_bytes or self.ends_segment
             if (is_large and active.size > MARK_BYTES) or not active.is_whole:
                 active = self._roll()
                 self.ends_segment = False
-            active.append(blocks)
+            is_filled = active.size >= self._settings.fill_from_bytes
+            active.append(blocks, self._settings.fill_bytes if is_filled else 0)
+        except StorageError as error:
+            raise self._failed(error) from error.__cause__
 
     def sync(self) -> Index:
         """Make everything appended durable; return the last index that is."""
         self._check()
-        with self._writing():
+        try:
             active = self._segments[-1]
             active.sync()
             if active.size - active.covered_bytes >= self._settings.checkpoint_every_bytes:
                 active.checkpoint()
+        except StorageError as error:
+            raise self._failed(error) from error.__cause__
         return self.last_index
 
     def checkpoint(self) -> None:
@@ -305,6 +316,8 @@ class Log:
         try:
             if self._failure is None:
                 self.checkpoint()
+                with self._writing():
+                    self._segments[-1].end_fill()
         finally:
             self._segments[-1].release()
             self._failure = self._failure or LogFailed(f"{self._home.directory}: the log is closed")
@@ -389,16 +402,20 @@ class Log:
         """After any error but those that leave everything as it was, nothing is known about the disk."""
         try:
             yield
-        except (DiskFull, RepairRefused):
-            raise
         except StorageError as error:
+            raise self._failed(error) from error.__cause__
+
+    def _failed(self, error: StorageError) -> StorageError:
+        """Note it, to be raised."""
+        if not isinstance(error, (DiskFull, RepairRefused)):
             self._failure = error
-            raise
+        return error
 
     def _roll(self) -> Segment:
         """Seal the active segment and begin the next. DiskFull: as before."""
         active = self._segments[-1]
         active.sync()
+        active.end_fill()
         active.checkpoint()
         fresh = Segment.create(self._home, active.tail)
         self._segments = [*self._segments, fresh]

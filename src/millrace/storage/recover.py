@@ -2,8 +2,8 @@
 
 Sealed segments are believed on the word of their index: its checksum holds, it covers exactly the bytes of
 the segment and it ends where the next one begins. Only where one of these fails is the segment read. The last
-segment is read from the end of what its index covers. What was found is then made durable, because the crash
-may have left it in memory only and the caller will count on it.
+segment is read from the end of what its index covers. What was found is then written once more and made
+durable, because the crash may have left it in memory only and the caller will count on it.
 
 A segment that begins a log (a new one, or one whose content was replaced by a snapshot) carries that in its
 first mark; segments below it are leftovers. A segment reaches to the first index of the next one, whatever is
@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 
 from millrace.errors import StorageError
+from millrace.storage.disk import File
 from millrace.storage.files import remove_leftovers
 from millrace.storage.index import IndexFile, SegmentIndex, read_index
 from millrace.storage.records import EMPTY, MARK_BYTES, UNKNOWN, Mark, Tail, parse_mark
@@ -21,6 +22,7 @@ from millrace.storage.scan import Damage, Source, TornTail, scan
 from millrace.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, SUSPECT_SUFFIX, Home, Segment
 
 _NAME = re.compile(r"([0-9]{20})(\.log|\.idx|\.bad)")
+_WRITE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +167,13 @@ def _open_sealed(
     return segment
 
 
+def _write_again(file: File, start: int, end: int) -> None:
+    """Put what was read back as it is, so that the sync that follows has it to write. After a failed sync the
+    system shows pages as if they were on disk that are not, and no later sync writes them."""
+    for position in range(start, end, _WRITE_BYTES):
+        file.write_at(position, [file.read_at(position, min(_WRITE_BYTES, end - position))])
+
+
 def _open_last(home: Home, this: _Found, previous: Tail | None, reports: list[Report]) -> Segment:
     indexed = _read_index_file(home, this.first_index, with_points=True)
     span = indexed.head.span if indexed.head is not None else None
@@ -187,8 +196,10 @@ def _open_last(home: Home, this: _Found, previous: Tail | None, reports: list[Re
         )
         if result.torn is not None:
             reports.append(result.torn)
+        if result.end < this.size:
             file.truncate(result.end)
-        if result.torn is not None or position != this.size:
+        if position != this.size:
+            _write_again(file, position, result.end)
             file.sync()
     finally:
         file.close()

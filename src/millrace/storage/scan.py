@@ -154,6 +154,15 @@ class Source:
                 yield position, None
                 return
 
+    def is_blank_from(self, position: int) -> bool:
+        """Whether there are only zeros from here to the end."""
+        while position < self.size:
+            data = self.bytes_at(position, min(_WINDOW_BYTES_MAX, self.size - position))
+            if not data or data.count(0) != len(data):
+                return False
+            position += len(data)
+        return True
+
     def next_mark(self, position: int) -> Mark | None:
         """The first mark behind `position`."""
         position += 8
@@ -214,12 +223,15 @@ def scan(
         is_ahead = mark is not None and mark.tail.next_index > tail.next_index
         later = mark if is_ahead else source.next_mark(position)
         if later is None and position >= synced_bytes:
-            torn = TornTail(
-                file=source.file.path,
-                position=position,
-                size_bytes=source.size - position,
-                next_index=tail.next_index,
-            )
+            torn = None
+            # Zeros were written ahead: nothing of the last group commit is missing, or all of it.
+            if not source.is_blank_from(position):
+                torn = TornTail(
+                    file=source.file.path,
+                    position=position,
+                    size_bytes=source.size - position,
+                    next_index=tail.next_index,
+                )
             return ScanResult(end=position, tail=tail, damages=_joined(damages), torn=torn)
         places = [(later.position, later.tail)] if later is not None else []
         places += [place for place in (points and points.after_position(position), end) if place]

@@ -7,6 +7,10 @@ long log holds no descriptors and no reader meets one that the writer closed.
 Bytes are written by `append`, durable after `sync`, and covered by the index file after `checkpoint`. A
 segment is synced to its end before the next one is made, so a tail can be torn in the last one only.
 
+The file of the active segment may be longer than what is in it: zeros are written ahead, so that most
+syncs need not change the length of the file. They are cut off when the segment is sealed or let
+go, and by the next start after a crash.
+
     <first index>.log   the records
     <first index>.idx   the index; only for a segment in which no damage is known
     <first index>.bad   the last good index of a segment with known damage: it makes the next start scan the
@@ -56,6 +60,7 @@ class Segment:
 
     __slots__ = (
         "_file",
+        "_filled_bytes",
         "_index",
         "_index_file",
         "_is_mark_due",
@@ -87,6 +92,8 @@ class Segment:
         self.synced_bytes = size
         self.covered_bytes = 0
         self._is_mark_due = False
+        # Length of the file where zeros were written ahead; no more than `size` where they were not.
+        self._filled_bytes = 0
         self._file: File | None = None
         self._index: SegmentIndex | None = None
         self._index_file: IndexFile | None = None
@@ -184,8 +191,9 @@ class Segment:
         self._index_file = index_file
         self.covered_bytes = self.size
 
-    def append(self, blocks: Sequence[Block]) -> None:
-        """Write blocks that follow the tail. On DiskFull the segment is as before, on disk and in memory."""
+    def append(self, blocks: Sequence[Block], fill_bytes: int = 0) -> None:
+        """Write blocks that follow the tail, and so many zeros ahead where the file must grow for it. On
+        DiskFull the segment is as before, on disk and in memory."""
         file, index = self._opened()
         buffers: list[bytes] = []
         position = self.size
@@ -194,13 +202,7 @@ class Segment:
             position += MARK_BYTES
         for block in blocks:
             buffers += block.buffers()
-        try:
-            file.write_at(self.size, buffers)
-        except DiskFull:
-            # Synced, so that no crash brings back a block that was refused.
-            file.truncate(self.size)
-            file.sync()
-            raise
+        self._write(file, buffers, fill_bytes)
         self._is_mark_due = False
         for block in blocks:
             index.add(block, position)
@@ -208,6 +210,35 @@ class Segment:
         # The tail last: a reader goes by it and must find size and points in place.
         self.size = position
         self.tail = tail_after(blocks[-1].header)
+
+    def _write(self, file: File, buffers: list[bytes], fill_bytes: int) -> None:
+        end = self.size + sum(map(len, buffers))
+        if end > self._filled_bytes and end - self.size < fill_bytes:
+            try:
+                file.write_at(self.size, [*buffers, bytes(fill_bytes)])
+            except DiskFull:
+                # The zeros are for speed only; whether there is room for the blocks is seen below.
+                self._filled_bytes = 0
+                file.truncate(self.size)
+            else:
+                self._filled_bytes = end + fill_bytes
+                return
+        try:
+            file.write_at(self.size, buffers)
+        except DiskFull:
+            # Synced, so that no crash brings back a block that was refused.
+            self._filled_bytes = 0
+            file.truncate(self.size)
+            file.sync()
+            raise
+
+    def end_fill(self) -> None:
+        """Make the file as long as what is in it, durably; for a segment that is synced."""
+        if self._filled_bytes > self.size:
+            file = self._opened()[0]
+            file.truncate(self.size)
+            file.sync()
+        self._filled_bytes = 0
 
     def sync(self) -> None:
         if self.synced_bytes != self.size:
@@ -267,6 +298,7 @@ class Segment:
         index.cut(tail.next_index)
         self.damages = tuple(damage for damage in self.damages if damage.position < position)
         self.tail, self.size, self.synced_bytes = tail, position, position
+        self._filled_bytes = 0
         self._file = file
         self.activate(index)
 

@@ -6,7 +6,8 @@ the link mixed in, so that a proof cannot be sent back to its maker. From then o
 length, kind, group, body. What the bodies mean is not known here.
 
 Versions: each side names the lowest and the highest it speaks, and the link runs on the highest common one,
-so that neighbouring versions can run together while a cluster is upgraded.
+so that neighbouring versions can run together while a cluster is upgraded. From version 2 on each side sends
+a sign of life where it has nothing else to say.
 """
 
 import hmac
@@ -17,7 +18,8 @@ from enum import Enum
 from millrace.errors import MalformedPacket, ProtocolError
 
 VERSION_MIN = 1
-VERSION_MAX = 1
+VERSION_MAX = 2
+VERSION_WITH_SIGNS = 2
 
 _MAGIC = b"MRPL"
 # magic, lowest and highest version, nonce

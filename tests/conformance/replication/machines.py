@@ -4,6 +4,8 @@ import random
 from dataclasses import dataclass
 
 from millrace.replication.contract import InitialState, LogView, Replica, ReplicaId
+from millrace.replication.pair_options import PairOptions
+from millrace.replication.primary_backup import PrimaryBackup
 from millrace.replication.raft import Raft
 from unit.replication.cluster import SMALL, MakeMachine
 
@@ -14,10 +16,19 @@ class Subject:
     make: MakeMachine
     is_durable: bool
     """What it committed survives a crash of every replica at once."""
+    replicas: int = 3
 
 
 def make_raft(name: ReplicaId, state: InitialState, log: LogView, rng: random.Random) -> Replica:
     return Raft(name, state=state, log=log, options=SMALL, rng=rng)
 
 
-SUBJECTS = (Subject(name="quorum", make=make_raft, is_durable=True),)
+def make_pair(name: ReplicaId, state: InitialState, log: LogView, rng: random.Random) -> Replica:
+    options = PairOptions(check_ticks=12, raft=SMALL)
+    return PrimaryBackup(name, state=state, log=log, options=options, rng=rng)
+
+
+SUBJECTS = (
+    Subject(name="quorum", make=make_raft, is_durable=True),
+    Subject(name="primary-backup", make=make_pair, is_durable=True, replicas=2),
+)

@@ -66,7 +66,7 @@ class RecordedCluster(Cluster):
             )
             return recording
 
-        super().__init__(3, seed, make_machine=make, is_view_eager=is_view_eager)
+        super().__init__(subject.replicas, seed, make_machine=make, is_view_eager=is_view_eager)
 
     def make_rng(self, name: ReplicaId) -> random.Random:
         self.rng_seed = self.rng.randrange(1 << 32)

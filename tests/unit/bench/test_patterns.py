@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from millrace.bench import generator, peers
+from millrace.bench.clusters import CLUSTER_PEERS
 from millrace.bench.patterns import (
     ABSOLUTE,
     BY_NAME,
+    CLUSTER_PATTERNS,
     CPU_FIELD,
     PATTERNS,
     REGIMES,
@@ -17,7 +19,7 @@ from millrace.bench.patterns import (
     Pattern,
 )
 
-EVERY = pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
+EVERY = pytest.mark.parametrize("pattern", (*PATTERNS, *CLUSTER_PATTERNS), ids=lambda pattern: pattern.name)
 
 
 def options() -> dict[str, bool]:
@@ -63,7 +65,7 @@ def test_every_field_is_one_the_generator_prints_and_its_page_explains(pattern: 
 @EVERY
 def test_regime_and_targets_are_known_words(pattern: Pattern) -> None:
     assert pattern.regime in REGIMES
-    assert {t.against for t in pattern.targets} <= {*peers.PEERS, ABSOLUTE}
+    assert {t.against for t in pattern.targets} <= {*peers.PEERS, *CLUSTER_PEERS, ABSOLUTE}
     assert {t.field for t in pattern.targets} <= set(pattern.fields)
 
 
@@ -72,11 +74,11 @@ def test_a_target_against_nats_stands_only_where_nats_can_run() -> None:
 
 
 def test_names_are_unique() -> None:
-    assert len(BY_NAME) == len(PATTERNS)
+    assert len(BY_NAME) == len(PATTERNS) + len(CLUSTER_PATTERNS)
 
 
 def test_interpreted_kernels_are_never_asked_for_more_than_the_c_ones() -> None:
-    for pattern in PATTERNS:
+    for pattern in BY_NAME.values():
         for target in pattern.targets:
             if target.interpreted is not None and target.field == "delivered_s":
                 assert target.interpreted <= target.accelerated

@@ -181,7 +181,7 @@ def test_every_command_has_help_with_an_example(millrace: Run, path: tuple[str, 
     assert result.status == 0
     assert f"Example:\n    millrace {path[0]}" in result.out
     # Those that only run until they are stopped print a log, not a result.
-    assert "--json" in result.out or path[0] in {"start", "pub", "demo", "cluster"}
+    assert "--json" in result.out or path[0] in {"start", "pub", "demo", "cluster", "pipeline"}
 
 
 def test_the_list_of_commands_names_every_family(millrace: Run) -> None:

@@ -173,6 +173,7 @@ class House:
             self.is_awake = False
             # There are no other nodes to tell.
             self.broker.interest_changes.clear()
+            self.broker.inbound.retained_here.clear()
             operations, waiting = self.broker.journal.take()
             self.store.apply(decode_operations(encode_operations(operations)))
             for then in waiting:

@@ -1,5 +1,7 @@
 """Bounds on what clients that do not read hold: each by itself, and all together."""
 
+import socket
+
 from millrace.limits import Limits
 from millrace.node.output import OutputBudget, PacedOutput
 
@@ -86,3 +88,68 @@ def test_a_slow_client_that_was_never_blocked_is_not_unblocked() -> None:
     connection.pause_writing()
     connection.drain()
     assert connection.calls == []
+
+
+class OverSocket:
+    """A transport over one end of a real pair of sockets, which keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.ours.setblocking(False)
+        self.theirs.setblocking(False)
+        self.kept = b""
+
+    def get_extra_info(self, name: str) -> socket.socket | None:
+        return self.ours if name == "socket" else None
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.kept)
+
+    def write(self, data: bytes) -> None:
+        self.kept += data
+
+    def taken(self) -> bytes:
+        """What the client finds, everything that the transport keeps sent after it."""
+        found = b""
+        while True:
+            try:
+                found += self.theirs.recv(1 << 20)
+            except BlockingIOError:
+                break
+        return found + self.kept
+
+
+def over_socket() -> tuple[PacedOutput, OverSocket]:
+    connection, transport = PacedOutput(OutputBudget(Limits())), OverSocket()
+    connection.begin_output(transport)
+    connection.write_straight()
+    return connection, transport
+
+
+def test_what_is_written_is_with_the_client_before_the_turn_ends() -> None:
+    connection, transport = over_socket()
+    connection.write(b"one")
+    connection.write(b"two")
+    assert transport.kept == b"" and transport.taken() == b"onetwo"
+
+
+def test_nothing_overtakes_what_the_transport_keeps() -> None:
+    connection, transport = over_socket()
+    sent = b""
+    while not transport.kept:
+        piece = len(sent).to_bytes(8, "big") * 10_000
+        connection.write(piece)
+        sent += piece
+    connection.write(b"behind")
+    assert transport.taken() == sent + b"behind"
+
+
+def test_from_its_end_on_the_transport_alone_writes() -> None:
+    connection, transport = over_socket()
+    connection.write_by_transport()
+    connection.write(b"last words")
+    assert transport.kept == b"last words"
+    connection.end_output()
+    connection.write_by_transport()
+    connection.write(b"after the end")
+    assert transport.kept == b"last words"

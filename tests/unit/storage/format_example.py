@@ -77,7 +77,7 @@ def _fields(block: Block) -> Iterator[tuple[str, int, str]]:
     yield from [("body checksum", 4, "hex"), ("head checksum", 4, "hex")]
     topic_bytes, name_bytes = sum(map(len, topics)), sum(map(len, columns.names))
     yield from [("topic bytes", 4, "number"), ("names", 4, "number"), ("name bytes", 4, "number")]
-    yield from [("packet bytes", 4, "number"), ("columns present", 4, "number"), ("reserved", 4, "number")]
+    yield from [("packet bytes", 4, "number"), ("columns present", 4, "number"), ("key bytes", 4, "number")]
 
     def padded(name: str, size: int, kind: str) -> Iterator[tuple[str, int, str]]:
         yield name, size, kind

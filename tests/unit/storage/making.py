@@ -15,7 +15,7 @@ SALT = 0x5EED_5A17
 DIRECTORY = "shard"
 
 # Small sizes, so that a short workload rolls segments and writes checkpoints.
-SMALL = LogSettings(segment_bytes=4_000, checkpoint_every_bytes=1_500)
+SMALL = LogSettings(segment_bytes=4_000, checkpoint_every_bytes=1_500, fill_bytes=900, fill_from_bytes=1_000)
 
 
 def varint(value: int) -> bytes:

@@ -19,6 +19,7 @@ from millrace.storage.block import (
     Header,
     Kind,
     data_blocks,
+    keyed_block,
     opaque_block,
     parse_block,
     parse_header,
@@ -166,3 +167,19 @@ def test_wrong_use_is_refused() -> None:
         opaque_block(Kind.NOOP).columns()
     assert opaque_block(Kind.NOOP).topics() == ()
     assert opaque_block(Kind.NOOP).header.block_bytes == HEAD_BYTES
+
+
+def test_a_block_may_have_a_key() -> None:
+    """The key comes back with the columns, compressed or not; one block is one block or an error."""
+    run = Run(packets=b"\x30\x04\0\1ta" * 3, version=4)
+    for codec in Codec:
+        block = keyed_block([run], b"writer/0/attempt/7", codec)
+        columns = parse_block(block.to_bytes()).columns()
+        assert (columns.key, bytes(columns.packets), block.topics()) == (
+            b"writer/0/attempt/7",
+            run.packets,
+            (b"t",),
+        )
+    assert data_blocks([run])[0].columns().key == b""
+    with pytest.raises(ValueError, match="a block has 1 to"):
+        keyed_block([run._replace(packets=run.packets * 5_000)], b"k")

@@ -137,6 +137,29 @@ def test_a_failed_sync_stops_the_log_for_good() -> None:
     assert found == raw(blocks)[: len(found)] and len(found) >= 3
 
 
+def test_what_a_failed_sync_left_in_memory_is_on_disk_after_a_restart() -> None:
+    """The system shows the pages of a failed sync as if they were written. A restart that counts on them must
+    write them again, or a power loss later leaves a hole in the middle of the log."""
+    disk = new_disk()
+    log = open_log(disk)
+    blocks = chain(some_blocks(random.Random(1), 9), term=1)
+    log.append(blocks[:3])
+    log.sync()
+    log.append(blocks[3:6])
+    disk.fail_next_sync()
+    with pytest.raises(FsyncFailed):
+        log.sync()
+    disk.kill()
+    log = open_log(disk)
+    assert contents(log) == raw(blocks)[:6], "the process died, not the system"
+    log.append(blocks[6:])
+    log.sync()
+    disk.cut_power(Keep.NOTHING)
+    again = open_log(disk)
+    assert again.reports == ()
+    assert contents(again) == raw(blocks)
+
+
 def test_every_sync_that_fails_stops_the_log() -> None:
     """In a roll, a checkpoint, a truncation, a removal: never retried, never passed over."""
     failed = 0

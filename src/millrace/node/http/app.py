@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from millrace import __version__
-from millrace.node.http import cluster, docs, groups, problems, queue, streams
+from millrace.node.http import cluster, docs, groups, pipelines, problems, queue, staging, streams
 from millrace.node.http.forms import server_of
 from millrace.node.http.guard import Guard, identify
 
@@ -78,7 +78,16 @@ def make_app(server: "Server") -> FastAPI:
     app.state.registry = CollectorRegistry()
     app.state.registry.register(_BrokerCollector(server))
     problems.install(app)
-    for part in (router, queue.router, streams.router, groups.router, cluster.router, docs.router):
+    for part in (
+        router,
+        queue.router,
+        streams.router,
+        staging.router,
+        groups.router,
+        pipelines.router,
+        cluster.router,
+        docs.router,
+    ):
         app.include_router(part)
     listeners = server.config.listeners
     origins = frozenset(origin.strip() for origin in listeners.ws_origins.split(",") if origin.strip())

@@ -42,6 +42,11 @@ class ResetForm(Form):
     """Where to begin again, in every shard."""
 
 
+class AdvanceForm(Form):
+    positions: Annotated[dict[int, Annotated[int, Field(ge=0)]], Field(max_length=10_000)]
+    """Shard -> the next offset to read."""
+
+
 @router.get("")
 async def list_groups(request: Request) -> dict[str, Any]:
     """All groups made by command, the queues among them. `lag` counts other topics of the same shards in
@@ -87,6 +92,15 @@ async def reset_group(request: Request, name: str, form: ResetForm, caller: Call
     groups = server_of(request).streams.groups
     await groups.reset(name, form.to)
     return await groups.show(name)
+
+
+@router.post("/{name:path}/advance", status_code=204)
+async def advance_group(request: Request, name: str, form: AdvanceForm, caller: CallerIs) -> None:
+    """Say how far a reader by offset has come: what is below is done, the lag is what is above. It never goes
+    back, and what members of the group had out in these shards is forgotten."""
+    groups = server_of(request).streams.groups
+    caller.must_subscribe(*groups.named(name).spec.filters)
+    await groups.advance(name, form.positions)
 
 
 @router.post("/{name:path}/take")

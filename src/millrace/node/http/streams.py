@@ -6,14 +6,15 @@ programs that read columns: whole blocks, so the first may begin before the offs
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
 
 from millrace.broker.filters import is_valid, matches
 from millrace.broker.meta import spec_from_dict, spec_to_dict
-from millrace.broker.stream import DEFAULT_STREAM, Stream
+from millrace.broker.stream import DEFAULT_STREAM, Replication, Stream
+from millrace.broker.switching import consequences
 from millrace.errors import LocalError
 from millrace.limits import MIB
 from millrace.node.consumer_groups import Unavailable
@@ -22,8 +23,10 @@ from millrace.node.http import forms
 from millrace.node.http.forms import BatchForm, Form, Producer, PublishForm, Sequence, key_of, server_of
 from millrace.node.http.guard import Caller, CallerIs, identify
 from millrace.node.http.problems import Problem
+from millrace.node.primary_backup import admit
 from millrace.node.publishing import NotStored, Published
 from millrace.node.reading import keys_of, matching_rows, stored_rows
+from millrace.node.time_lookup import offset_at
 from millrace.storage.block import Kind
 
 if TYPE_CHECKING:
@@ -51,6 +54,9 @@ class StreamForm(Form):
     retention_bytes: int | None = None
     compression: str | None = None
     edge: str | None = None
+    primary_backup: dict[str, Any] | None = None
+    ack: str | None = None
+    storage: str | None = None
 
 
 class StreamChange(Form):
@@ -63,6 +69,9 @@ class StreamChange(Form):
     retention_bytes: int | None = None
     compression: str | None = None
     edge: str | None = None
+    primary_backup: dict[str, Any] | None = None
+    ack: str | None = None
+    storage: str | None = None
 
 
 class PurgeForm(Form):
@@ -102,12 +111,20 @@ async def show_stream(request: Request, name: str) -> dict[str, Any]:
 
 
 @router.patch("/streams/{name}", tags=["streams"])
-async def alter_stream(request: Request, name: str, form: StreamChange, caller: CallerIs) -> dict[str, Any]:
+async def alter_stream(
+    request: Request,
+    name: str,
+    form: StreamChange,
+    caller: CallerIs,
+    preview: Annotated[bool, Query(description="Change nothing; say what the change would mean.")] = False,
+) -> dict[str, Any]:
     """Change what is given. Other shards, filters or replication seal the shards and open new ones."""
     caller.must_be_admin()
     server = server_of(request)
     known = _stream(server, name)
     spec = spec_from_dict(form.model_dump(exclude_none=True), known.spec)
+    if preview:
+        return {"name": name, "means": list(consequences(known, spec))}
     if spec.edge != known.spec.edge and spec.edge:
         server.streams.edges.functions.check(spec.edge)
     return _shown(server, await server.streams.put(spec, create=False))
@@ -137,7 +154,11 @@ async def purge_stream(request: Request, name: str, form: PurgeForm, caller: Cal
     caller.must_be_admin()
     server = server_of(request)
     stream = _stream(server, name)
+    if stream.leaderless:
+        raise Problem(409, f"stream {name!r} has logs without a leader: what they forget follows from groups")
     numbers = [*stream.sealed, *stream.shards] if form.shard is None else [form.shard]
+    if not numbers:
+        raise Problem(409, f"stream {name!r} is routed: there is nothing stored to forget")
     if server.streams.is_refusing:
         raise Unavailable("the disk of the node is full; a purge needs a little room as well")
     for number in numbers:
@@ -148,6 +169,18 @@ async def purge_stream(request: Request, name: str, form: PurgeForm, caller: Cal
             raise Unavailable("the log takes nothing right now; try again")
         await done
     return _shown(server, stream)
+
+
+@router.post("/streams/{name}/switch", tags=["streams"])
+async def switch_stream(request: Request, name: str, caller: CallerIs) -> dict[str, Any]:
+    """Planned switch-over of a primary-backup stream: every backup that is in sync becomes primary."""
+    caller.must_be_admin()
+    server = server_of(request)
+    numbers = _stream(server, name).shards
+    try:
+        return {"switched": [await server.streams.pairs.switch(number) for number in numbers]}
+    except LocalError as error:
+        raise Problem(409, str(error)) from None
 
 
 # ------------------------------------------------------------------------------------------ messages
@@ -229,6 +262,20 @@ async def read_blocks(
     return Response(b"".join(pieces), media_type=_BLOCKS_TYPE, headers={"Millrace-Next-Offset": str(offset)})
 
 
+@router.get("/streams/{name}/shards/{shard}/offset", tags=["messages"])
+async def find_offset(
+    request: Request,
+    name: str,
+    shard: int,
+    time_us: Annotated[int, Query(description="Microseconds since 1970, UTC.")],
+) -> dict[str, Any]:
+    """The first offset whose message is from this time or later; the next one to come if there is none."""
+    server = server_of(request)
+    found = _shard(server, name, shard)
+    offset = await offset_at(server.streams.reading, found, time_us)
+    return {"stream": name, "shard": shard, "offset": offset, "next_offset": found.next_offset}
+
+
 async def _messages(
     server: "Server", shard: "Shard", offset: int, limit: int, filter: str, caller: Caller
 ) -> tuple[list[dict[str, Any]], int]:
@@ -300,9 +347,19 @@ def _stream(server: "Server", name: str) -> Stream:
 
 def _shard(server: "Server", name: str, number: int) -> "Shard":
     stream = _stream(server, name)
+    leaderless = server.streams.leaderless
+    origins = leaderless.numbers(stream)
+    if number in origins:
+        return cast("Shard", leaderless.logs[number])
     shard = server.streams.shards.get(number)
-    if shard is None or number not in (*stream.sealed, *stream.shards):
-        known = ", ".join(map(str, (*stream.sealed, *stream.shards)))
+    numbers = [n for n in (*stream.sealed, *stream.shards) if not stream.is_leaderless(n)]
+    if shard is None or number not in numbers:
+        known = ", ".join(map(str, (*numbers, *origins)))
+        if stream.spec.replication is Replication.ROUTED:
+            sealed = f"; sealed shards from before it was: {known}" if known else ""
+            raise Problem(
+                409, f"stream {name!r} is routed: its messages are stored nowhere and have no offset{sealed}"
+            )
         raise Problem(404, f"stream {name!r} has no shard {number}; it has {known}")
     return shard
 
@@ -311,7 +368,15 @@ def _shown(server: "Server", stream: Stream) -> dict[str, Any]:
     name = stream.spec.name
     stream = server.streams.table.streams.get(name, stream)
     rows = [row for row in server.streams.status() if row["stream"] == name]
-    return {**spec_to_dict(stream.spec), "generation": stream.generation, "shard_list": rows}
+    shown = {**spec_to_dict(stream.spec), "generation": stream.generation, "shard_list": rows}
+    if server.streams.pairs.takes(stream):
+        for row in rows:
+            if row["shard"] in server.streams.shards:
+                row.update(server.streams.pairs.shown(server.streams.shards[row["shard"]]))
+        shown["topic_classes"] = admit(stream.spec.primary_backup)
+    if stream.leaderless:
+        shown["groups"] = server.streams.leaderless.groups(stream)
+    return shown
 
 
 # ---------------------------------------------------------------------------------------- publishing

@@ -1,0 +1,421 @@
+"""Shared groups on logged streams: who delivers what, how far each node is, and what others left undone.
+
+The replicated part is `broker/labour.py`, in every shard. Here one node does its part: it says how many
+members it has (`divide`), tells how far they are (a few times a second, where something changed), and works
+through its *backlog*: ranges of a log that are this node's to deliver and were not, because another node was
+lost or has no members any more, because this one was restarted, or because its members could not take them
+when they were committed. While a group has a backlog in a shard, what is committed there joins its end, so
+that order holds.
+
+Until the entry that begins this run is applied in a shard (`is_begun`), nothing of a group is delivered from
+it: what an earlier run had given out is not known here, and that entry hands it out again.
+"""
+
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from millrace.broker.filters import matches
+from millrace.broker.group import ShareGroup
+from millrace.broker.labour import Counts, News, Range
+from millrace.broker.machine import Broker
+from millrace.broker.message import Run, Segment, expiry_of
+from millrace.errors import StorageError
+from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
+from millrace.replication.contract import EntryKind
+from millrace.storage.block import Block, Kind, opaque_block
+from millrace.storage.log import Trimmed
+from millrace.storage.scan import RangeDamaged
+
+if TYPE_CHECKING:
+    from millrace.node.shard import Shard
+    from millrace.node.streams import Streams
+
+log = logging.getLogger("millrace.labour")
+
+# Ranges in one word on how far a node is; more are told coarsely, which repeats more after a crash.
+_RANGES_TOLD_MAX = 500
+_BACKLOG_RANGES_MAX = 10_000
+_FEED_PAUSE_S = 0.02
+_BEGIN = object()
+"""Token of the entry that begins this run in a shard."""
+
+
+class ShardWork:
+    """The shared groups of one shard at this node."""
+
+    def __init__(self, shard: "Shard", broker: Broker, wall_us: Callable[[], int]) -> None:
+        self._shard = shard
+        self._broker = broker
+        self._wall_us = wall_us
+        self.is_begun = False
+        self._is_beginning = False
+        self.said: dict[str, Counts] = {}
+        """What this node proposed about its members and has not seen applied."""
+        self.backlog: dict[str, deque[Range]] = {}
+        self._told: dict[str, Any] = {}
+
+    # ------------------------------------------------------------------------------------- entries
+
+    def _say(self, note: dict[str, Any], token: Any = None) -> bool:
+        block = opaque_block(Kind.CONTROL, json.dumps(note, separators=(",", ":")).encode())
+        timed = block.stamped(
+            shard=0, term=0, index=0, previous_term=0, base_offset=0, base_time_us=self._wall_us()
+        )
+        return self._shard.group.propose([timed], [token], EntryKind.CONTROL)
+
+    def begin(self) -> None:
+        if not self._is_beginning:
+            note = {"op": "labour.begin", "node": self._broker.node}
+            self._is_beginning = self._say(note, _BEGIN)
+
+    def say(self, group: str, node: str, counts: Counts, *, is_gone: bool = False) -> bool:
+        """Tell all replicas how many members of a group are connected at a node (PROTOCOLS.md 13)."""
+        note = {"op": "labour", "group": group, "node": node, "connected": counts[0], "holds": counts[1]}
+        return self._say({**note, "gone": True} if is_gone else note)
+
+    def apply(self, fields: dict[str, Any], block: Block, token: Any) -> None:
+        labour, offset = self._shard.labour, self._shard.next_offset
+        match fields["op"]:
+            case "labour":
+                news = labour.put(
+                    fields["group"],
+                    fields["node"],
+                    fields["connected"],
+                    fields["holds"],
+                    offset=offset,
+                    time_us=block.header.base_time_us,
+                    is_gone=fields.get("gone", False),
+                )
+                self._heed([news])
+            case "labour.begin":
+                all_news = labour.begin(fields["node"], offset=offset)
+                if token is _BEGIN:
+                    self.is_begun = True
+                    self._is_beginning = False
+                self._heed(all_news)
+            case "labour.done":
+                for group, version, position, owed in fields["groups"]:
+                    ranges = [(first, end, by) for first, end, by in owed]
+                    labour.done(group, fields["node"], version, position, ranges)
+
+    def _heed(self, all_news: list[News]) -> None:
+        if not self.is_begun:
+            return
+        node = self._broker.node
+        for news in all_news:
+            if node in news.released:
+                self.backlog.pop(news.group, None)
+                group = self._broker.groups.get(news.group)
+                if group is not None:
+                    group.forget(self._shard.number)
+            granted = news.granted.get(node)
+            if granted:
+                count = sum(end - first for first, end, _ in granted)
+                number = self._shard.number
+                log.info("shard %d: %s has up to %d messages to give again", number, news.group, count)
+                self.backlog.setdefault(news.group, deque()).extend(granted)
+
+    def lost(self, token: Any) -> None:
+        self.said.clear()
+        self._told.clear()
+        if token is _BEGIN:
+            self._is_beginning = False
+
+    def restored(self) -> None:
+        """The state came from a snapshot: what passed meanwhile was not delivered from here."""
+        self.is_begun = self._is_beginning = False
+        self.backlog.clear()
+        self._told.clear()
+
+    # ------------------------------------------------------------------------------------- backlog
+
+    def put_off(self, group: str, first: int, end: int) -> None:
+        """Members cannot take these now."""
+        labour, node = self._shard.labour, self._broker.node
+        backlog = self.backlog.setdefault(group, deque())
+        if backlog:
+            low, high, by = backlog[-1]
+            pieces = labour.ranges(group, [(high - 1, high), (first, end)], node)
+            if (len(pieces) == 1 and pieces[0][2] == by) or len(backlog) >= _BACKLOG_RANGES_MAX:
+                backlog[-1] = (min(low, first), max(high, end), by)
+                return
+        backlog.extend(labour.ranges(group, [(first, end)], node))
+
+    def tell(self, open_pieces: dict[str, list[tuple[int, int]]]) -> None:
+        """Tell how far the groups are here, where that changed."""
+        node, labour, position = self._broker.node, self._shard.labour, self._shard.next_offset
+        rows = []
+        for group in labour.groups():
+            mark = labour.mark(group, node)
+            if mark is None:
+                continue
+            ranges = labour.ranges(group, open_pieces.get(group, ()), node)
+            owed = _coarse([*ranges, *self.backlog.get(group, ())])
+            row: list[Any] = [group, mark.version, position, owed]
+            if (mark.position, mark.owed) != (position, owed) and self._told.get(group) != row:
+                rows.append(row)
+        if rows and self._say({"op": "labour.done", "node": node, "groups": rows}):
+            self._told.update((row[0], row) for row in rows)
+
+
+def _coarse(ranges: list[Range]) -> list[Range]:
+    """No more than the bound, by joining neighbours."""
+    while len(ranges) > _RANGES_TOLD_MAX:
+        by_node: dict[str, list[Range]] = {}
+        for one in sorted(ranges):
+            by_node.setdefault(one[2], []).append(one)
+        ranges = []
+        for by, rows in by_node.items():
+            for at in range(0, len(rows), 2):
+                pair = rows[at : at + 2]
+                ranges.append((pair[0][0], max(end for _, end, _ in pair), by))
+        if len(by_node) >= _RANGES_TOLD_MAX:
+            break
+    return ranges
+
+
+class SharedWork:
+    """The shared groups of a node, over all its shards."""
+
+    def __init__(
+        self,
+        streams: "Streams",
+        broker: Broker,
+        *,
+        now_ms: Callable[[], int],
+        wall_us: Callable[[], int],
+        wake: Callable[[], None],
+    ) -> None:
+        self._streams = streams
+        self._broker = broker
+        self._now_ms = now_ms
+        self._wall_us = wall_us
+        self._wake = wake
+        self._divided: list[tuple[list[str], Callable[[], None]]] = []
+        self._feeding: asyncio.Task[None] | None = None
+        broker.outbound.put_off = self._put_off
+
+    # -------------------------------------------------------------------------------------- divide
+
+    def divide(self) -> None:
+        """Bring every shard's word on who delivers for shared groups up to date with what is."""
+        members = self._streams.definitions.members.members
+        shards = list(self._streams.shards.values())
+        outbound = self._broker.outbound
+        if len(members) > 1:
+            outbound.is_ours = self._is_ours
+        elif not any(shard.labour.groups() for shard in shards):
+            outbound.is_ours = None
+        if outbound.is_ours is not None:
+            pieces = self._open_pieces()
+            for shard in shards:
+                self._divide_shard(shard, set(members), pieces.get(shard.number, {}))
+        else:
+            # A group of this node alone ends with its last member.
+            for shard in shards:
+                for key in [k for k in shard.work.backlog if k not in self._broker.groups]:
+                    del shard.work.backlog[key]
+        if self._feeding is None and any(shard.work.backlog for shard in shards):
+            self._feeding = asyncio.get_running_loop().create_task(self._feed())
+
+    def _divide_shard(
+        self, shard: "Shard", members: set[str], pieces: dict[str, list[tuple[int, int]]]
+    ) -> None:
+        work, labour, node = shard.work, shard.labour, self._broker.node
+        if not shard.group.is_serving:
+            return
+        if not work.is_begun:
+            work.begin()
+            return
+        known_keys = labour.groups()
+        keys = known_keys if shard.intake.is_sealed else dict.fromkeys((*self._broker.groups, *known_keys))
+        for key in keys:
+            group = self._broker.groups.get(key)
+            now = (group.connected, True) if group is not None else (0, False)
+            if shard.intake.is_sealed and not pieces.get(key) and not work.backlog.get(key):
+                now = (0, False)
+            if labour.known(key, node) == now:
+                work.said.pop(key, None)
+            elif work.said.get(key) != now and work.say(key, node, now):
+                work.said[key] = now
+        if shard.group.is_leader:
+            for gone in sorted(labour.nodes() - members | self._streams.cluster.unreachable()):
+                for key in labour.groups():
+                    if labour.known(key, gone) != (0, False):
+                        work.say(key, gone, (0, False), is_gone=True)
+        work.tell(pieces)
+
+    def _open_pieces(self) -> dict[int, dict[str, list[tuple[int, int]]]]:
+        """What members here were given, or have waiting, and did not acknowledge: shard -> group -> offsets.
+
+        QoS 2 that was sent to a session with a record stays with that session, wherever it goes."""
+        found: dict[int, dict[str, list[tuple[int, int]]]] = {}
+
+        def note(group: ShareGroup, segment: Segment) -> None:
+            shard = segment.run.shard
+            if shard:
+                pieces = found.setdefault(shard, {}).setdefault(group.key, [])
+                pieces.append((segment.offset, segment.offset + segment.count))
+
+        for group in self._broker.groups.values():
+            for segment in group.queue:
+                note(group, segment)
+            for session in group.members:
+                for held in (session.inflight, session.resending, session.queue):
+                    for segment in held or ():
+                        is_recorded = segment.qos == 2 and segment.first_id and session.is_recorded
+                        if segment.group is group and not is_recorded:
+                            note(group, segment)
+        return found
+
+    def _is_ours(self, group: str, number: int, offset: int) -> bool:
+        shard = self._streams.shards[number]
+        owner = shard.labour.owner(group, offset)
+        # Where nobody has spoken of the group yet, those who have members deliver.
+        return owner is None or (owner == self._broker.node and shard.work.is_begun)
+
+    def when_shared(self, keys: list[str], then: Callable[[], None]) -> None:
+        """Call back once every open log knows that these groups have a member here."""
+        self._divided.append((keys, then))
+        self.check_divided()
+
+    def check_divided(self) -> None:
+        if not self._divided:
+            return
+        self.divide()
+        is_divided = self._broker.outbound.is_ours is not None
+        waiting, self._divided = self._divided, []
+        for keys, then in waiting:
+            if is_divided and not all(map(self._is_known, keys)):
+                self._divided.append((keys, then))
+            else:
+                then()
+                self._wake()
+
+    def _is_known(self, key: str) -> bool:
+        if key not in self._broker.groups:
+            # A group made by command, whose cursor is the same for all, or one that is gone already.
+            return True
+        node = self._broker.node
+        open_shards = [shard for shard in self._streams.shards.values() if not shard.intake.is_sealed]
+        return all(shard.work.is_begun and shard.labour.known(key, node)[1] for shard in open_shards)
+
+    # ---------------------------------------------------------------------------------------- feed
+
+    def _put_off(self, group: ShareGroup, run: Run, first: int, count: int, *, only_behind: bool) -> bool:
+        """Messages of a group that nobody here can take now, or that must not overtake others that wait. They
+        are in the log: only where they stand is kept."""
+        shard = self._streams.shards.get(run.shard)
+        if shard is None or (only_behind and not shard.work.backlog.get(group.key)):
+            return False
+        shard.work.put_off(group.key, first, first + count)
+        return True
+
+    async def _feed(self) -> None:
+        try:
+            while await self._feed_some():
+                await asyncio.sleep(_FEED_PAUSE_S)
+        finally:
+            self._feeding = None
+
+    async def _feed_some(self) -> bool:
+        """Give members what waits for them; whether there is more."""
+        is_more = False
+        for shard in list(self._streams.shards.values()):
+            for key in list(shard.work.backlog):
+                group = self._broker.groups.get(key)
+                if group is None or not group.connected:
+                    continue
+                is_more = True
+                try:
+                    await self._feed_group(shard, key)
+                except StorageError as error:
+                    log.error("shard %d cannot be read for %s: %s", shard.number, key, error)
+                    return False
+        return is_more
+
+    async def _feed_group(self, shard: "Shard", key: str) -> None:
+        backlog = shard.work.backlog.get(key)
+        while backlog:
+            first, end, by = backlog[0]
+            group = self._broker.groups.get(key)
+            if group is None or group.room <= 0:
+                return
+            if first >= end:
+                backlog.popleft()
+                continue
+            try:
+                blocks = await self._streams.reading.blocks(shard, first, None)
+            except Trimmed as error:
+                backlog[0] = (min(end, int(error.first_offset)), end, by)
+                continue
+            except RangeDamaged as error:
+                backlog[0] = (min(end, max(int(error.damage.next_offset), first + 1)), end, by)
+                continue
+            if shard.work.backlog.get(key) is not backlog or not backlog or backlog[0][2] != by:
+                # Released, or begun anew, while the disk was read.
+                backlog = shard.work.backlog.get(key)
+                continue
+            at = self._give(shard, group, blocks, first, backlog[0][1], by)
+            if at == first:
+                return
+            backlog[0] = (at, backlog[0][1], by)
+        shard.work.backlog.pop(key, None)
+        self._wake()
+
+    def _give(
+        self, shard: "Shard", group: ShareGroup, blocks: list[Block], first: int, end: int, by: str
+    ) -> int:
+        """Hand out what these blocks hold of a range, as long as there is room; where to go on."""
+        now_ms, wall_us = self._now_ms(), self._wall_us()
+        at, room = first, group.room
+        for block in blocks:
+            header = block.header
+            if header.kind is not Kind.DATA or header.next_offset <= at:
+                continue
+            wanted = [matches(group.filter, topic.decode()) for topic in block.topics()]
+            if True in wanted:
+                columns = block.columns()
+                for row in range(max(0, at - header.base_offset), header.count):
+                    offset = header.base_offset + row
+                    if offset >= end or room <= 0:
+                        self._wake()
+                        return offset
+                    at = offset + 1
+                    if not wanted[columns.topic_ids[row]] or not shard.labour.is_of(group.key, offset, by):
+                        continue
+                    run = _run(block, row, now_ms, wall_us)
+                    if run.qos and (run.expires_ms is None or run.expires_ms > now_ms):
+                        run.shard, run.offset = shard.number, offset
+                        room -= 1
+                        self._broker.outbound.share_out(group, run, now_ms)
+            at = min(header.next_offset, end)
+            if at >= end:
+                break
+        self._wake()
+        return at
+
+    async def stop(self) -> None:
+        if self._feeding is not None:
+            self._feeding.cancel()
+            await asyncio.gather(self._feeding, return_exceptions=True)
+
+
+def _run(block: Block, row: int, now_ms: int, wall_us: int) -> Run:
+    """One message of a block, as it would be delivered now."""
+    columns = block.columns()
+    flag, start = columns.flags[row], columns.packet_positions[row]
+    data = bytes(columns.packets[start : start + columns.packet_sizes[row]])
+    v5, retain = flag >> FLAG_VERSION_SHIFT == 5, bool(flag & FLAG_RETAIN)
+    if retain:
+        data = bytes((data[0] & 0xFE,)) + data[1:]
+    expires_ms = None
+    expiry_s = expiry_of(data) if v5 else None
+    if expiry_s is not None:
+        sent_us = block.header.base_time_us + columns.deltas_us[row]
+        expires_ms = now_ms + (sent_us + expiry_s * 1_000_000 - wall_us) // 1000
+    return Run(data, 1, flag & FLAG_QOS, v5, retain, expires_ms)

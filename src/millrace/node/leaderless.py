@@ -1,0 +1,612 @@
+"""Leaderless streams of a node: each drives its machine, writes origins' logs, and delivers what is stored.
+
+What arrives here goes to this node's own log and is answered when the stream's level is reached (`ack`). What
+is stored here, from whatever origin, is given to the plain subscribers of this node at once: each node serves
+its clients from its own copies, and across a partition both sides do. Groups are `leaderless_groups`.
+
+Times of blocks are a hybrid logical clock: never behind anything that is stored here. The newest retained
+message of a topic wins by that time, and by the node's name where two are equal (PROTOCOLS.md 17).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from millrace.broker.durable_group import DurableGroup
+from millrace.broker.filters import overlaps
+from millrace.broker.intake import Arrival, Intake
+from millrace.broker.machine import Broker
+from millrace.broker.stream import Capture, Stream
+from millrace.broker.topic import SHARE_PREFIX
+from millrace.node import leaderless_codec as codec
+from millrace.node.fan_out import fan_out
+from millrace.node.leaderless_groups import StreamGroups
+from millrace.node.leaderless_keys import StreamKeys
+from millrace.node.leaderless_log import OriginFiles, OriginLog
+from millrace.node.reading import READ_BYTES_MAX, Reading
+from millrace.node.replicas import KIND_LEADERLESS
+from millrace.node.retention import is_to_end, trim_offset
+from millrace.node.shard import logged
+from millrace.replication.contract import (
+    LinkClosed,
+    LinkOpened,
+    PeerMessage,
+    Persisted,
+    ReplicaId,
+    RequestId,
+    Send,
+    Tick,
+)
+from millrace.replication.leaderless import Leaderless
+from millrace.replication.leaderless_messages import (
+    Acknowledged,
+    Divided,
+    Given,
+    Lapsed,
+    LeaderlessEffect,
+    LeaderlessEvent,
+    Level,
+    Origin,
+    Overloaded,
+    Overtaken,
+    PersistLog,
+    Placed,
+    Publish,
+    Remove,
+    SetHolds,
+    SetLevel,
+    SetMembers,
+    Stored,
+)
+from millrace.storage.block import Block, Codec, Kind, data_blocks
+from millrace.types import Index, Reason
+
+if TYPE_CHECKING:
+    from millrace.node.streams import Streams
+
+log = logging.getLogger("millrace.leaderless")
+
+_BATCH_BYTES_MAX = 768 * 1024
+_BATCH_MESSAGES_MAX = 8_000
+# Ticks after which a publisher whose level was not reached is told so; its message stays.
+_LEVEL_TICKS_MAX = 200
+_SAVE_EVERY_TICKS = 600
+_CHORES_EVERY_TICKS = 20
+
+
+class Batch:
+    """The arrivals of one request."""
+
+    __slots__ = ("arrivals", "index", "is_delivered", "offset", "tick")
+
+    def __init__(self, arrivals: list[Arrival], tick: int) -> None:
+        self.arrivals = arrivals
+        self.tick = tick
+        self.index = self.offset = 0
+        self.is_delivered = False
+
+
+class LeaderlessStream:
+    def __init__(self, number: int, stream: Stream, owner: "LeaderlessStreams") -> None:
+        self._owner = owner
+        self._broker = owner.broker
+        self.now_ms, self.wall_us, self.wake = owner.now_ms, owner.wall_us, owner.wake
+        self.files = OriginFiles(number, stream, owner.replicas)
+        self.intake = Intake(number, stream.spec.capture is Capture.ALL)
+        self.keys = StreamKeys(self._broker, self.now_ms, self.wall_us)
+        self.origins: dict[int, Origin] = {}
+        self._ticks = 0
+        self._clock_us = 0
+        self._next_request = 0
+        self._batches: deque[tuple[RequestId, Batch]] = deque()
+        self._then: dict[RequestId, Callable[[], None]] = {}
+        self._waiting: deque[tuple[int, list[LeaderlessEffect]]] = deque()
+        self._stamped: dict[tuple[Origin, int], Block] = {}
+        self._events: deque[LeaderlessEvent] = deque()
+        self._is_stepping = False
+        self._is_overtaken = False
+        self.is_closed = False
+        self._start()
+        self.groups = StreamGroups(self, self._broker)
+
+    def _start(self) -> None:
+        files = self.files
+        saved = files.read_state()
+        covered = self.keys.load(saved)
+        state = self.keys.machine_state(saved)
+        self.machine = Leaderless(
+            self._owner.replicas.replica,
+            origin=files.origin,
+            boot=self._owner.random.getrandbits(62),
+            members=self._owner.members(),
+            logs=files,
+            state=state,
+            rng=Random(self._owner.random.getrandbits(64)),
+            level=Level(files.stream.spec.ack),
+        )
+        for origin, one in files.logs.items():
+            self._know(one)
+            self._learn_again(origin, one, covered.get(origin, 0))
+        self._know(files.log_of(files.origin))
+
+    def _know(self, one: OriginLog) -> None:
+        """A log that readers may ask for from now on. Sessions that are there read it from its beginning."""
+        if one.number in self.origins:
+            return
+        self.origins[one.number] = one.origin
+        self._owner.logs[one.number] = one
+        self._broker.log_ends[one.number] = one.next_offset
+        for session in self._broker.sessions.values():
+            if session.is_recorded and session.cursors is not None:
+                session.cursors.add(one.number)
+
+    def _learn_again(self, origin: Origin, one: OriginLog, index: int) -> None:
+        """What the saved state does not know of retained messages and keys."""
+        index = max(index, self.files.begin(origin).entry)
+        last = int(one.replica_log.log.last_index)
+        while index < last:
+            for block in one.replica_log.blocks(Index(index + 1), Index(last), READ_BYTES_MAX):
+                self._learn(origin, block)
+                index = block.header.index
+
+    # ---------------------------------------------------------------------------------------- driver
+
+    def request(self, then: Callable[[], None] | None) -> RequestId:
+        self._next_request += 1
+        request = RequestId(self._next_request)
+        if then is not None:
+            self._then[request] = then
+        return request
+
+    def step(self, event: LeaderlessEvent) -> None:
+        """One event. Called while the effects of another run, it waits its turn: lists keep their order."""
+        self._events.append(event)
+        if self._is_stepping or self.is_closed:
+            return
+        self._is_stepping = True
+        try:
+            while self._events:
+                effects = self.machine.step(self._events.popleft())
+                for position, effect in enumerate(effects):
+                    if isinstance(effect, PersistLog):
+                        self._waiting.append((effect.number, effects[position + 1 :]))
+                        self._persist(effect)
+                        break
+                    self._run(effect)
+        finally:
+            self._is_stepping = False
+
+    def _persist(self, persist: PersistLog) -> None:
+        state = None
+        if persist.state is not None:
+            state = self.keys.to_bytes(persist.state, self._applied())
+        stamped = self.files.submit(persist, state, self._persisted)
+        self._know(self.files.logs[persist.origin])
+        for block in stamped:
+            self._stamped[persist.origin, block.header.index] = block
+
+    def _persisted(self, number: int) -> None:
+        if self.is_closed:
+            return
+        while self._waiting and self._waiting[0][0] <= number:
+            for effect in self._waiting.popleft()[1]:
+                self._run(effect)
+        self.step(Persisted(number=number))
+
+    def _run(self, effect: LeaderlessEffect) -> None:
+        match effect:
+            case Send():
+                self._owner.send(effect.to, self.files.number, codec.encode(effect.body))
+            case Stored():
+                self._store(effect)
+            case Placed():
+                batch = self._batches[-1][1]
+                batch.index, batch.offset = effect.first_index, effect.offset
+            case Overloaded():
+                self._refuse(effect.request)
+            case Acknowledged():
+                self._acknowledged(effect.request)
+            case Given():
+                self.groups.give(effect)
+            case Divided():
+                names = ", ".join(self._owner.name_of(node) for node in effect.order) or "nobody"
+                log.info("%s, %s: %s delivers", self.files.stream.spec.name, effect.group, names)
+            case Lapsed():
+                self.groups.revive(effect)
+            case Remove():
+                one = self.files.logs.get(effect.origin)
+                if one is not None:
+                    one.start_offset = max(one.start_offset, effect.offset)
+            case Overtaken():
+                self._is_overtaken = True
+            case PersistLog():
+                raise AssertionError("a list has one write at most")
+
+    def _begin_anew(self) -> None:
+        """The own log was not whole after all: this node goes on as another origin (PROTOCOLS.md 25), once
+        nothing of the old machine is on its way to the disk."""
+        log.error("%s: others hold more of this node's log than it does", self.files.stream.spec.name)
+        self._is_overtaken = False
+        for request, _ in list(self._batches):
+            self._refuse(request)
+        self.files.raise_incarnation()
+        self.files.save_state(self._state())
+        self._start()
+
+    # --------------------------------------------------------------------------------------- arrivals
+
+    def cut(self, wall_us: int, is_full: bool) -> None:
+        """Publish everything that arrived since the last call."""
+        arrivals, self.intake.arrivals = self.intake.arrivals, []
+        if self.intake.is_sealed:
+            for arrival in arrivals:
+                self._broker.inbound.arrive_again(arrival, self.now_ms())
+            return
+        if is_full or self._is_overtaken:
+            self.keys.refuse(arrivals, Reason.QUOTA_EXCEEDED if is_full else Reason.SERVER_BUSY)
+            return
+        batch: list[Arrival] = []
+        size = count = 0
+        for arrival in self.keys.admitted(arrivals):
+            run = arrival.run
+            if run is not None and arrival.is_retained_only:
+                # It was delivered, and is retained here; no log carries QoS 0 that it does not capture.
+                self._broker.inbound.forget(arrival)
+                continue
+            if run is not None:
+                if batch and (
+                    size + len(run.data) > _BATCH_BYTES_MAX or count + run.count > _BATCH_MESSAGES_MAX
+                ):
+                    self._publish(batch, wall_us)
+                    batch, size, count = [], 0, 0
+                size += len(run.data)
+                count += run.count
+            batch.append(arrival)
+        if batch:
+            self._publish(batch, wall_us)
+
+    def _publish(self, arrivals: list[Arrival], wall_us: int) -> None:
+        runs = [logged(arrival) for arrival in arrivals if arrival.run is not None]
+        if not runs:
+            # Only answers wait here: what they wait for was published before.
+            if self._batches:
+                self._batches[-1][1].arrivals.extend(arrivals)
+            else:
+                self._broker.inbound.committed(arrivals, 0, 0, self.now_ms())
+            return
+        self._clock_us = max(self._clock_us + 1, wall_us)
+        compression = self.files.stream.spec.compression
+        made = data_blocks(runs, Codec.ZLIB if compression == "zlib" else Codec.NONE, self._clock_us)
+        request = self.request(None)
+        self._batches.append((request, Batch(arrivals, self._ticks)))
+        blocks = tuple((block.header.count, block.to_bytes()) for block in made)
+        self.step(Publish(request=request, blocks=blocks))
+
+    def _refuse(self, request: RequestId) -> None:
+        """Whether it was stored is open; it is not acknowledged."""
+        for position, (other, batch) in enumerate(self._batches):
+            if other == request:
+                del self._batches[position]
+                self.keys.refuse(batch.arrivals, Reason.SERVER_BUSY)
+                return
+        then = self._then.pop(request, None)
+        if then is not None:
+            then()
+
+    def _acknowledged(self, request: RequestId) -> None:
+        then = self._then.pop(request, None)
+        if then is not None:
+            then()
+            self.wake()
+            return
+        if self._batches and self._batches[0][0] == request:
+            # They come in order; one that was refused meanwhile is not there any more.
+            _, batch = self._batches.popleft()
+            self._broker.inbound.answered(batch.arrivals, batch.offset)
+            self.wake()
+
+    # ---------------------------------------------------------------------------------------- stored
+
+    def _store(self, effect: Stored) -> None:
+        one = self.files.logs[effect.origin]
+        while one.applied < effect.index:
+            block = self._stamped.pop((effect.origin, one.applied + 1))
+            one.keep(block)
+            self._broker.log_ends[one.number] = one.next_offset
+            if block.header.kind is not Kind.DATA:
+                continue
+            self._learn(effect.origin, block)
+            if effect.origin != self.files.origin or not self._deliver_own(one, block):
+                fan_out(self._broker, block, one.number, self.now_ms(), self.wall_us(), with_groups=False)
+        self.groups.look_all()
+        self.wake()
+
+    def _deliver_own(self, one: OriginLog, block: Block) -> bool:
+        """What came in here is delivered from the packets as they arrived, with the whole of its request."""
+        for _, batch in self._batches:
+            if batch.offset <= block.header.base_offset and not batch.is_delivered:
+                batch.is_delivered = True
+                self._broker.inbound.stored(batch.arrivals, one.number, batch.offset, self.now_ms())
+                return True
+            if batch.offset <= block.header.base_offset < self._end_of(batch):
+                return True
+        return False
+
+    @staticmethod
+    def _end_of(batch: Batch) -> int:
+        return batch.offset + sum(a.run.count for a in batch.arrivals if a.run is not None)
+
+    def _learn(self, origin: Origin, block: Block) -> None:
+        if block.header.kind is Kind.DATA:
+            self._clock_us = max(self._clock_us, block.header.base_time_us)
+            self.keys.learn(origin, block)
+
+    # ------------------------------------------------------------------------------------------ time
+
+    def tick(self) -> None:
+        self._ticks += 1
+        if self._is_overtaken and not self._waiting:
+            self._begin_anew()
+        self.step(Tick())
+        self.groups.tick()
+        while self._batches and self._ticks - self._batches[0][1].tick > _LEVEL_TICKS_MAX:
+            self._refuse(self._batches[0][0])
+        if self._ticks % _CHORES_EVERY_TICKS == 0:
+            self._chores()
+        if self._ticks % _SAVE_EVERY_TICKS == 0:
+            self.files.save_state(self._state())
+
+    def _state(self) -> bytes:
+        return self.keys.to_bytes(self.machine.to_bytes(), self._applied())
+
+    def _applied(self) -> dict[Origin, int]:
+        return {origin: one.applied for origin, one in self.files.logs.items()}
+
+    def _chores(self) -> None:
+        """Holds, and what the stream's policy or the groups let go (PROTOCOLS.md 18, 26)."""
+        if next(self.machine.state.present(), None) is not None:
+            holds = self._owner.holds(self)
+            self.step(SetHolds(holds=tuple((self.origins[n], low) for n, low in sorted(holds.items()))))
+        policy, now_us = self.files.stream.spec.retention, self.wall_us()
+        is_saved = False
+        for one in self.files.logs.values():
+            stored = one.replica_log.log
+            segments = stored.segments()
+            one.start_offset = max(one.start_offset, trim_offset(segments, policy, now_us))
+            if is_to_end(segments[-1], policy, now_us, one.start_offset):
+                stored.ends_segment = True
+            first = segments[0]
+            if len(segments) > 1 and first.next_offset <= one.start_offset:
+                if not is_saved:
+                    # What the removed entries said must be on disk before they go.
+                    self.files.save_state(self._state())
+                    is_saved = True
+                one.replica_log.trim_to = first.last_index
+
+    def change(self, stream: Stream) -> None:
+        """The definition changed without moving topics."""
+        before, self.files.stream = self.files.stream, stream
+        if before.spec.ack != stream.spec.ack:
+            self.step(SetLevel(level=Level(stream.spec.ack)))
+        for one in self.files.logs.values():
+            one.stream = stream
+        self.intake.captures_all = stream.spec.capture is Capture.ALL
+
+    def inherit(self, topic: str) -> None:
+        """What was retained while no log kept this topic is this stream's from now on."""
+        self.keys.inherit(topic)
+
+    def seal(self) -> None:
+        """Nothing is taken any more; what was routed here is routed again (PROTOCOLS.md 16)."""
+        self.intake.is_sealed = True
+
+    def on_peer(self, sender: str, body: bytes) -> None:
+        self.step(PeerMessage(sender=ReplicaId(sender), body=codec.decode(body)))
+
+    async def read(self, origin: Origin, offset: int) -> list[Block]:
+        return await self._owner.reading.blocks(self.files.logs[origin], offset)  # type: ignore[arg-type]
+
+    def durable_groups(self) -> dict[str, DurableGroup]:
+        return self._owner.durable_groups()
+
+    async def stop(self) -> None:
+        await self.groups.stop()
+        self.groups.flush()
+        for _ in range(100):
+            if not self.machine.writes_pending or self._owner.replicas.syncer.is_full:
+                break
+            await asyncio.sleep(0.01)
+        self.files.save_state(self._state())
+        self.is_closed = True
+
+    def close(self) -> None:
+        """After the last write."""
+        self.files.close(is_clean=not self.machine.writes_pending)
+
+    def remove(self) -> None:
+        """The stream is deleted."""
+        self.is_closed = True
+        for number in self.origins:
+            self._owner.logs.pop(number, None)
+            self._broker.log_ends.pop(number, None)
+        for key in [key for key in self._broker.lent if key[0] == self.files.number]:
+            del self._broker.lent[key]
+        self.files.remove()
+
+    def group_rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        positions = self.machine.positions
+        for key, group in sorted(self.machine.state.present()):
+            installed = self.machine.labour.division(key).installed
+            done = sum(group.starts.get(origin, 0) + group.done(origin).total() for origin in positions)
+            yield (
+                key,
+                {
+                    "clients": group.client_names(),
+                    "connected_here": self.machine.labour.division(key).connected,
+                    "deliver": [self._owner.name_of(n) for n in installed.order] if installed else [],
+                    "lag": max(0, sum(position.offset for position in positions.values()) - done),
+                },
+            )
+
+    def status(self) -> list[dict[str, Any]]:
+        """One row for each origin's log."""
+        return [
+            {
+                "stream": self.files.stream.spec.name,
+                "shard": one.number,
+                "first_offset": one.first_offset,
+                "next_offset": one.next_offset,
+                "bytes": one.replica_log.log.size_bytes,
+                "staged_bytes": 0,
+                "staged_attempts": 0,
+                "sealed": self.intake.is_sealed,
+                "role": "origin" if origin == self.files.origin else "copy",
+                "term": origin.incarnation,
+                "origin": self._owner.name_of(origin.node),
+            }
+            for origin, one in sorted(self.files.logs.items())
+        ]
+
+
+class LeaderlessStreams:
+    """All of a node."""
+
+    def __init__(
+        self,
+        streams: "Streams",
+        broker: Broker,
+        reading: Reading,
+        *,
+        random: Random,
+        now_ms: Callable[[], int],
+        wall_us: Callable[[], int],
+        wake: Callable[[], None],
+    ) -> None:
+        self._streams = streams
+        self.broker = broker
+        self.reading = reading
+        self.random = random
+        self.now_ms, self.wall_us, self.wake = now_ms, wall_us, wake
+        self.replicas = streams.replicas
+        self.streams: dict[int, LeaderlessStream] = {}
+        self.logs: dict[int, OriginLog] = {}
+        """By shard number, for readers."""
+        self._members: tuple[ReplicaId, ...] = ()
+
+    def members(self) -> tuple[ReplicaId, ...]:
+        return tuple(sorted(map(ReplicaId, self._streams.definitions.members.members)))
+
+    def name_of(self, node: str) -> str:
+        member = self._streams.definitions.members.members.get(node)
+        return member.name if member is not None else node
+
+    def durable_groups(self) -> dict[str, DurableGroup]:
+        return self._streams.definitions.groups.by_name
+
+    def send(self, to: ReplicaId, number: int, body: bytes) -> None:
+        if self.replicas.links is not None:
+            self.replicas.links.send(to, KIND_LEADERLESS, number, body)
+
+    def holds(self, stream: LeaderlessStream) -> dict[int, int]:
+        """The lowest offset that a durable session still wants of each log of a stream, where it is not at
+        the end. Groups see to themselves."""
+        filters = stream.files.stream.spec.filters
+        lowest: dict[int, int] = {}
+        for record in self._streams.sessions.store.records.values():
+            wants: bool | None = None
+            for number in stream.origins:
+                position, outstanding = record.cursors.get(number, (0, []))
+                low = min([position, *(first for first, _ in outstanding)])
+                if low >= self.logs[number].next_offset or low >= lowest.get(number, low + 1):
+                    continue
+                if wants is None:
+                    plain = [f for f in record.subscriptions if not f.startswith(SHARE_PREFIX)]
+                    wants = any(overlaps(f, own) for f in plain for own in filters)
+                if wants:
+                    lowest[number] = low
+        return lowest
+
+    # -------------------------------------------------------------------------------------- definition
+
+    def reconcile(self, wanted: dict[int, Stream]) -> bool:
+        """Open and remove streams as the definitions say; whether anything changed."""
+        changed = False
+        for number, stream in wanted.items():
+            if not stream.is_leaderless(number):
+                continue
+            if number not in self.streams:
+                self.streams[number] = LeaderlessStream(number, stream, self)
+                changed = True
+            self.streams[number].change(stream)
+            if number in stream.sealed:
+                self.streams[number].seal()
+        for number in [n for n in self.streams if n not in wanted]:
+            self.streams.pop(number).remove()
+            changed = True
+        members = self.members()
+        if members != self._members:
+            self._members = members
+            for one in self.streams.values():
+                one.step(SetMembers(members=members))
+        return changed
+
+    def numbers(self, stream: Stream) -> list[int]:
+        """The logs of a stream that readers may ask for."""
+        own = [self.streams[n] for n in (*stream.sealed, *stream.shards) if n in self.streams]
+        return [number for one in own for number in sorted(one.origins)]
+
+    def groups(self, stream: Stream) -> dict[str, Any]:
+        """What this node knows of a stream's groups: members, who delivers, how much is left to do."""
+        own = [self.streams[n] for n in (*stream.sealed, *stream.shards) if n in self.streams]
+        return {key: row for one in own for key, row in one.group_rows()}
+
+    # ----------------------------------------------------------------------------------------- events
+
+    def tick(self) -> None:
+        for one in list(self.streams.values()):
+            one.tick()
+
+    def link_opened(self, replica: str) -> None:
+        for one in self.streams.values():
+            one.step(LinkOpened(peer=ReplicaId(replica)))
+
+    def link_closed(self, replica: str) -> None:
+        for one in self.streams.values():
+            one.step(LinkClosed(peer=ReplicaId(replica)))
+
+    def on_frame(self, replica: str, number: int, body: bytes) -> None:
+        one = self.streams.get(number)
+        if one is not None:
+            one.on_peer(replica, body)
+
+    def when_shared(self, keys: list[str], then: Callable[[], None]) -> None:
+        """Call back once this node's own logs say that these groups have the members they have here."""
+        left = 1
+
+        def one_done() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                then()
+
+        for key in keys:
+            for one in self.streams.values():
+                if not one.intake.is_sealed:
+                    left += 1
+                    if not one.groups.share(key, one_done):
+                        left -= 1
+        one_done()
+
+    async def stop(self) -> None:
+        for one in self.streams.values():
+            await one.stop()
+
+    def close(self) -> None:
+        for one in self.streams.values():
+            one.close()
+
+    def status(self) -> list[dict[str, Any]]:
+        return [row for _, one in sorted(self.streams.items()) for row in one.status()]

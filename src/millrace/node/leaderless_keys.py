@@ -1,0 +1,144 @@
+"""What the messages of a leaderless stream leave behind at a node: retained values and producers' sequences.
+
+Both are learned from what is stored here, whatever its origin. A retained message wins by its time, then by
+the name of the node that took it; one that deletes is remembered as well, so that an older one that arrives
+later does not come back. A repeat of a client's (producer, sequence) is known at a node that stores the
+message; two nodes that cannot reach each other may both take it.
+"""
+
+import base64
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from millrace.broker.inbound import payload_is_empty
+from millrace.broker.intake import Arrival
+from millrace.broker.machine import Broker
+from millrace.broker.message import Run, expiry_of
+from millrace.broker.producers import Producers, Verdict
+from millrace.kernels import blocks as kernel
+from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
+from millrace.replication.leaderless_messages import Origin
+from millrace.storage.block import Block
+from millrace.types import Reason
+
+_VERSION = 1
+_HAS_RETAIN = bytes(1 if flag & FLAG_RETAIN else 0 for flag in range(256))
+# Deletions that are remembered; one more forgets the oldest.
+_DELETED_MAX = 100_000
+
+
+class StreamKeys:
+    def __init__(self, broker: Broker, now_ms: Callable[[], int], wall_us: Callable[[], int]) -> None:
+        self._broker = broker
+        self._now_ms = now_ms
+        self._wall_us = wall_us
+        self._producers = Producers()
+        self._in_flight: set[tuple[bytes, int]] = set()
+        self._stamps: dict[str, tuple[int, str]] = {}
+
+    # ------------------------------------------------------------------------------------- arrivals
+
+    def admitted(self, arrivals: list[Arrival]) -> Iterator[Arrival]:
+        """Those that go on; of one that is stored already only the answer does."""
+        for arrival in arrivals:
+            if not arrival.is_doubtful or arrival.producer is None:
+                yield arrival
+                continue
+            key = (arrival.producer, arrival.sequence)
+            verdict = self._producers.judge(*key)
+            if verdict is Verdict.TOO_OLD and not arrival.producer.startswith(b"qos2/"):
+                self.refuse([arrival], Reason.IMPLEMENTATION_SPECIFIC)
+                continue
+            if verdict is not Verdict.NEW or key in self._in_flight:
+                self._broker.inbound.forget(arrival)
+            else:
+                self._in_flight.add(key)
+            yield arrival
+
+    def refuse(self, arrivals: list[Arrival], reason: Reason) -> None:
+        for arrival in arrivals:
+            if arrival.producer is not None:
+                self._in_flight.discard((arrival.producer, arrival.sequence))
+        for session in self._broker.inbound.refused(arrivals, reason):
+            if session.connection is not None:
+                session.connection.fail(reason, "the message could not be stored as asked for")
+
+    # --------------------------------------------------------------------------------------- stored
+
+    def learn(self, origin: Origin, block: Block) -> None:
+        columns = block.columns()
+        flags = bytes(columns.flags)
+        if 1 in flags.translate(_HAS_RETAIN):
+            topics = block.topics()
+            for row, flag in enumerate(flags):
+                if flag & FLAG_RETAIN:
+                    start = columns.packet_positions[row]
+                    packet = bytes(columns.packets[start : start + columns.packet_sizes[row]])
+                    stamp = (block.header.base_time_us + columns.deltas_us[row], origin.node)
+                    v5 = flag >> FLAG_VERSION_SHIFT == 5
+                    self._retain(topics[columns.topic_ids[row]].decode(), packet, flag & FLAG_QOS, v5, stamp)
+        for row, producer in enumerate(columns.producer_ids):
+            if producer != kernel.NO_NAME:
+                key = (bytes(columns.names[producer]), columns.sequences[row])
+                self._producers.store(*key)
+                self._in_flight.discard(key)
+
+    def _retain(self, topic: str, packet: bytes, qos: int, v5: bool, stamp: tuple[int, str]) -> None:
+        known = self._stamps.get(topic)
+        if known is not None and known >= stamp:
+            return
+        self._stamps.pop(topic, None)
+        self._stamps[topic] = stamp
+        if len(self._stamps) > self._broker.limits.retained_messages_max + _DELETED_MAX:
+            del self._stamps[next(iter(self._stamps))]
+        expiry_s = expiry_of(packet) if v5 else None
+        expires_ms = None
+        if expiry_s is not None:
+            expires_ms = self._now_ms() + (stamp[0] + expiry_s * 1_000_000 - self._wall_us()) // 1000
+        run = Run(bytes((packet[0] & 0xFE,)) + packet[1:], 1, qos, v5, True, expires_ms)
+        self._broker.retained.keep(topic, run, is_empty=payload_is_empty(run))
+
+    def inherit(self, topic: str) -> None:
+        """A value that is there already: whatever is published from now on is newer."""
+        self._stamps.setdefault(topic, (0, ""))
+
+    # ------------------------------------------------------------------------------------- snapshots
+
+    def to_bytes(self, machine: bytes, applied: dict[Origin, int]) -> bytes:
+        """Everything a start needs but the logs."""
+        retained: list[Any] = []
+        for topic, stamp in self._stamps.items():
+            run = self._broker.retained.get(topic)
+            packet = None if run is None else base64.b64encode(run.data).decode()
+            retained.append([topic, *stamp, packet, *((run.qos, run.v5) if run is not None else (0, False))])
+        fields = {
+            "version": _VERSION,
+            "machine": machine.decode(),
+            "applied": sorted([*origin, index] for origin, index in applied.items()),
+            "retained": retained,
+            "producers": self._producers.to_json(),
+        }
+        return zlib.compress(json.dumps(fields).encode(), 1)
+
+    def load(self, saved: bytes | None) -> dict[Origin, int]:
+        """What the saved state covers of each log."""
+        if saved is None:
+            return {}
+        fields = json.loads(zlib.decompress(saved))
+        self._producers = Producers.from_json(fields["producers"])
+        for topic, time_us, node, packet, qos, v5 in fields["retained"]:
+            stamp = (time_us, node)
+            if packet is None:
+                self._stamps[topic] = max(stamp, self._stamps.get(topic, stamp))
+            else:
+                self._retain(topic, base64.b64decode(packet), qos, v5, stamp)
+        return {Origin(node, incarnation): index for node, incarnation, index in fields["applied"]}
+
+    @staticmethod
+    def machine_state(saved: bytes | None) -> bytes | None:
+        if saved is None:
+            return None
+        machine: str = json.loads(zlib.decompress(saved))["machine"]
+        return machine.encode()

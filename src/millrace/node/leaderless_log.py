@@ -1,0 +1,261 @@
+"""The logs of a leaderless stream on one node: one for each origin, kept and read like the log of a shard.
+
+An origin's log has a shard number of its own, made from the stream's number and the origin, the same on
+every node: sessions, readers by offset and Spark name it as they name any shard. `OriginLog` has what readers
+ask of a shard; `OriginFiles` is what the machine sees.
+
+What a node must know before it can open them is a record in the directory of the stream's number: the origins
+it holds logs of, its own incarnation, and whether it was stopped in good order. With `storage = "memory"` the
+logs are files that are never synced, and that the next start removes.
+"""
+
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from millrace.broker.intake import Intake
+from millrace.broker.stream import Stream
+from millrace.kernels.checksum import crc32c
+from millrace.node.leaderless_codec import block_of, entry_of
+from millrace.node.replica_log import ReplicaLog
+from millrace.node.syncer import Job
+from millrace.replication.contract import Entry, Persist
+from millrace.replication.leaderless_messages import NOWHERE, LogEntry, Origin, PersistLog, Position
+from millrace.storage import files
+from millrace.storage.block import Block
+from millrace.types import Index, Offset, Term
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millrace.node.replicas import Replicas
+
+log = logging.getLogger("millrace.leaderless")
+
+_RECORD, _RECORD_TAG = "origins", b"MROR"
+_STATE, _STATE_TAG = "groups", b"MRLG"
+# Committed blocks kept in memory for readers that are only a little behind.
+_TAIL_BYTES_MAX = 4 * 1024 * 1024
+# Numbers of origins' logs are in the upper half; those that the meta group gives begin at the bottom.
+_UPPER_HALF = 1 << 31
+_TERM = Term(1)
+
+
+def number_of(stream: int, origin: Origin) -> int:
+    """The shard number of an origin's log."""
+    name = f"{stream}/{origin.node}/{origin.incarnation}".encode()
+    return _UPPER_HALF | crc32c(name) & (_UPPER_HALF - 1)
+
+
+class _Watched:
+    """Who waits for the next message of a log."""
+
+    def __init__(self) -> None:
+        self.watchers: set[asyncio.Event] = set()
+
+
+class OriginLog:
+    """What readers ask of a shard and its group, for one origin's log."""
+
+    edge = ""
+
+    def __init__(self, number: int, origin: Origin, stream: Stream, replica_log: ReplicaLog) -> None:
+        self.number = number
+        self.origin = origin
+        self.stream = stream
+        self.replica_log = replica_log
+        self.start_offset = 0
+        self.next_offset = int(replica_log.log.next_offset)
+        self.applied = int(replica_log.log.last_index)
+        self.intake = Intake(number, False)
+        self.intake.is_sealed = True
+        self._tail: deque[Block] = deque()
+        self._tail_bytes = 0
+        self.consumers = _Watched()
+
+    @property
+    def group(self) -> "OriginLog":
+        """Readers reach the log of a shard through its group."""
+        return self
+
+    @property
+    def first_offset(self) -> int:
+        """The earliest that may be read."""
+        return max(self.start_offset, int(self.replica_log.log.first_offset))
+
+    def keep(self, block: Block) -> None:
+        """This block is stored, and may be read."""
+        self.applied = block.header.index
+        self.next_offset = block.header.next_offset
+        self._tail.append(block)
+        self._tail_bytes += block.header.block_bytes
+        while self._tail_bytes > _TAIL_BYTES_MAX and len(self._tail) > 1:
+            self._tail_bytes -= self._tail.popleft().header.block_bytes
+        for watcher in self.consumers.watchers:
+            watcher.set()
+
+    def begin_again(self) -> None:
+        self._tail.clear()
+        self._tail_bytes = 0
+        self.next_offset = int(self.replica_log.log.next_offset)
+        self.applied = int(self.replica_log.log.last_index)
+
+    def recent(self, offset: int) -> list[Block] | None:
+        """Blocks from the one that holds `offset`, if it is among those in memory."""
+        tail = self._tail
+        if not tail or offset < tail[0].header.base_offset:
+            return None
+        return [block for block in tail if block.header.next_offset > offset]
+
+
+class OriginFiles:
+    """Implements `OriginLogs`."""
+
+    def __init__(self, number: int, stream: Stream, replicas: "Replicas") -> None:
+        self.number = number
+        self.stream = stream
+        self._replicas = replicas
+        self._path = replicas.directory.shard_path(number)
+        self.logs: dict[Origin, OriginLog] = {}
+        self.is_durable = stream.spec.storage == "disk"
+        record = self._read_record()
+        incarnation, is_clean, known = record if record is not None else (0, False, [])
+        self._incarnation = incarnation
+        if self.is_durable:
+            for origin in known:
+                self._open(origin)
+        else:
+            for origin in known:
+                replicas.directory.remove_shard(number_of(number, origin))
+            self._write_state(b"")
+        self.origin = Origin(replicas.replica, incarnation)
+        if not self._is_whole(is_clean):
+            self.raise_incarnation()
+        self.write_record(is_clean=False)
+
+    # -------------------------------------------------------------------------------------- records
+
+    def _read_record(self) -> tuple[int, bool, list[Origin]] | None:
+        data = files.read_record(self._replicas.disk, f"{self._path}/{_RECORD}", _RECORD_TAG)
+        if data is None:
+            return None
+        incarnation, is_clean, rows = json.loads(data)
+        return incarnation, is_clean, [Origin(node, number) for node, number in rows]
+
+    def write_record(self, *, is_clean: bool) -> None:
+        payload = json.dumps([self._incarnation, is_clean, sorted(self.logs)]).encode()
+        files.write_record(self._replicas.disk, f"{self._path}/{_RECORD}", _RECORD_TAG, payload)
+
+    def read_state(self) -> bytes | None:
+        return files.read_record(self._replicas.disk, f"{self._path}/{_STATE}", _STATE_TAG) or None
+
+    def _write_state(self, state: bytes) -> None:
+        files.write_record(self._replicas.disk, f"{self._path}/{_STATE}", _STATE_TAG, state)
+
+    def save_state(self, state: bytes) -> None:
+        """*blocking* What the next start begins from."""
+        if self.is_durable:
+            self._write_state(state)
+
+    def _is_whole(self, is_clean: bool) -> bool:
+        """Whether the own log provably holds whatever of it anybody was ever told of. Entries leave a node
+        only after their sync, so a log without damage does; where nothing is synced, only a stop in good
+        order proves it (PROTOCOLS.md 25)."""
+        own = self.logs.get(self.origin)
+        if own is None or not self.is_durable:
+            return False
+        if own.replica_log.log.damages:
+            return False
+        return is_clean or self._replicas.is_synced
+
+    def raise_incarnation(self) -> None:
+        """From now on this node writes another log. Numbers of logs known here are not used twice."""
+        taken = {one.number for one in self.logs.values()}
+        while True:
+            self._incarnation += 1
+            self.origin = Origin(self._replicas.replica, self._incarnation)
+            if number_of(self.number, self.origin) not in taken:
+                break
+        self.write_record(is_clean=False)
+
+    # ----------------------------------------------------------------------------------------- logs
+
+    def _open(self, origin: Origin) -> OriginLog:
+        number = number_of(self.number, origin)
+        replica_log = self._replicas.open_log(number)
+        if replica_log.log.damages:
+            first = replica_log.log.damages[0].first_index
+            log.error("the log of %s: entries from %d on are fetched again", origin, first)
+            replica_log.cut(Index(first))
+        opened = self.logs[origin] = OriginLog(number, origin, self.stream, replica_log)
+        return opened
+
+    def log_of(self, origin: Origin) -> OriginLog:
+        """The log of an origin, made if needed: known on disk before anything is in it."""
+        found = self.logs.get(origin)
+        if found is None:
+            if not self.is_durable:
+                self._replicas.directory.remove_shard(number_of(self.number, origin))
+            found = self._open(origin)
+            self.write_record(is_clean=False)
+        return found
+
+    def close(self, *, is_clean: bool) -> None:
+        for one in self.logs.values():
+            one.replica_log.close()
+        self.write_record(is_clean=is_clean)
+
+    def remove(self) -> None:
+        """The stream is gone."""
+        for one in self.logs.values():
+            one.replica_log.close()
+            self._replicas.directory.remove_shard(one.number)
+        self._replicas.directory.remove_shard(self.number)
+
+    def submit(self, persist: PersistLog, state: bytes | None, done: "Callable[[int], None]") -> list[Block]:
+        """Write, and sync off the loop where the stream is on disk; the blocks as they stand in the log.
+        `state` takes the place of what a new beginning leaves out."""
+        replica_log = self.log_of(persist.origin).replica_log
+        if persist.begin is not None:
+            replica_log.start_at(Index(persist.begin.entry + 1), _TERM, Offset(persist.begin.offset))
+            self.logs[persist.origin].begin_again()
+        if state is not None:
+            self.save_state(state)
+        stamped = []
+        for place, one in enumerate(persist.entries):
+            entry = Entry(term=_TERM, index=Index(persist.first_index + place), kind=one.kind, payload=b"")
+            stamped.append(replica_log.stamp(entry, block_of(one)))
+        write = Persist(number=persist.number)
+        if self.is_durable:
+            self._replicas.syncer.submit(Job(replica_log, write, stamped, done))
+        else:
+            replica_log.write(write, stamped)
+            done(persist.number)
+        return stamped
+
+    # ------------------------------------------------------------------------------------ OriginLogs
+
+    def extents(self) -> Mapping[Origin, tuple[Position, Position]]:
+        return {
+            origin: (self.begin(origin), Position(int(one.replica_log.log.last_index), one.next_offset))
+            for origin, one in self.logs.items()
+        }
+
+    def begin(self, origin: Origin) -> Position:
+        one = self.logs.get(origin)
+        if one is None:
+            return NOWHERE
+        return Position(int(one.replica_log.log.first_index) - 1, int(one.replica_log.log.first_offset))
+
+    def entries(
+        self, origin: Origin, first: int, last: int, bytes_max: int
+    ) -> tuple[int, Sequence[LogEntry]]:
+        one = self.logs.get(origin)
+        if one is None or first <= self.begin(origin).entry or first > one.replica_log.log.last_index:
+            return 0, ()
+        last = min(last, int(one.replica_log.log.last_index))
+        blocks = one.replica_log.blocks(Index(first), Index(last), bytes_max)
+        return blocks[0].header.base_offset if blocks else 0, [entry_of(block) for block in blocks]

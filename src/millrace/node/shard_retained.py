@@ -1,0 +1,117 @@
+"""What one log says about retained topics: kept by stamps, part of the shard's snapshots.
+
+Every entry with a retained message is a word on its topic, at its index, in the routing generation of which
+the log itself speaks: before a node proposes the first retained message after streams changed, it proposes
+an entry that names the generation. So all replicas give the same word the same stamp, and the newest wins
+whichever log is applied first (PROTOCOLS.md 17).
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from millrace.broker.inbound import payload_is_empty
+from millrace.broker.intake import Arrival
+from millrace.broker.machine import Broker
+from millrace.broker.message import Run
+from millrace.broker.stamps import Stamps
+from millrace.storage.block import Block, Kind, opaque_block
+
+# Deletions that a log remembers; beyond it the oldest are forgotten.
+_DELETED_MAX = 10_000
+
+
+class ShardRetained:
+    def __init__(self, number: int, broker: Broker) -> None:
+        self._number = number
+        self._broker = broker
+        self.stamps = Stamps()
+        """Shared by all logs of a node."""
+        self.routing_generation: Callable[[], int] = lambda: 0
+        self._generation = 0
+        self._said = 0
+        # Topic -> generation and index of the last word of this log; also where that was a deletion.
+        self._words: dict[str, tuple[int, int]] = {}
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._words
+
+    # ------------------------------------------------------------------------------------- entries
+
+    def announcement(self, arrivals: list[Arrival]) -> Block | None:
+        """What the log must know before these: the routing generation, if one of them is retained."""
+        generation = self.routing_generation()
+        if generation <= max(self._generation, self._said):
+            return None
+        if not any(arrival.run is not None and arrival.run.retain for arrival in arrivals):
+            return None
+        self._said = generation
+        return opaque_block(Kind.CONTROL, json.dumps({"op": "generation", "generation": generation}).encode())
+
+    def announced(self, generation: int) -> None:
+        self._generation = max(self._generation, generation)
+
+    def lost(self) -> None:
+        """What was announced may not have got there."""
+        self._said = 0
+
+    def keep(self, topic: str, run: Run, index: int) -> None:
+        """The word of the entry at `index`."""
+        self._words.pop(topic, None)
+        self._words[topic] = (self._generation, index)
+        if self.stamps.admit(topic, (self._generation, self._number, index)):
+            self._broker.retained.keep(topic, run, is_empty=payload_is_empty(run))
+
+    def take_back(self, arrivals: list[Arrival]) -> None:
+        """Messages at QoS 0 are retained here at once and logged afterwards. These were not: what was there
+        before them comes back, unless a newer one came."""
+        retained = self._broker.retained
+        for arrival in reversed(arrivals):
+            run, topic = arrival.run, arrival.topic
+            if not arrival.is_retained_only or run is None or topic is None:
+                continue
+            now = retained.get(topic)
+            is_still_it = payload_is_empty(run) if now is None else now.data == run.data
+            if is_still_it and arrival.before is not None:
+                retained.store(topic, arrival.before)
+            elif is_still_it:
+                retained.delete(topic)
+
+    # ----------------------------------------------------------------------------------- snapshots
+
+    def to_json(self, fields_of: Callable[[Run], dict[str, Any]]) -> tuple[int, list[dict[str, Any]]]:
+        """The generation, and the words of this log that are the last ones on their topics."""
+        rows: list[dict[str, Any]] = []
+        deleted: list[dict[str, Any]] = []
+        for topic, (generation, index) in self._words.items():
+            if not self.stamps.is_last_of(topic, self._number):
+                continue
+            found = self._broker.retained.get(topic)
+            row = {"topic": topic, "generation": generation, "index": index}
+            if found is None:
+                deleted.append(row)
+            else:
+                rows.append({**row, **fields_of(found)})
+        rows += deleted[-_DELETED_MAX:]
+        return self._generation, sorted(rows, key=lambda row: str(row["topic"]))
+
+    def restore(
+        self, generation: int, rows: list[dict[str, Any]], run_of: Callable[[dict[str, Any]], Run]
+    ) -> None:
+        """From a snapshot, in place of everything this log said before."""
+        before, self._words = self._words, {}
+        self._generation = generation
+        for row in rows:
+            topic = row["topic"]
+            # Rows written before there were stamps have none.
+            word = (row.get("generation", 0), row.get("index", 0))
+            self._words[topic] = word
+            if self.stamps.admit(topic, (word[0], self._number, word[1])):
+                if "packet" in row:
+                    self._broker.retained.store(topic, run_of(row))
+                else:
+                    self._broker.retained.delete(topic)
+        for topic in before:
+            if topic not in self._words and self.stamps.is_last_of(topic, self._number):
+                self.stamps.forget(topic)
+                self._broker.retained.delete(topic)

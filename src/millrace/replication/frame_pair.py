@@ -1,0 +1,167 @@
+"""The two sides of a frame schedule: what the primary does next, and what the backup keeps of it.
+
+`FramePrimary` numbers what arrives and gives out jobs. A dispatched message cancels its pending copy; if the
+copy has left, the backup is told to discard it. A discard is said only after the dispatch: said before, it
+would lose the message with the primary.
+
+`FrameBackup` keeps copies until they are discarded. Copies and discards may overtake each other. On promotion
+it hands out what was not discarded, in the order of arrival. Both are bounded; what does not fit is counted.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from millrace.errors import LocalError
+from millrace.replication.frame import Deadlines, Job, JobKind, JobQueue, Schedule
+
+FRAME_MUTATIONS: dict[str, str] = {
+    "frame_skips_wrong_way": "messages are replicated exactly where they need not be",
+    "frame_discards_first": "the backup is told to discard before the message is dispatched",
+    "frame_arrival_order": "jobs run in the order of arrival, whatever their deadlines",
+    "frame_discard_ignored": "the new primary dispatches what was discarded",
+    "frame_recovers_backwards": "the new primary dispatches what was stored in the wrong order",
+    "frame_overload_silent": "a message that finds the queue full is acknowledged and forgotten",
+}
+
+
+@dataclass(slots=True)
+class _Message:
+    copy_pending: bool
+    is_copied: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discard:
+    """Tell the backup that this message is dispatched."""
+
+    number: int
+
+
+class FramePrimary:
+    """One epoch of one shard. The caller takes jobs one after the other and says when each is done."""
+
+    __slots__ = ("_messages", "_mutations", "_next", "_queue", "_schedule", "copies", "overloaded")
+
+    def __init__(self, *, schedule: Schedule, jobs_max: int, mutations: frozenset[str] = frozenset()) -> None:
+        if not mutations <= FRAME_MUTATIONS.keys():
+            raise LocalError(f"unknown mutations: {sorted(mutations - FRAME_MUTATIONS.keys())}")
+        self._schedule = schedule
+        self._mutations = mutations
+        self._queue = JobQueue(jobs_max)
+        self._messages: dict[int, _Message] = {}
+        self._next = 1
+        self.overloaded = 0
+        """Messages that were refused because the queue was full."""
+        self.copies = 0
+        """Copies that were asked for."""
+
+    def __len__(self) -> int:
+        """Messages that are not dispatched yet."""
+        return len(self._messages)
+
+    def arrive(self, wanted: Deadlines, now_us: int, *, has_backup: bool = True) -> int | None:
+        """The number of a message of this class; None if it cannot be taken: refuse it, it is counted."""
+        is_copied = wanted.is_replicated
+        if "frame_skips_wrong_way" in self._mutations:
+            is_copied = not is_copied
+        if self._schedule is Schedule.FCFS:
+            is_copied = True
+        is_copied = is_copied and has_backup
+        if not self._queue.has_room(1 + is_copied):
+            if "frame_overload_silent" in self._mutations:
+                self._next += 1
+                return self._next - 1
+            self.overloaded += 1
+            return None
+        number = self._next
+        self._next += 1
+        self._messages[number] = _Message(is_copied)
+        is_by_arrival = self._schedule is Schedule.FCFS or "frame_arrival_order" in self._mutations
+        if is_copied:
+            copy_ms = 0.0 if wanted.replicate_ms is None else wanted.replicate_ms
+            due_us = now_us if is_by_arrival else now_us + int(copy_ms * 1000)
+            self._queue.push(Job(kind=JobKind.REPLICATE, number=number, due_us=due_us))
+        due_us = now_us if is_by_arrival else now_us + int(wanted.dispatch_ms * 1000)
+        self._queue.push(Job(kind=JobKind.DISPATCH, number=number, due_us=due_us))
+        return number
+
+    def take(self) -> Job | None:
+        """What is due next. A copy that was cancelled meanwhile is passed over."""
+        return self._queue.pop()
+
+    def begun(self, job: Job) -> Discard | None:
+        """Before a job is run: nothing, as long as no bug is planted."""
+        if "frame_discards_first" in self._mutations and job.kind is JobKind.DISPATCH:
+            return self._discard(self._messages[job.number], job.number)
+        return None
+
+    def done(self, job: Job) -> Discard | None:
+        """A job has been run: the copy has left, or the message is with its subscribers."""
+        if job.kind is JobKind.REPLICATE:
+            self.copies += 1
+            message = self._messages.get(job.number)
+            if message is not None:
+                message.copy_pending = False
+                message.is_copied = True
+            return None
+        message = self._messages.pop(job.number)
+        if message.copy_pending:
+            self._queue.cancel(JobKind.REPLICATE, job.number)
+            return None
+        return self._discard(message, job.number)
+
+    def _discard(self, message: _Message, number: int) -> Discard | None:
+        return Discard(number=number) if message.is_copied else None
+
+
+class FrameBackup:
+    """Copies of one primary's epoch, by number; a copy of a later epoch begins anew."""
+
+    __slots__ = ("_copies", "_copies_max", "_discarded", "_mutations", "dropped", "epoch")
+
+    def __init__(self, *, copies_max: int, mutations: frozenset[str] = frozenset()) -> None:
+        self._copies_max = copies_max
+        self._mutations = mutations
+        self._copies: dict[int, bytes] = {}
+        # Discards that came before their copies; the oldest are forgotten first.
+        self._discarded: OrderedDict[int, None] = OrderedDict()
+        self.epoch = 0
+        self.dropped = 0
+        """Copies that did not fit."""
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    def on_copy(self, epoch: int, number: int, message: bytes) -> None:
+        if not self._is_current(epoch):
+            return
+        if number in self._discarded:
+            del self._discarded[number]
+            return
+        if len(self._copies) >= self._copies_max:
+            del self._copies[min(self._copies)]
+            self.dropped += 1
+        self._copies[number] = message
+
+    def on_discard(self, epoch: int, number: int) -> None:
+        if not self._is_current(epoch) or "frame_discard_ignored" in self._mutations:
+            return
+        if self._copies.pop(number, None) is None:
+            self._discarded[number] = None
+            if len(self._discarded) > self._copies_max:
+                self._discarded.popitem(last=False)
+
+    def _is_current(self, epoch: int) -> bool:
+        if epoch > self.epoch:
+            self.epoch = epoch
+            self._copies.clear()
+            self._discarded.clear()
+        return epoch == self.epoch
+
+    def promote(self) -> list[bytes]:
+        """This side is primary from now on: what was stored and not delivered, in order."""
+        is_backwards = "frame_recovers_backwards" in self._mutations
+        stored = [self._copies[number] for number in sorted(self._copies, reverse=is_backwards)]
+        self._copies.clear()
+        self._discarded.clear()
+        return stored

@@ -1,0 +1,99 @@
+"""What nodes say to each other about interest and retained messages: a closed union of plain values.
+
+A node that wants to know another's filters gives it a number (`Hello`); everything it then hears about them
+carries that number back, so that what a connection of earlier days still brings is told from what counts.
+Retained values need no such number: their stamps say which is newer, however late they come.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from millrace.replication.contract import PeerBody
+
+Stamp: TypeAlias = tuple[int, str]
+"""Hybrid logical time (milliseconds of the wall's clock and a counter of 16 bits), then the node that wrote:
+two writes are never equal, and all nodes order them alike (PROTOCOLS.md 17)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello(PeerBody):
+    """Tell me all your filters, and from now on every change, under this number."""
+
+    session: int
+    time: int
+    """The sender's hybrid logical clock: what is written from now on at either end is later than what either
+    end has seen, a deletion included, of which nothing else may be told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters(PeerBody):
+    """One part of all filters as they were at `version`; with the last part they replace what was known."""
+
+    session: int
+    version: int
+    part: int
+    parts: int
+    filters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change(PeerBody):
+    """What changed from the version before this one."""
+
+    session: int
+    version: int
+    added: tuple[str, ...]
+    withdrawn: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known(PeerBody):
+    """The filters up to this version are known here: what is published here from now on goes by them."""
+
+    session: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest(PeerBody):
+    """Said once in a while, so that whoever missed the last word notices."""
+
+    session: int
+    version: int
+    retained: int
+    """All buckets of retained stamps together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary(PeerBody):
+    """A checksum over the stamps in each bucket of topics."""
+
+    buckets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamps(PeerBody):
+    """Every topic of a bucket after `after` and up to `upto` (None: to its end), with its stamp."""
+
+    bucket: int
+    after: str
+    upto: str | None
+    entries: tuple[tuple[str, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Want(PeerBody):
+    """Send me what you have for these topics."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value(PeerBody):
+    """A retained message, or with None its deletion. `is_live`: just published, so clients get it too."""
+
+    topic: str
+    time: int
+    node: str
+    value: bytes | None
+    is_live: bool = False

@@ -1,0 +1,277 @@
+"""What a leaderless stream promises, checked from outside: by what disks held and what clients saw.
+
+- One content: an entry of a log is the same wherever and whenever it is stored, and logs have no gaps.
+- Acknowledged means on as many disks as the level says, at that moment, and is never lost afterwards.
+- A message is removed only when every group is done with it.
+- A group gives a message to one member at a time, and not again once it is acknowledged, while nodes reach
+  each other; across faults every message is acknowledged by every group at least once.
+- A node that answered for a division goes by none before it.
+- After healing all nodes hold the same logs and the same groups, clients and marks, and go by one division.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from millrace.replication.leaderless_messages import (
+    NEVER,
+    Acknowledged,
+    Generation,
+    Level,
+    LogEntry,
+    Origin,
+    PersistLog,
+    Span,
+)
+from millrace.replication.leaderless_state import Ranges
+from millrace.sim.violation import Violation
+
+if TYPE_CHECKING:
+    from millrace.sim.leaderless_host import Host
+    from millrace.sim.leaderless_members import Consumer
+    from millrace.sim.leaderless_world import LeaderlessWorld
+
+Block = tuple[int, bytes]
+Place = tuple[Origin, int]
+
+
+class LeaderlessChecks:
+    def __init__(self, world: "LeaderlessWorld") -> None:
+        self._world = world
+        self._content: dict[Place, LogEntry] = {}
+        self._offsets: dict[Place, int] = {}
+        self._disks: dict[Place, set[str]] = {}
+        """Whoever had the entry on disk at some time."""
+        self._at: dict[bytes, Place] = {}
+        self._acknowledged: dict[bytes, Place] = {}
+        self._holders: dict[tuple[str, Origin, int], str] = {}
+        self.done: dict[str, dict[Origin, Ranges]] = {}
+        self._ends: dict[Origin, int] = {}
+        self._starts: dict[str, dict[Origin, int] | None] = {}
+        self._in: dict[tuple[str, str], tuple[bool, bool]] = {}
+        self._promised: dict[tuple[str, int, str], Generation] = {}
+        self._losers: set[str] = set()
+        self.is_strict = False
+        self.has_lost_a_disk = False
+        self.operations = self.given_count = 0
+
+    # ------------------------------------------------------------------------------------------ logs
+
+    def durable(self, host: "Host", persist: PersistLog) -> None:
+        for position, entry in enumerate(persist.entries):
+            place = (persist.origin, persist.first_index + position)
+            known = self._content.setdefault(place, entry)
+            if known != entry:
+                raise Violation("one content", f"{place} is {entry.payload!r} and {known.payload!r}")
+            self._disks.setdefault(place, set()).add(host.name)
+
+    def stored(
+        self, host: "Host", origin: Origin, first: int, base: int, entries: Sequence[LogEntry]
+    ) -> None:
+        if not entries:
+            raise Violation("order", f"{host.name} stored {origin} from {first} on twice or not at all")
+        for position, entry in enumerate(entries):
+            place = (origin, first + position)
+            if self._content.get(place) != entry:
+                raise Violation("order", f"{host.name} holds something else at {place}")
+            if self._offsets.setdefault(place, base) != base:
+                raise Violation("offsets", f"{place} begins at {base} and at {self._offsets[place]}")
+            base += entry.count
+        self._ends[origin] = max(self._ends.get(origin, 0), base)
+
+    def lost_disk(self, host: "Host") -> None:
+        self.has_lost_a_disk = True
+        self._losers.add(host.name)
+
+    def may_lose(self, host: "Host") -> bool:
+        """Whether everything acknowledged is on another disk."""
+        for origin, index in self._acknowledged.values():
+            others = [h for h in self._world.host_list if h is not host]
+            if not any(_holds(other, origin, index) for other in others):
+                return False
+        return True
+
+    # ------------------------------------------------------------------------------------ publishers
+
+    def placed(self, origin: Origin, first: int, offset: int, blocks: tuple[Block, ...]) -> None:
+        for position, (_, payload) in enumerate(blocks):
+            self._at[payload] = (origin, first + position)
+
+    def acknowledged(self, blocks: tuple[Block, ...]) -> None:
+        self.operations += 1
+        others = len(self._world.host_list) - 1
+        level = self._world.plan.level
+        wanted = {Level.LOCAL: 0, Level.ONE: 1, Level.MAJORITY: (others + 1) // 2, Level.ALL: others}[level]
+        for _, payload in blocks:
+            place = self._at[payload]
+            copies = len(self._disks.get(place, ()))
+            if copies < min(wanted, others) + 1:
+                raise Violation(
+                    "acknowledged too early", f"{place} is on {copies} disks, level {level.value}"
+                )
+            if level is not Level.LOCAL or self._world.plan.has_disks:
+                self._acknowledged[payload] = place
+
+    # ---------------------------------------------------------------------------------------- groups
+
+    def subscribing(self, consumer: "Consumer", host: "Host") -> None:
+        """A group that is made now begins where the logs of its maker end."""
+        machine = host.machine
+        if consumer.group in self._starts or machine is None:
+            return
+        if host.name in self._losers and not consumer.from_start:
+            # It does not know of logs that it once held, and others may have removed what it had received.
+            self._starts[consumer.group] = None
+            return
+        starts: dict[Origin, int] = {}
+        if not consumer.from_start:
+            starts = {origin: position.offset for origin, position in machine.positions.items()}
+        self._starts[consumer.group] = starts
+
+    def subscribed(self, consumer: "Consumer", host: "Host", answer: Any) -> None:
+        if isinstance(answer, Acknowledged):
+            self._in[consumer.group, consumer.name] = (True, True)
+        else:
+            self._in[consumer.group, consumer.name] = (True, False)
+
+    def unsubscribed(self, group: str, client: str, answer: Any) -> None:
+        self._in[group, client] = (False, isinstance(answer, Acknowledged))
+
+    def is_member(self, group: str, client: str) -> bool:
+        return self._in.get((group, client)) == (True, True)
+
+    def unsure(self, group: str, client: str) -> None:
+        """The answer never came: either outcome is right."""
+        self._in.pop((group, client), None)
+
+    def forget_start(self, group: str) -> None:
+        """Whoever made the group may have lost it: it was made again, who knows where."""
+        self._starts[group] = None
+
+    def given(self, consumer: "Consumer", span: Span) -> None:
+        self.given_count += 1
+        key = (consumer.group, span.origin, span.start)
+        holder = self._holders.get(key)
+        if self.is_strict and holder is not None:
+            raise Violation("once per group", f"{key} is with {holder} and goes to {consumer.name}")
+        if self.is_strict and span.start in self._done(consumer.group, span.origin):
+            raise Violation("once per group", f"{key} was acknowledged and goes to {consumer.name}")
+        self._holders[key] = consumer.name
+
+    def answered(self, host: "Host", group: str, generation: Generation) -> None:
+        key = (host.name, host.boot, group)
+        self._promised[key] = max(generation, self._promised.get(key, NEVER))
+
+    def divided(self, host: "Host", group: str, generation: Generation) -> None:
+        """Who answered for a generation goes by none before it."""
+        promised = self._promised.get((host.name, host.boot, group), NEVER)
+        if generation < promised:
+            raise Violation("generations", f"{host.name} answered {promised} and goes by {generation}")
+        self._promised[host.name, host.boot, group] = generation
+
+    def released(self, group: str, held: list[Span]) -> None:
+        for span in held:
+            self._holders.pop((group, span.origin, span.start), None)
+
+    def settled(self, group: str, span: Span) -> None:
+        self._holders.pop((group, span.origin, span.start), None)
+        self._done(group, span.origin).add(span.start, span.end)
+
+    def _done(self, group: str, origin: Origin) -> Ranges:
+        return self.done.setdefault(group, {}).setdefault(origin, Ranges())
+
+    def removed(self, host: "Host", origin: Origin, offset: int) -> None:
+        for group, starts in self._starts.items():
+            if starts is None:
+                continue
+            low = self._done(group, origin).after(starts.get(origin, 0))
+            if low < offset:
+                raise Violation(
+                    "removal", f"{host.name} removes {origin} below {offset}, {group} is done below {low}"
+                )
+
+    # -------------------------------------------------------------------------------------- at the end
+
+    def is_converged(self) -> bool:
+        machines = [host.machine for host in self._world.host_list]
+        first = machines[0]
+        if first is None or any(machine is None or machine.writes_pending for machine in machines):
+            return False
+        return all(
+            machine is not None
+            and machine.positions == first.positions
+            and machine.state.digest() == first.state.digest()
+            for machine in machines
+        )
+
+    def is_divided(self) -> bool:
+        """Every group with members goes by one division, which names the nodes that have some."""
+        for group in self._world.groups:
+            divisions = [
+                host.machine.labour.division(group) for host in self._world.host_list if host.machine
+            ]
+            with_members = {h.name for h in self._world.host_list if h.consumers.get(group)}
+            if not with_members:
+                continue
+            # Nodes that were never asked had no part in it.
+            asked = [division for division in divisions if division.promised != NEVER]
+            if not asked or not all(division.is_in_force for division in asked):
+                return False
+            installed = {division.installed for division in asked}
+            if (
+                len(installed) != 1
+                or {name for one in installed if one for name in one.order} != with_members
+            ):
+                return False
+        return True
+
+    def is_drained(self) -> bool:
+        """Every group is done with everything, by its own marks at every node."""
+        for host in self._world.host_list:
+            machine = host.machine
+            if machine is None:
+                return False
+            for name in self._world.groups:
+                group = machine.state.find(name)
+                if group is None:
+                    return False
+                if any(machine.low(group, o) < position.offset for o, position in machine.positions.items()):
+                    return False
+        return True
+
+    def at_the_end(self) -> None:
+        hosts = self._world.host_list
+        for payload, (origin, index) in self._acknowledged.items():
+            for host in hosts:
+                if not _holds(host, origin, index):
+                    raise Violation(
+                        "acknowledged and lost", f"{payload!r} at {index} of {origin}: {host.name}"
+                    )
+        self._check_delivered()
+        self._check_clients()
+
+    def _check_delivered(self) -> None:
+        """Whatever a node holds was acknowledged by a member of every group that began before it."""
+        some = self._world.host_list[0].machine
+        assert some is not None
+        for group, starts in self._starts.items():
+            if starts is None or group not in self._world.groups:
+                continue
+            for origin, position in some.positions.items():
+                low = self._done(group, origin).after(starts.get(origin, 0))
+                if low < position.offset:
+                    raise Violation("at least once", f"{group} never saw {low} of {origin}")
+
+    def _check_clients(self) -> None:
+        if self.has_lost_a_disk:
+            return
+        for (group, client), (is_in, is_sure) in sorted(self._in.items()):
+            for host in self._world.host_list:
+                assert host.machine is not None
+                found = host.machine.state.find(group)
+                if is_sure and found is not None and (client in found.client_names()) != is_in:
+                    raise Violation("subscriptions", f"{client} in {group}: {not is_in} at {host.name}")
+
+
+def _holds(host: "Host", origin: Origin, index: int) -> bool:
+    """On its disk, or removed because everybody was done with it."""
+    return index <= host.disk.end(origin).entry

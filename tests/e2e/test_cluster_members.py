@@ -1,0 +1,198 @@
+"""Nodes come and go by command: leaders are spread and moved off, TLS between nodes, status for people."""
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+from e2e.certificates import Authority
+from e2e.processes import millrace
+from e2e.test_cluster import TIMEOUT_S, Inbox, name, run, whole
+from millrace.client import Client
+from millrace.client.http import Http
+from millrace.local_cluster import LocalCluster, NodeProcess
+
+
+async def call(node: NodeProcess, method: str, path: str, body: Any = None) -> Any:
+    return await asyncio.to_thread(lambda: Http(node.http_url).call(method, path, body))
+
+
+async def leaders(node: NodeProcess) -> dict[int, str]:
+    return {row["group"]: row["leader"] for row in (await call(node, "GET", "/v1/cluster"))["groups"]}
+
+
+def test_leaders_are_spread_and_leave_a_draining_node(tmp_path: Path) -> None:
+    """Every node leads its part; a drained one leads nothing and keeps nothing that counts; it can be stopped
+    and removed, nothing is lost, and a newcomer of the same name takes its place."""
+
+    async def body(cluster: LocalCluster) -> None:
+        first, second, third = cluster.nodes
+        spec = {"name": "many", "filters": ["many/#"], "shards": 7, "replicas": 3}
+        await call(first, "POST", "/v1/streams", spec)
+        async with asyncio.timeout(TIMEOUT_S):
+            while not (await call(first, "GET", "/v1/cluster"))["is_spread"]:
+                await asyncio.sleep(0)
+        led = list((await leaders(first)).values())
+        # 7 shards, the default stream's, the sessions and the cluster's own.
+        assert sorted(led.count(node.name) for node in cluster.nodes) == [3, 3, 4]
+
+        async with (
+            Client(second.url, client_id=name("pub")) as publisher,
+            Client(second.url, client_id=name("sub")) as subscriber,
+            Inbox(subscriber, "many/#", 1) as inbox,
+        ):
+            for number in range(20):
+                await publisher.publish(f"many/{number}", b"before", qos=1)
+            await call(second, "POST", f"/v1/cluster/nodes/{third.name}/drain", {"draining": True})
+            async with asyncio.timeout(TIMEOUT_S):
+                while third.name in (await leaders(second)).values() or any(
+                    third.name in row["voters"]
+                    for row in (await call(second, "GET", "/v1/cluster"))["groups"]
+                ):
+                    await publisher.publish("many/while", b"while", qos=1)
+            await third.stop()
+            await call(second, "DELETE", f"/v1/cluster/nodes/{third.name}")
+            await asyncio.wait_for(publisher.publish("many/after", b"after", qos=1), TIMEOUT_S)
+            async with asyncio.timeout(TIMEOUT_S):
+                while "after" not in inbox.got:
+                    await asyncio.sleep(0)
+            assert inbox.got.count("before") == 20
+
+    run(body, tmp_path)
+
+
+def test_nodes_link_over_mutual_tls(tmp_path: Path) -> None:
+    """Nodes with certificates of one authority form a cluster; one of another authority, and one without TLS,
+    do not get in."""
+    authority = Authority(tmp_path, "cluster-ca")
+    pair = authority.issue("node", node=True)
+    stranger = Authority(tmp_path, "other-ca").issue("stranger", node=True)
+
+    def settings(certificate: str, key: str, ca: str) -> tuple[str, ...]:
+        rows = {"tls_cert": certificate, "tls_key": key, "tls_ca": ca}
+        return tuple(word for key, value in rows.items() for word in ("--set", f"cluster.{key}={value}"))
+
+    async def body() -> None:
+        options = settings(pair.certificate, pair.key, authority.file)
+        async with asyncio.timeout(120), LocalCluster(3, tmp_path / "data", options=options) as cluster:
+            await whole(cluster)
+            first, second, _ = cluster.nodes
+            async with (
+                Client(first.url, client_id=name("a")) as one,
+                Client(second.url, client_id=name("b")) as two,
+                Inbox(two, "tls/#", 1) as inbox,
+            ):
+                await one.publish("tls/x", b"sealed", qos=1)
+                await inbox.has(1)
+            for options in (settings(stranger.certificate, stranger.key, authority.file), ()):
+                cluster._options = options
+                outsider = cluster.add()
+                starting = asyncio.create_task(outsider.start())
+                async with asyncio.timeout(TIMEOUT_S):
+                    while not any("cannot join" in line for line in outsider.lines):
+                        await asyncio.sleep(0)
+                members = (await call(first, "GET", "/v1/cluster"))["members"]
+                assert len(members) == 3
+                starting.cancel()
+                await asyncio.gather(starting, return_exceptions=True)
+                await outsider.kill()
+
+    asyncio.run(body())
+
+
+def test_status_shows_members_and_groups(tmp_path: Path) -> None:
+    """`millrace status` and `/v1/cluster` at any node: who is there, who leads what, and how far each is."""
+
+    async def body(cluster: LocalCluster) -> None:
+        first, second, third = cluster.nodes
+        shown = await asyncio.to_thread(millrace, "status", "--url", second.http_url)
+        assert shown.returncode == 0, shown.stderr
+        for word in ("n1", "n2", "n3", "sessions", "stream default", "silent s", "applied", "lag"):
+            assert word in shown.stdout
+        await third.kill()
+
+        async def state() -> str:
+            members = (await call(first, "GET", "/v1/cluster"))["members"]
+            return next(m["state"] for m in members if m["node"] == third.name)
+
+        seen = set()
+        async with asyncio.timeout(TIMEOUT_S):
+            while "unreachable" not in seen:
+                seen.add(await state())
+        assert "suspect" in seen
+        answer = await asyncio.to_thread(millrace, "status", "--json", "--url", first.http_url)
+        cluster_seen = json.loads(answer.stdout)["cluster"]
+        gone = next(m for m in cluster_seen["members"] if m["node"] == third.name)
+        assert gone["silent_s"] >= 5.0 and gone["state"] == "unreachable"
+        for row in cluster_seen["groups"]:
+            assert row["leader"] in (first.name, second.name)
+            assert third.name in row["voters"], "the quorum never shrinks by itself"
+            assert row["applied"] <= row["commit"] <= row["last"]
+
+    run(body, tmp_path)
+
+
+def test_a_node_waits_for_the_others_and_can_be_stopped_meanwhile(tmp_path: Path) -> None:
+    """After a power loss the first node that is back says what it waits for; it stops when told, and with a
+    second one it serves."""
+
+    async def body(cluster: LocalCluster) -> None:
+        first, second, _ = cluster.nodes
+        async with Client(first.url, client_id=name("pub")) as publisher:
+            await publisher.publish("kept", b"before", qos=1, retain=True)
+        await asyncio.gather(*(node.kill() for node in cluster.nodes))
+        for is_stopped in (True, False):
+            first.lines.clear()
+            starting = asyncio.create_task(first.start())
+            async with asyncio.timeout(TIMEOUT_S):
+                while not any("waiting for a majority" in line for line in first.lines):
+                    await asyncio.sleep(0)
+            if is_stopped:
+                await first.stop()
+                assert not first.is_running
+                await asyncio.gather(starting, return_exceptions=True)
+        await asyncio.gather(starting, second.start())
+        async with (
+            Client(first.url, client_id=name("sub")) as client,
+            Inbox(client, "kept", 1) as inbox,
+        ):
+            await inbox.has(1)
+            assert inbox.got == ["before"]
+
+    run(body, tmp_path)
+
+
+def test_a_frozen_node_is_noticed_and_comes_back_with_its_clients(tmp_path: Path) -> None:
+    """Its connections look well, but nothing comes over them. Others look after its sessions meanwhile; when
+    it is back its client connects again by itself and misses nothing."""
+
+    async def body(cluster: LocalCluster) -> None:
+        first, _, third = cluster.nodes
+
+        async def state() -> str:
+            members = (await call(first, "GET", "/v1/cluster"))["members"]
+            return next(str(m["state"]) for m in members if m["node"] == third.name)
+
+        async with (
+            Client(first.url, client_id=name("pub")) as publisher,
+            Client(third.url, client_id=name("durable"), session_expiry_s=600) as client,
+            Inbox(client, "frozen", 1) as inbox,
+        ):
+            await publisher.publish("frozen", b"before", qos=1)
+            await inbox.has(1)
+            third.signal(signal.SIGSTOP)
+            async with asyncio.timeout(TIMEOUT_S):
+                while await state() != "unreachable":
+                    await publisher.publish("other", b"", qos=1)
+            await publisher.publish("frozen", b"meanwhile", qos=1)
+            third.signal(signal.SIGCONT)
+            async with asyncio.timeout(TIMEOUT_S):
+                while await state() != "up":
+                    await asyncio.sleep(0)
+            await publisher.publish("frozen", b"after", qos=1)
+            async with asyncio.timeout(TIMEOUT_S):
+                while not {"before", "meanwhile", "after"} <= set(inbox.got):
+                    await asyncio.sleep(0)
+
+    run(body, tmp_path)

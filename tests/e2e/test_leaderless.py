@@ -1,0 +1,215 @@
+"""Leaderless streams on three real nodes: every node takes messages, groups share them, and nothing is lost
+when nodes are killed in turns."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+from e2e.test_cluster import Inbox, name, run, whole
+from millrace.client import Client
+from millrace.client.http import Http
+from millrace.local_cluster import LocalCluster, NodeProcess
+from waiting import until_async
+
+TIMEOUT_S = 60.0
+
+
+async def call(node: NodeProcess, method: str, path: str, body: object = None) -> object:
+    return await asyncio.to_thread(Http(node.http_url).call, method, path, body)
+
+
+async def make_stream(cluster: LocalCluster, **settings: object) -> None:
+    spec = {"name": "jobs", "filters": ["jobs/#"], "replication": "leaderless", **settings}
+    await call(cluster.nodes[0], "POST", "/v1/streams", spec)
+
+    async def is_there(node: NodeProcess) -> bool:
+        streams = await call(node, "GET", "/v1/streams")
+        assert isinstance(streams, dict)
+        return any(row["name"] == "jobs" and row["shard_list"] for row in streams["streams"])
+
+    for node in cluster.nodes:
+        async with asyncio.timeout(TIMEOUT_S):
+            while not await is_there(node):
+                await asyncio.sleep(0)
+
+
+def test_every_node_takes_messages_and_every_subscriber_gets_each_once(tmp_path: Path) -> None:
+    async def body(cluster: LocalCluster) -> None:
+        await make_stream(cluster)
+        clients = [Client(node.url, client_id=name("c")) for node in cluster.nodes]
+        async with (
+            clients[0],
+            clients[1],
+            clients[2],
+            Inbox(clients[0], "jobs/+", 1) as here,
+            Inbox(clients[1], "jobs/#", 2) as there,
+        ):
+            for turn in range(5):
+                for number, client in enumerate(clients):
+                    for qos in (0, 1, 2):
+                        await client.publish(f"jobs/{number}", f"{number}.{turn}.{qos}", qos=qos)
+            await here.has(45)
+            await there.has(45)
+            for inbox in (here, there):
+                assert max(Counter(inbox.got).values()) == 1
+                for number in range(3):
+                    own = [text for text in inbox.got if text.startswith(f"{number}.") and text[-1] == "1"]
+                    assert own == [f"{number}.{turn}.1" for turn in range(5)], "the order of an origin"
+        rows = await call(cluster.nodes[2], "GET", "/v1/streams/jobs")
+        assert isinstance(rows, dict)
+        assert sum(row["next_offset"] for row in rows["shard_list"]) == 45
+        shard = next(row["shard"] for row in rows["shard_list"] if row["next_offset"])
+        found = await call(cluster.nodes[1], "GET", f"/v1/streams/jobs/shards/{shard}/messages?from=0")
+        assert isinstance(found, dict) and len(found["messages"]) == 15
+
+    run(body, tmp_path)
+
+
+def test_a_group_shares_messages_over_nodes_and_a_member_moves(tmp_path: Path) -> None:
+    """Each message is acknowledged once per group, wherever its members are."""
+
+    async def body(cluster: LocalCluster) -> None:
+        await make_stream(cluster)
+        first, second, third = cluster.nodes
+        publisher = Client(third.url, client_id=name("p"))
+        one, two = Client(first.url, client_id=name("m")), Client(second.url, client_id=name("m"))
+        audit = Client(first.url, client_id=name("audit"))
+        async with publisher, audit, Inbox(audit, "$share/audit/jobs/#", 1) as all_of_them:
+            async with one, two:
+                async with Inbox(one, "$share/work/jobs/#", 1) as a, Inbox(two, "$share/work/jobs/#", 1) as b:
+                    for number in range(60):
+                        await publisher.publish("jobs/x", str(number), qos=1)
+                    await until_async(lambda: len(a.got) + len(b.got) >= 60, "60 in the group", TIMEOUT_S)
+                    assert sorted(map(int, a.got + b.got)) == list(range(60))
+                    assert a.got and b.got
+                moved = Client(third.url, client_id=name("m"))
+                async with moved, Inbox(moved, "$share/work/jobs/#", 1) as c:
+                    for number in range(60, 90):
+                        await publisher.publish("jobs/x", str(number), qos=1)
+                    await c.has(30)
+                    assert sorted(map(int, c.got)) == list(range(60, 90))
+            await all_of_them.has(90)
+            assert sorted(map(int, all_of_them.got)) == list(range(90))
+
+    run(body, tmp_path)
+
+
+def test_killing_nodes_in_turn_loses_nothing_acknowledged_at_majority(tmp_path: Path) -> None:
+    async def body(cluster: LocalCluster) -> None:
+        await make_stream(cluster)
+        acknowledged: list[str] = []
+        reader = Client(cluster.nodes[0].url, client_id=name("r"))
+        for victim in cluster.nodes:
+            others = [node for node in cluster.nodes if node is not victim]
+            async with Client(others[0].url, client_id=name("p")) as publisher:
+                await victim.kill()
+                for number in range(20):
+                    text = f"{victim.name}.{number}"
+                    await publisher.publish("jobs/k", text, qos=1)
+                    acknowledged.append(text)
+            await victim.start()
+            await whole(cluster)
+        assert len(acknowledged) == 60
+        async with reader:
+            for node in cluster.nodes:
+                found: list[str] = []
+                rows = await call(node, "GET", "/v1/streams/jobs")
+                assert isinstance(rows, dict)
+                for row in rows["shard_list"]:
+                    path = f"/v1/streams/jobs/shards/{row['shard']}/messages?from=0"
+                    answer = await call(node, "GET", path)
+                    assert isinstance(answer, dict)
+                    found += [message["payload"] for message in answer["messages"]]
+                assert set(acknowledged) <= set(found), node.name
+                assert len(found) == len(set(found))
+
+    run(body, tmp_path)
+
+
+def test_sessions_groups_by_command_and_retained_messages(tmp_path: Path) -> None:
+    async def body(cluster: LocalCluster) -> None:
+        first, second, third = cluster.nodes
+        await make_stream(cluster)
+        await call(second, "POST", "/v1/groups", {"name": "crew", "filters": ["jobs/#"]})
+        mover, pair = name("mover"), name("pair")
+        for client_id, filter in ((mover, "jobs/#"), (pair, "$share/team/jobs/#")):
+            async with Client(first.url, client_id=client_id, session_expiry_s=600) as client:
+                await client.subscribe(filter, qos=1).__aenter__()
+        wanted = [str(number) for number in range(5)]
+        async with Client(second.url, client_id=name("pub")) as publisher:
+            # The node must have heard of the group before what it is to collect.
+            await until_known(cluster, "group/crew")
+            for text in wanted:
+                await publisher.publish("jobs/x", text, qos=1)
+            await publisher.publish("jobs/kept", "old", qos=1, retain=True)
+        async with Client(third.url, client_id=name("pub")) as publisher:
+            await publisher.publish("jobs/kept", "new", qos=1, retain=True)
+        async with (
+            Client(third.url, client_id=mover, session_expiry_s=600) as client,
+            Inbox(client, "jobs/#", 1) as inbox,
+        ):
+            # The session was there before: it gets what was retained too, and what it missed.
+            await inbox.has(8)
+            assert [text for text in inbox.got if text in wanted] == wanted
+            assert Counter(inbox.got)["old"] == 1
+        async with (
+            Client(second.url, client_id=pair, session_expiry_s=600) as client,
+            Inbox(client, "$share/team/jobs/#", 1) as inbox,
+        ):
+            await inbox.has(7)
+            assert sorted(inbox.got) == sorted([*wanted, "old", "new"])
+        async with (
+            Client(first.url, client_id=name("m")) as client,
+            Inbox(client, "$share/crew/jobs/#", 1) as inbox,
+        ):
+            await inbox.has(7)
+            assert sorted(inbox.got) == sorted([*wanted, "old", "new"])
+        for node in cluster.nodes:
+            async with (
+                Client(node.url, client_id=name("late")) as client,
+                Inbox(client, "jobs/kept", 1) as inbox,
+            ):
+                await inbox.has(1)
+                assert inbox.got == ["new"]
+
+    run(body, tmp_path)
+
+
+async def until_known(cluster: LocalCluster, group: str) -> None:
+    for node in cluster.nodes:
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                found = await call(node, "GET", "/v1/streams/jobs")
+                assert isinstance(found, dict)
+                if group in found["groups"]:
+                    break
+                await asyncio.sleep(0)
+
+
+def test_a_stream_in_memory_is_filled_again_by_the_others(tmp_path: Path) -> None:
+    async def body(cluster: LocalCluster) -> None:
+        first, second, _ = cluster.nodes
+        await make_stream(cluster, storage="memory", ack="all")
+        for node in (first, second):
+            async with Client(node.url, client_id=name("p")) as publisher:
+                for number in range(5):
+                    await publisher.publish("jobs/x", f"{node.name}.{number}", qos=1)
+        await second.kill()
+        await second.start()
+
+        async def ends() -> dict[str, int]:
+            found = await call(second, "GET", "/v1/streams/jobs")
+            assert isinstance(found, dict)
+            rows = found["shard_list"]
+            return {
+                f"{row['origin']}/{row['term']}": row["next_offset"] for row in rows if row["next_offset"]
+            }
+
+        async with asyncio.timeout(TIMEOUT_S):
+            while await ends() != {f"{first.name}/1": 5, f"{second.name}/1": 5}:
+                await asyncio.sleep(0)
+        async with Client(second.url, client_id=name("p")) as publisher:
+            await publisher.publish("jobs/x", "again", qos=1)
+        assert (await ends())[f"{second.name}/2"] == 1
+
+    run(body, tmp_path)

@@ -1,0 +1,104 @@
+"""Primary-backup streams with real processes: the primary is killed under load, and nothing is lost."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from millrace.demo.pair_run import STREAM, PairRun, call, create_stream, settled
+from millrace.demo.stage import ready
+from millrace.demo.story import Story
+from millrace.errors import LocalError
+from millrace.local_cluster import LocalCluster
+
+FRAME = {
+    "schedule": "frame",
+    "check_interval_ms": 400,
+    "topics": [
+        {"filter": "alarms/#", "period_ms": 20, "deadline_ms": 1000, "loss_tolerance": 0, "retention": 300}
+    ],
+}
+
+
+@asynccontextmanager
+async def nodes(count: int) -> AsyncIterator[LocalCluster]:
+    with tempfile.TemporaryDirectory() as directory:
+        async with LocalCluster(count, Path(directory)) as cluster:
+            await ready(Story(), cluster, count)
+            yield cluster
+
+
+async def killed_once(count: int, settings: dict[str, object]) -> None:
+    async with nodes(count) as cluster:
+        await create_stream(cluster, settings)
+        said: list[tuple[str, str]] = []
+        work = PairRun(
+            cluster, interval_s=0.02, keep_last=300, say=lambda who, what: said.append((who, what))
+        )
+        outcome = await work.run(1, before_s=0.5, after_s=0.2)
+        assert outcome.published > 50
+        assert outcome.lost == [], said
+        assert outcome.doubled == 0
+        assert "backup" in outcome.sources, "the other node delivered after the kill"
+
+
+def test_a_killed_primary_loses_nothing_where_the_cluster_has_a_majority() -> None:
+    asyncio.run(killed_once(3, {"check_interval_ms": 400}))
+
+
+@pytest.mark.slow
+def test_a_killed_primary_loses_nothing_with_two_nodes_alone() -> None:
+    asyncio.run(killed_once(2, {"check_interval_ms": 1000}))
+
+
+@pytest.mark.slow
+def test_a_killed_primary_of_a_frame_schedule_loses_no_more_than_its_publisher_keeps() -> None:
+    asyncio.run(killed_once(3, FRAME))
+
+
+def command(cluster: LocalCluster, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "millrace.cli.main", *words, "--url", cluster.nodes[0].http_url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+async def switched_over() -> None:
+    async with nodes(2) as cluster:
+        made = await asyncio.to_thread(
+            command,
+            cluster,
+            *("stream", "create", STREAM, "alarms/#", "--replication", "primary-backup"),
+            *("--schedule", "frame", "--check-interval", "500"),
+            *("--topic-class", "alarms/fast/#=50,400,0,40", "--topic-class", "alarms/#=1000,900,inf,0"),
+        )
+        assert made.returncode == 0, made.stderr
+        refused = await asyncio.to_thread(
+            command,
+            cluster,
+            *("stream", "create", "late", "late/#", "--replication", "primary-backup"),
+            *("--schedule", "frame", "--topic-class", "late/#=100,100,0,2"),
+        )
+        assert refused.returncode == 1
+        assert "replication deadline would be -3360 ms" in refused.stderr
+        primary, backup = await settled(cluster)
+        shown = await asyncio.to_thread(command, cluster, "stream", "show", STREAM)
+        assert "any number of messages may be lost" in shown.stdout.replace("\n", " ")
+        switched = await asyncio.to_thread(command, cluster, "stream", "switch", STREAM, "--json")
+        assert switched.returncode == 0, switched.stderr
+        assert json.loads(switched.stdout)["switched"][0]["epoch"] > 1
+        assert (await settled(cluster)) == (backup, primary)
+        with pytest.raises(LocalError, match="no primary-backup shard"):
+            await call(cluster.nodes[0], "POST", "/v1/streams/default/switch", {})
+
+
+def test_topic_classes_are_admitted_and_shown_and_a_switch_over_is_a_command() -> None:
+    asyncio.run(switched_over())

@@ -1,0 +1,154 @@
+"""Division of labour: every offset has one owner, and what a node owed stays owed until it is done."""
+
+import json
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.broker.labour import Labour, Range
+
+G = "$share/g/#"
+
+
+def offsets(labour: Labour, ranges: list[Range]) -> set[int]:
+    return {o for first, end, by in ranges for o in range(first, end) if labour.is_of(G, o, by)}
+
+
+def test_turns_are_in_proportion_to_members() -> None:
+    labour = Labour()
+    labour.put(G, "a", 1, True, offset=0)
+    labour.put(G, "b", 3, True, offset=0)
+    owners = [labour.owner(G, offset) for offset in range(400)]
+    assert (owners.count("a"), owners.count("b")) == (100, 300)
+    assert labour.owner("$share/other/#", 0) is None
+
+
+def test_a_lost_node_leaves_what_it_owed_to_those_with_members() -> None:
+    """Named as open, and everything of its turns since it last told; not what others had."""
+    labour = Labour()
+    labour.put(G, "a", 1, True, offset=0)
+    labour.put(G, "b", 1, True, offset=0)
+    mark = labour.mark(G, "a")
+    assert mark is not None
+    labour.done(G, "a", mark.version, 100, [(40, 41, "a"), (60, 65, "a")])
+    news = labour.put(G, "a", 0, False, offset=120, is_gone=True)
+    assert news.released == {"a"} and list(news.granted) == ["b"]
+    due = offsets(labour, news.granted["b"])
+    assert due == {40, 60, 62, 64, *range(100, 120, 2)}
+    assert {labour.owner(G, offset) for offset in range(120, 130)} == {"b"}
+
+
+def test_a_word_from_before_a_change_is_not_believed() -> None:
+    """The node did not know yet what it had been granted: it would have said that it owes nothing."""
+    labour = Labour()
+    labour.put(G, "a", 1, True, offset=0)
+    labour.put(G, "b", 1, True, offset=0)
+    mark = labour.mark(G, "b")
+    assert mark is not None
+    version = mark.version
+    labour.put(G, "a", 0, False, offset=10, is_gone=True)
+    labour.done(G, "b", version, 10, [])
+    assert offsets(labour, mark.owed) == {0, 2, 4, 6, 8}
+    labour.done(G, "b", mark.version, 10, [])
+    assert mark.owed == []
+
+
+def test_a_node_without_members_gives_way_to_one_with() -> None:
+    """It kept for an absent member what came while nobody was there; who comes elsewhere gets it."""
+    labour = Labour()
+    labour.put(G, "a", 0, True, offset=0)
+    assert labour.owner(G, 5) == "a"
+    news = labour.put(G, "b", 1, True, offset=10)
+    assert news.released == {"a"}
+    assert offsets(labour, news.granted["b"]) == set(range(10))
+
+
+def test_a_new_run_owes_what_the_last_one_had_given_out() -> None:
+    labour = Labour()
+    labour.put(G, "a", 2, True, offset=0)
+    (news,) = labour.begin("a", offset=7)
+    assert offsets(labour, news.granted["a"]) == set(range(7))
+    assert labour.known(G, "a") == (0, True)
+    labour.put(G, "b", 1, True, offset=7)
+    (news,) = labour.begin("a", offset=9)
+    assert "a" not in news.granted
+
+
+def test_what_a_lost_node_owed_waits_for_its_successor_but_not_for_ever() -> None:
+    for late_us, due in ((1_000_000, set(range(10))), (3_600_000_000, set())):
+        labour = Labour()
+        labour.put(G, "a", 1, True, offset=0)
+        labour.put(G, "a", 0, False, offset=10, time_us=5, is_gone=True)
+        news = labour.put(G, "b", 1, True, offset=20, time_us=5 + late_us)
+        assert offsets(labour, news.granted.get("b", [])) == due
+
+
+def test_a_group_whose_last_member_leaves_is_over() -> None:
+    labour = Labour()
+    labour.put(G, "a", 1, True, offset=0)
+    labour.put(G, "a", 0, False, offset=10)
+    assert labour.groups() == []
+    assert labour.put(G, "b", 1, True, offset=20).granted == {}
+
+
+def test_ranges_join_over_the_turns_of_others() -> None:
+    labour = Labour()
+    labour.put(G, "a", 1, True, offset=0)
+    labour.put(G, "b", 1, True, offset=0)
+    assert labour.ranges(G, [(0, 1), (2, 3), (4, 5), (10, 11)], "a") == [(0, 5, "a"), (10, 11, "a")]
+
+
+def test_a_snapshot_holds_all_of_it() -> None:
+    labour = Labour()
+    labour.put(G, "a", 1, True, offset=0)
+    labour.put(G, "b", 2, True, offset=3)
+    labour.put(G, "a", 0, False, offset=9, is_gone=True)
+    saved = json.dumps(labour.to_json())
+    again = Labour.from_json(json.loads(saved))
+    assert json.dumps(again.to_json()) == saved
+    assert [again.owner(G, o) for o in range(20)] == [labour.owner(G, o) for o in range(20)]
+    # As written before nodes told how far they are.
+    old = Labour.from_json([[G, [["a", 1, True], ["b", 1, True]]]])
+    assert {old.owner(G, 0), old.owner(G, 1)} == {"a", "b"}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32))
+def test_nothing_is_owed_by_nobody(seed: int) -> None:
+    """Nodes come, tell, go, are lost and begin anew in any order: what nobody has acknowledged is owed by
+    some node, as long as one holds the group."""
+    rng = Random(seed)
+    labour, acknowledged, offset = Labour(), set(), 0
+    labour.put(G, "keeper", 0, True, offset=0)
+    owner_of: dict[int, str] = {}
+    for _ in range(60):
+        node = rng.choice(["a", "b", "c"])
+        match rng.randrange(6):
+            case 0 | 1:
+                for _ in range(rng.randrange(20)):
+                    owner = labour.owner(G, offset)
+                    assert owner is not None
+                    owner_of[offset] = owner
+                    offset += 1
+            case 2:
+                labour.put(G, node, rng.randrange(3), True, offset=offset)
+            case 3:
+                labour.put(G, node, 0, False, offset=offset, is_gone=rng.random() < 0.5)
+            case 4:
+                labour.begin(node, offset=offset)
+            case 5:
+                mark = labour.mark(G, node)
+                if mark is None:
+                    continue
+                mine = offsets(labour, [*mark.owed, (mark.position, offset, node)])
+                done = {o for o in mine if rng.random() < 0.5}
+                acknowledged |= done
+                pieces = [(o, o + 1) for o in mine - done]
+                labour.done(G, node, mark.version, offset, labour.ranges(G, pieces, node))
+    owed: set[int] = set()
+    for node in ("a", "b", "c", "keeper"):
+        mark = labour.mark(G, node)
+        if mark is not None:
+            owed |= offsets(labour, [*mark.owed, (mark.position, offset, node)])
+    assert set(owner_of) - acknowledged <= owed

@@ -1,0 +1,119 @@
+"""The record of who is primary and who is backup: of two decisions from one state, one is void."""
+
+import pytest
+
+from millrace.broker.meta import MetaState, command, put_stream, spec_from_dict, spec_to_dict
+from millrace.broker.pairs import Pair, Pairs
+from millrace.errors import LocalError
+
+
+def wanted(epoch: int, primary: str, backup: str, *, is_in_sync: bool) -> Pair:
+    return Pair(version=0, epoch=epoch, primary=primary, backup=backup, is_in_sync=is_in_sync)
+
+
+def pairs() -> Pairs:
+    made = Pairs()
+    made.found(16, ("a", "b"))
+    made.report(16, 1, wanted(1, "a", "b", is_in_sync=True), is_seized=False)
+    return made
+
+
+def test_out_of_sync_and_takeover_cannot_both_happen() -> None:
+    first = pairs()
+    first.report(16, 2, wanted(1, "a", "b", is_in_sync=False), is_seized=False)
+    with pytest.raises(LocalError, match="changed meanwhile"):
+        first.report(16, 2, wanted(2, "b", "a", is_in_sync=False), is_seized=False)
+    second = pairs()
+    second.report(16, 2, wanted(2, "b", "a", is_in_sync=False), is_seized=False)
+    with pytest.raises(LocalError, match="changed meanwhile"):
+        second.report(16, 2, wanted(1, "a", "b", is_in_sync=False), is_seized=False)
+
+
+def test_a_backup_that_is_out_of_sync_never_takes_over() -> None:
+    made = pairs()
+    made.report(16, 2, wanted(1, "a", "b", is_in_sync=False), is_seized=False)
+    with pytest.raises(LocalError, match="out of sync"):
+        made.report(16, 3, wanted(2, "b", "a", is_in_sync=False), is_seized=False)
+
+
+def test_after_a_takeover_the_old_primary_is_out_of_sync_whatever_was_asked() -> None:
+    made = pairs()
+    made.report(16, 2, wanted(2, "b", "a", is_in_sync=True), is_seized=False)
+    assert made.by_shard[16] == Pair(version=3, epoch=2, primary="b", backup="a", is_in_sync=False)
+
+
+def test_strangers_and_lower_epochs_are_refused() -> None:
+    made = pairs()
+    with pytest.raises(LocalError, match="cannot be primary"):
+        made.report(16, 2, wanted(5, "c", "a", is_in_sync=True), is_seized=False)
+    with pytest.raises(LocalError, match="cannot be primary"):
+        made.report(16, 2, wanted(0, "a", "b", is_in_sync=True), is_seized=False)
+    with pytest.raises(LocalError, match="another epoch"):
+        made.report(16, 2, wanted(1, "b", "a", is_in_sync=True), is_seized=False)
+
+
+def test_another_backup_begins_out_of_sync() -> None:
+    made = pairs()
+    made.replace_backup(16, 2, "c")
+    assert made.by_shard[16].backup == "c"
+    assert not made.by_shard[16].is_in_sync
+    assert Pairs.from_json(made.to_json()).by_shard == made.by_shard
+
+
+def test_a_stream_of_pairs_in_the_state_of_the_cluster() -> None:
+    state = MetaState()
+    members = [{"replica": name, "name": name, "peer": "", "mqtt": "", "http": ""} for name in "abc"]
+    state.apply(command("cluster.init", cluster="x", member=members[0]))
+    for member in members[1:]:
+        state.apply(command("member.put", member=member))
+    spec = spec_from_dict(
+        {
+            "name": "alarms",
+            "filters": ["alarms/#"],
+            "replication": "primary-backup",
+            "shards": 2,
+            "primary_backup": {"check_interval_ms": 200},
+        }
+    )
+    result = state.apply(put_stream(spec, create=True))
+    assert result.error is None
+    found = [state.pairs.by_shard[shard] for shard in result.opened]
+    assert all(pair.backup not in (None, pair.primary) for pair in found)
+    assert found[0].primary != found[1].primary, "the work is spread"
+    again = MetaState.from_bytes(state.to_bytes())
+    assert again.pairs.by_shard == state.pairs.by_shard
+    assert spec_from_dict(spec_to_dict(spec)) == spec
+    pair = found[0]
+    fields = {"epoch": 1, "primary": pair.primary, "backup": pair.backup, "is_in_sync": False}
+    shard = result.opened[0]
+    state.apply(command("pair.report", shard=shard, after=1, pair=fields, is_seized=False))
+    assert state.pairs.by_shard[shard].version == 2
+    state.apply(b'{"op": "stream.delete", "name": "alarms"}')
+    assert not state.pairs.by_shard
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"schedule": "fast"}, "schedule is one of"),
+        ({"schedule": "frame"}, "needs the classes"),
+        ({"check_interval_ms": 1}, "check_interval_ms is"),
+        ({"failover_ms": 100}, "less than three checks"),
+        ({"failover": 100}, "no setting 'failover'"),
+        ({"topics": [{"filter": "a/#"}]}, "a topic class has"),
+        ({"topics": [{"filter": "a/#", "period_ms": "1", "deadline_ms": 1}]}, "period_ms = '1'"),
+        ({"topics": [{"filter": "a/#/b", "period_ms": 1, "deadline_ms": 1}]}, "not a topic filter"),
+        ({"backup_ms": "fast"}, "backup_ms = 'fast'"),
+        ("frame", "expected a table"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(given: object, match: str) -> None:
+    with pytest.raises(LocalError, match=match):
+        spec_from_dict(
+            {
+                "name": "alarms",
+                "filters": ["alarms/#"],
+                "replication": "primary-backup",
+                "primary_backup": given,
+            }
+        )

@@ -1,0 +1,91 @@
+"""Messages that no log holds move with their session: packed, carried as JSON, sent again as they were."""
+
+import json
+
+import pytest
+
+from millrace.broker.message import Run, Segment
+from millrace.broker.unfinished import PACKED_BYTES_MAX, pack, put_back, unfinished, unpack
+from millrace.types import Properties
+from millrace.wire.mqtt.codec import encode_properties, encode_publish
+from millrace.wire.mqtt.packets import Publish
+from unit.node.house import House
+
+NOW_MS = 1_000_000
+
+
+def run(text: str, qos: int = 1) -> Run:
+    return Run(encode_publish(b"t", text.encode(), 0x30 | qos << 1, 1, b""), 1, qos, False)
+
+
+def carried(segments: list[Segment]) -> list[Segment]:
+    packed, left_out = pack(segments, NOW_MS)
+    assert left_out == 0
+    return unpack(json.loads(json.dumps(packed)), NOW_MS)
+
+
+def test_a_segment_comes_back_as_it_was() -> None:
+    segment = Segment(run("payload", 2), 1, 2, True, b"\x0b\x07", 42)
+    (back,) = carried([segment])
+    assert (back.first_id, back.count, back.qos, back.retain, back.extra) == (42, 1, 2, True, b"\x0b\x07")
+    assert back.packets(NOW_MS) == segment.packets(NOW_MS)
+
+
+def test_half_of_a_run_moves_as_what_is_left_of_it() -> None:
+    whole = run("one")
+    both = Run(whole.data + run("two").data, 2, 1, False)
+    segment = Segment(both, 2, 1, False, b"", 7)
+    segment.drop(1)
+    (back,) = carried([segment])
+    assert (back.first_id, back.count) == (8, 1)
+    assert back.packets(NOW_MS) == run("two").data
+
+
+def test_an_expired_message_stays_behind_and_time_left_moves() -> None:
+    gone = run("gone")
+    gone.expires_ms = NOW_MS
+    packet = encode_publish(b"t", b"left", 0x32, 1, encode_properties(Properties(message_expiry_s=9)))
+    left = Run(packet, 1, 1, True, False, NOW_MS + 5_000)
+    (back,) = carried([Segment(gone, 1, 1, False, b""), Segment(left, 1, 1, False, b"")])
+    assert back.run.expires_ms == NOW_MS + 5_000
+
+
+def test_more_than_the_bound_is_left_behind_and_counted() -> None:
+    large = Run(encode_publish(b"t", bytes(PACKED_BYTES_MAX // 2), 0x32, 1, b""), 1, 1, False)
+    packed, left_out = pack([Segment(large, 1, 1, False, b"") for _ in range(3)], NOW_MS)
+    assert (len(packed), left_out) == (1, 2)
+
+
+def test_what_was_not_packed_here_is_refused() -> None:
+    packed, _ = pack([Segment(run("x"), 1, 1, False, b"")], NOW_MS)
+    packed[0][1] = 5
+    with pytest.raises((ValueError, IndexError)):
+        unpack(packed, NOW_MS)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_session_goes_on_at_another_house_under_the_ids_it_knows(qos: int) -> None:
+    """Two sent and not acknowledged, one acknowledged: at the other house the two come again, marked as
+    sent before, and a message published there gets an id of its own."""
+    old, new = House(), House()
+    client = old.connect("roamer", session_expiry_s=100)
+    client.subscribe("t", qos=qos)
+    publisher = old.connect("publisher")
+    for text in (b"1", b"2", b"3"):
+        publisher.publish("t", text, qos=qos)
+    sent = client.take(Publish)
+    client.acknowledge(sent[0])
+    session = old.broker.sessions["roamer"]
+    moved = carried(unfinished(session))
+
+    again = new.connect("roamer", session_expiry_s=100)
+    again.subscribe("t", qos=qos)
+    arrived = new.broker.sessions["roamer"]
+    assert put_back(arrived, moved) == []
+    new.broker.resume(arrived, new.now_ms)
+    new.connect("publisher").publish("t", b"4", qos=qos)
+    got = again.take(Publish)
+    assert [packet.message.payload for packet in got] == [b"2", b"3", b"4"]
+    assert [packet.packet_id for packet in got[:2]] == [packet.packet_id for packet in sent[1:]]
+    assert [packet.dup for packet in got] == [True, True, False]
+    assert got[2].packet_id not in {packet.packet_id for packet in got[:2]}

@@ -1,0 +1,55 @@
+"""A will is published under a token, and its record keeps it until it is stored."""
+
+from millrace.broker.intake import Arrival, Intake
+from millrace.broker.session_store import SessionStore
+from millrace.types import Message, Will
+from unit.node.house import House
+
+WILL = ["w", "", 1, True, False, 0, None]
+
+
+def opened(expiry_s: int) -> tuple[SessionStore, int]:
+    store = SessionStore()
+    store.apply([["open", "a", False, None, expiry_s, WILL, "n1"]])
+    return store, store.records["a"].epoch
+
+
+def test_a_session_that_ends_with_a_will_on_its_way_ends_when_it_is_stored() -> None:
+    store, epoch = opened(0)
+    store.apply([["end", "a", epoch, WILL]])
+    assert store.records["a"].will == WILL, "whoever looks after it now fires it again, under the same token"
+    store.apply([["fired", "a", epoch]])
+    assert store.records == {}
+
+
+def test_a_durable_session_loses_its_will_and_nothing_else_when_it_is_stored() -> None:
+    store, epoch = opened(60)
+    store.apply([["away", "a", 5, WILL, epoch], ["fired", "a", epoch]])
+    assert store.records["a"].will is None
+    assert store.records["a"].away_us == 5
+
+
+def test_the_will_of_a_later_connection_stays() -> None:
+    store, epoch = opened(60)
+    store.apply([["open", "a", False, None, 60, WILL, "n2"], ["fired", "a", epoch]])
+    assert store.records["a"].will == WILL
+
+
+def test_a_lost_client_s_will_has_the_token_of_its_connection_until_it_is_stored() -> None:
+    house = House(keeps_records=True)
+    intake = Intake(16, False)
+    # One that is there already: nobody waits for this log, it is looked at by hand.
+    intake.arrivals = [Arrival(None, house.broker.router.route("u"), 0, None, None, b"")]
+    house.broker.router.find_intake = lambda topic: intake
+    will = Will(message=Message(topic="w", payload=b"x", qos=1))
+    client = house.connect("a", resume=True, will=will)
+    epoch = house.store.records["a"].epoch
+    client.drop()
+    arrival = intake.arrivals[-1]
+    assert (arrival.producer, arrival.sequence, arrival.is_doubtful) == (b"will/a", epoch, True)
+    assert house.store.records["a"].will is not None
+    assert arrival.done is not None
+    arrival.done(7)
+    house.is_awake = True
+    house.turn()
+    assert house.store.records["a"].will is None

@@ -1,0 +1,89 @@
+"""A primary-backup stream on one node: what is asked of it, and what it does without a backup."""
+
+import asyncio
+
+import pytest
+
+from millrace.broker.meta import spec_from_dict
+from millrace.broker.pair_spec import PairSpec, TopicClass
+from millrace.client import Client, ClientError
+from millrace.embedded import Broker
+from millrace.errors import LocalError
+from millrace.node.primary_backup import admit, options_of
+from millrace.node.primary_backup_frame import FrameShard, Measured
+
+TIMEOUT_S = 20.0
+CLASSES = [
+    {"filter": "line/a/#", "period_ms": 100, "deadline_ms": 500, "loss_tolerance": 0, "retention": 40},
+    {"filter": "line/b/#", "period_ms": 100, "deadline_ms": 50, "loss_tolerance": None},
+]
+
+
+@pytest.mark.parametrize("interval_ms", [8, 14, 50, 1000, 60_000])
+def test_ticks_follow_the_check_interval(interval_ms: int) -> None:
+    options, tick_s = options_of(PairSpec(check_interval_ms=interval_ms))
+    assert options.check_ticks * tick_s * 1000 == pytest.approx(interval_ms, rel=0.2)
+    assert options.lease_ticks < options.promise_ticks < options.promotion_ticks
+
+
+def test_a_class_that_cannot_be_met_is_named_with_its_number() -> None:
+    topics = (TopicClass(filter="a/#", period_ms=100, deadline_ms=5),)
+    with pytest.raises(LocalError, match=r"'a/#' cannot be admitted: the dispatch deadline would be -5 ms"):
+        admit(PairSpec(topics=topics))
+
+
+def test_a_p99_above_its_bound_is_an_alert() -> None:
+    measured = Measured("dispatch", 10.0)
+    for _ in range(99):
+        measured.add(1.0)
+    assert not measured.shown()["alert"]
+    for _ in range(5):
+        measured.add(20.0)
+    assert measured.shown()["alert"]
+    assert measured.late == 5
+
+
+async def made(broker: Broker, **settings: object) -> None:
+    fields = {"name": "line", "filters": ["line/#"], "replication": "primary-backup", **settings}
+    await broker.server.streams.put(spec_from_dict(fields), create=True)
+
+
+async def simple_mode() -> None:
+    """REQUIREMENTS.md B9: one broker, no backup."""
+    async with Broker() as broker, Client(broker.url) as client:
+        await made(broker)
+        async with client.subscribe("line/#", qos=1) as messages:
+            await client.publish("line/1", b"one", qos=1)
+            assert (await messages.get(TIMEOUT_S)).payload == b"one"
+        (shard,) = broker.server.streams.table.streams["line"].shards
+        assert broker.server.streams.shards[shard].next_offset == 1
+        with pytest.raises(LocalError, match="not in sync"):
+            await broker.server.streams.pairs.switch(shard)
+
+
+def test_without_a_backup_it_serves_alone() -> None:
+    asyncio.run(simple_mode())
+
+
+async def framed() -> None:
+    async with Broker() as broker, Client(broker.url) as client:
+        await made(broker, primary_backup={"schedule": "frame", "topics": CLASSES})
+        (number,) = broker.server.streams.table.streams["line"].shards
+        shard = broker.server.streams.shards[number]
+        assert isinstance(shard, FrameShard)
+        async with client.subscribe("line/#", qos=1) as messages:
+            for qos in (0, 1, 2):
+                await client.publish("line/a/1", b"%d" % qos, qos=qos)
+            await client.publish("line/b/1", b"b", qos=1)
+            got = sorted([(await messages.get(TIMEOUT_S)).payload for _ in range(4)])
+            assert got == [b"0", b"1", b"2", b"b"]
+        shown = shard.shown()
+        assert [row["of"] for row in shown["measured"][:2]] == [3, 1]
+        assert shown["queued"] == shown["overloaded"] == 0
+        assert shard.next_offset == 0, "nothing enters the log"
+        with pytest.raises(ClientError, match="0x83"):
+            await client.publish("line/c/1", b"no class", qos=1)
+
+
+def test_frame_messages_go_past_the_log_and_a_topic_without_a_class_is_refused() -> None:
+    asyncio.run(framed())

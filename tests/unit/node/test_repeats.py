@@ -1,0 +1,57 @@
+"""A QoS 2 message that comes again: stored where it was refused before, and never in two shards."""
+
+from millrace.broker.access import AccessRules
+from millrace.broker.intake import Arrival, Intake
+from millrace.broker.machine import Broker
+from millrace.broker.stream import DEFAULT_SPEC, Stream
+from millrace.kernels.blocks import Run
+from millrace.limits import DEFAULT_LIMITS
+from millrace.node.shard import Shard
+from millrace.storage.block import Block, Kind, data_blocks
+from millrace.types import Message, Reason
+from millrace.wire.mqtt.packets import Publish
+from unit.node.house import House
+
+PACKET = b"\x34\x06\0\1t\0\1x"
+MESSAGE = Message(topic="t", payload=b"x", qos=2)
+
+
+def test_a_refused_message_is_taken_when_it_comes_again_over_another_connection() -> None:
+    """The disk was full, and the client left before it was told: its repeat must not pass for stored."""
+    house = House(keeps_records=True)
+    intake = Intake(16, False)
+    # One that is there already: nobody waits for this log, it is looked at by hand.
+    other = Arrival(None, house.broker.router.route("u"), 0, None, None, b"")
+    intake.arrivals = [other]
+    house.broker.router.find_intake = lambda topic: intake
+    client = house.connect("a", resume=True)
+    client.send(Publish(message=MESSAGE, packet_id=1))
+    (_, arrival), intake.arrivals = intake.arrivals, [other]
+    client.drop()
+    client = house.connect("a", resume=True)
+    house.broker.inbound.refused([arrival], Reason.QUOTA_EXCEEDED)
+    client.send(Publish(message=MESSAGE, packet_id=1, dup=True))
+    (_, again) = intake.arrivals
+    assert again.run is not None, "only an answer would go out, for a message that is nowhere"
+
+
+def shard(number: int) -> Shard:
+    stream = Stream(spec=DEFAULT_SPEC, generation=1, shards=(number,))
+    broker = Broker(DEFAULT_LIMITS, AccessRules(()))
+    return Shard(number, stream, broker, now_ms=lambda: 0, wall_us=lambda: 0, wake=lambda: None)
+
+
+def keyed(producer: bytes, sequence: int) -> Block:
+    (block,) = data_blocks([Run(packets=PACKET, version=4, producer=producer, sequences=(sequence,))])
+    return block
+
+
+def test_a_message_whose_stream_moved_between_it_and_its_repeat_is_not_stored_twice() -> None:
+    """Its token tells, whichever shard has it; the sequence of a client may be counted per topic."""
+    old, new = shard(16), shard(17)
+    new.others = {16: old, 17: new}
+    old.producers.store(b"qos2/1/a", 5)
+    old.producers.store(b"client", 5)
+    assert new.admit(keyed(b"qos2/1/a", 5)).header.kind is Kind.CONTROL
+    for block in (keyed(b"qos2/1/a", 6), keyed(b"client", 5)):
+        assert new.admit(block) is block

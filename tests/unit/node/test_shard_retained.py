@@ -1,0 +1,126 @@
+"""Retained messages of logs: the newest word wins at every node, in whatever order logs are applied."""
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from millrace.broker.access import AccessRules
+from millrace.broker.intake import Arrival
+from millrace.broker.machine import Broker
+from millrace.broker.message import Run
+from millrace.broker.stamps import Stamps
+from millrace.limits import DEFAULT_LIMITS
+from millrace.node.shard_retained import ShardRetained
+
+
+def message(payload: bytes) -> Run:
+    packet = b"\0\1t" + b"\0\1" + payload
+    return Run(bytes((0x32, len(packet))) + packet, 1, 1, False, True)
+
+
+def value(broker: Broker) -> bytes | None:
+    found = broker.retained.get("t")
+    return None if found is None else found.data[7:]
+
+
+def logs(broker: Broker, *numbers: int) -> list[ShardRetained]:
+    stamps = Stamps()
+    made = [ShardRetained(number, broker) for number in numbers]
+    for one in made:
+        one.stamps = stamps
+    return made
+
+
+def broker_of_test() -> Broker:
+    return Broker(DEFAULT_LIMITS, AccessRules(()))
+
+
+@pytest.mark.parametrize("last", [b"newest", b""], ids=["value", "deletion"])
+def test_the_newest_wins_in_every_order_of_application(last: bytes) -> None:
+    """A topic lived in one log, then in another, then in the first again: each replica applies the logs in
+    its own order, each log in order, and all come to the same."""
+    words = [(0, 1, 5, b"oldest"), (1, 2, 1, b"newer"), (0, 3, 9, last)]
+    for order in permutations(range(3)):
+        if order.index(0) > order.index(2):
+            # The first log's own words stay in order.
+            continue
+        broker = broker_of_test()
+        kept = logs(broker, 16, 17)
+        for position in order:
+            log, generation, index, payload = words[position]
+            kept[log].announced(generation)
+            kept[log].keep("t", message(payload), index)
+        assert value(broker) == (last or None), order
+
+
+def _fields(run: Run) -> dict[str, Any]:
+    return {"packet": run.data}
+
+
+def _run(fields: dict[str, Any]) -> Run:
+    return Run(fields["packet"], 1, 1, False, True)
+
+
+def test_a_snapshot_takes_away_what_was_deleted_before_it() -> None:
+    """A replica that was far behind still has a message that the others have deleted since."""
+    ahead, behind = broker_of_test(), broker_of_test()
+    (first,), (second,) = logs(ahead, 16), logs(behind, 16)
+    second.keep("t", message(b"stale"), 3)
+    first.keep("t", message(b"stale"), 3)
+    first.keep("t", message(b""), 8)
+    second.restore(*first.to_json(_fields), _run)
+    assert value(behind) is None
+    # Also where the deletion itself is not remembered any more.
+    (third,) = logs(behind, 16)
+    third.keep("t", message(b"stale"), 3)
+    third.restore(1, [], _run)
+    assert value(behind) is None
+
+
+def test_a_deletion_outlives_a_restart_beside_the_log_that_had_the_message() -> None:
+    before, after = broker_of_test(), broker_of_test()
+    old, new = logs(before, 16, 17)
+    old.keep("t", message(b"kept"), 3)
+    saved_old = old.to_json(_fields)
+    new.announced(2)
+    new.keep("t", message(b""), 1)
+    saved_new = new.to_json(_fields)
+    for order in ((0, 1), (1, 0)):
+        restarted = logs(after, 16, 17)
+        for position in order:
+            restarted[position].restore(*(saved_old, saved_new)[position], _run)
+        assert value(after) is None
+
+
+def test_the_generation_is_announced_before_the_first_retained_message_of_it() -> None:
+    broker = broker_of_test()
+    (log,) = logs(broker, 16)
+    log.routing_generation = lambda: 4
+    plain = Arrival(None, None, 0, Run(b"", 1, 1, False), None, b"")
+    kept = Arrival(None, None, 0, message(b"x"), "t", b"")
+    assert log.announcement([plain]) is None
+    assert log.announcement([plain, kept]) is not None
+    assert log.announcement([kept]) is None
+    log.lost()
+    assert log.announcement([kept]) is not None
+    log.announced(4)
+    log.lost()
+    assert log.announcement([kept]) is None
+
+
+def test_what_could_not_be_logged_is_taken_back() -> None:
+    """Retained at QoS 0 it shows at once; without a majority it must not stay on one node alone."""
+    broker = broker_of_test()
+    (log,) = logs(broker, 16)
+    log.keep("t", message(b"logged"), 1)
+    note = Arrival(None, None, 0, message(b"alone"), "t", b"")
+    note.is_retained_only = True
+    note.before = broker.retained.get("t")
+    broker.retained.store("t", message(b"alone"))
+    log.take_back([note])
+    assert value(broker) == b"logged"
+    broker.retained.store("t", message(b"alone"))
+    log.keep("t", message(b"newer"), 2)
+    log.take_back([note])
+    assert value(broker) == b"newer"

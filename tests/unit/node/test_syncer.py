@@ -1,0 +1,110 @@
+"""Group commit: what leaves before a sync, what gathers during one, and when a sync may keep the loop."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from millrace.errors import StorageError
+from millrace.node.syncer import Job, Syncer
+from millrace.replication.contract import Persist
+from millrace.storage.block import Block
+
+
+class Paper:
+    """A log that notes what is done to it; each sync takes as long as it is told."""
+
+    def __init__(self, story: list[str]) -> None:
+        self.story = story
+        self.now_s = 0.0
+        self.sync_s = 0.0001
+
+    def write(self, persist: Persist, blocks: list[Block]) -> None:
+        self.story.append(f"write {persist.number}")
+
+    def sync(self) -> None:
+        self.now_s += self.sync_s
+        self.story.append("sync")
+
+
+class ByHand(Syncer):
+    """What is handed out is performed when the test says so."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, paper: Paper) -> None:
+        super().__init__(loop, _fail, in_place=True, sync=True)
+        self.paper = paper
+        self.handed: list[list[Job]] = []
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _now_s(self) -> float:
+        return self.paper.now_s
+
+    def _hand_out(self, batch: list[Job]) -> None:
+        self.paper.story.append("hand out")
+        self.handed.append(batch)
+
+    def perform(self) -> None:
+        self._finish(self.handed.pop(0))
+
+
+def _fail(error: StorageError) -> None:
+    raise error
+
+
+def run(play: Callable[[ByHand, Callable[[int], None]], None]) -> list[str]:
+    """The story of one play; its second argument submits the `Persist` of this number."""
+    story: list[str] = []
+
+    async def scene() -> None:
+        paper: Any = Paper(story)
+        syncer = ByHand(asyncio.get_running_loop(), paper)
+        syncer.before_sync = lambda: story.append("leave")
+
+        def submit(number: int) -> None:
+            def done(n: int) -> None:
+                story.append(f"done {n}")
+
+            syncer.submit(Job(paper, Persist(number=number), [], done))
+
+        play(syncer, submit)
+
+    asyncio.run(scene())
+    return story
+
+
+def test_what_others_wait_for_leaves_before_the_sync_begins() -> None:
+    def play(syncer: ByHand, submit: Callable[[int], None]) -> None:
+        submit(1)
+        submit(2)
+        assert syncer.start(), "a small batch is on disk at once"
+
+    assert run(play) == ["leave", "write 1", "write 2", "sync", "done 1", "done 2"]
+
+
+def test_what_comes_during_a_sync_gathers_into_one_batch() -> None:
+    def play(syncer: ByHand, submit: Callable[[int], None]) -> None:
+        syncer._mean_s = 1.0
+        submit(1)
+        assert not syncer.start(), "handed out: nothing is on disk yet"
+        submit(2)
+        submit(3)
+        assert not syncer.start(), "one batch at a time"
+        assert len(syncer.handed) == 1
+        syncer.perform()
+        syncer.start()
+        assert [job.persist.number for job in syncer.handed[0]] == [2, 3]
+
+    assert run(play) == ["leave", "hand out", "done 1", "leave", "hand out"]
+
+
+def test_one_late_sync_keeps_its_place_and_the_second_in_a_row_moves_to_the_thread() -> None:
+    def play(syncer: ByHand, submit: Callable[[int], None]) -> None:
+        for number, sync_s in enumerate((0.0002, 0.05, 0.0002, 0.0002, 0.0002, 0.05, 0.05), 1):
+            syncer.paper.sync_s = sync_s
+            submit(number)
+            assert syncer.start(), f"sync {number} is in place"
+        submit(8)
+        assert not syncer.start()
+
+    assert run(play)[-1] == "hand out"

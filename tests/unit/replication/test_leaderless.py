@@ -1,0 +1,459 @@
+"""Leaderless machines, one promise at a time; the simulation tries them together."""
+
+import itertools
+import random
+
+import pytest
+
+from millrace.errors import RemoteError
+from millrace.replication.contract import PeerMessage, ReplicaId, RequestId
+from millrace.replication.leaderless import LeaderlessOptions
+from millrace.replication.leaderless_labour import place_of
+from millrace.replication.leaderless_messages import (
+    Lapsed,
+    Level,
+    Origin,
+    Overloaded,
+    Overtaken,
+    Position,
+    Pulse,
+    Release,
+    RemoveGroup,
+    Reorganise,
+    Settle,
+    Subscribe,
+)
+from millrace.replication.leaderless_state import ControlState, Ranges, Stamp, make_group, mark, put_client
+from unit.replication.leaderless_stage import Stage
+
+# ------------------------------------------------------------------------------------------------ logs
+
+
+def test_every_node_takes_messages_and_all_get_them_in_the_order_of_each_origin() -> None:
+    stage = Stage()
+    for turn in range(3):
+        for name in "abc":
+            stage.publish(name, f"{name}{turn}")
+    stage.tick(3)
+    for node in stage.nodes.values():
+        for origin in "abc":
+            _, entries = node.disk.entries(Origin(origin, 1), 1, 99, 1 << 30)
+            assert [entry.payload.decode() for entry in entries] == [f"{origin}{turn}" for turn in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("level", "reachable", "is_acknowledged"),
+    [
+        (Level.LOCAL, "", True),
+        (Level.ONE, "", False),
+        (Level.ONE, "b", True),
+        (Level.MAJORITY, "b", False),
+        (Level.MAJORITY, "bc", True),
+        (Level.ALL, "bcd", False),
+        (Level.ALL, "bcde", True),
+    ],
+)
+def test_a_level_is_a_number_of_disks(level: Level, reachable: str, is_acknowledged: bool) -> None:
+    stage = Stage(5, level=level)
+    stage.partition("a", "".join(set("bcde") - set(reachable)))
+    request = stage.publish("a", "x")
+    stage.tick(10)
+    assert (request in stage["a"].acknowledged) == is_acknowledged
+    stage.heal()
+    stage.tick(10)
+    assert request in stage["a"].acknowledged
+
+
+def test_a_copy_counts_once_it_is_on_disk() -> None:
+    stage = Stage(2, level=Level.ALL)
+    stage["b"].is_stalled = True
+    request = stage.publish("a", "x")
+    stage.tick(10)
+    assert request not in stage["a"].acknowledged
+    stage.unstall("b")
+    assert request in stage["a"].acknowledged
+
+
+def test_nothing_leaves_a_node_before_its_own_disk_has_it() -> None:
+    stage = Stage()
+    stage["a"].is_stalled = True
+    stage.publish("a", "x")
+    stage.tick(10)
+    assert Origin("a", 1) not in {origin for origin, _ in stage["b"].stored}
+    stage.unstall("a")
+    assert stage["b"].stored == [(Origin("a", 1), 1)]
+
+
+def test_both_sides_of_a_partition_work_and_fill_each_other_up() -> None:
+    stage = Stage(level=Level.LOCAL)
+    stage.partition("a", "bc")
+    stage.publish("a", "left")
+    stage.publish("b", "right")
+    stage.tick(10)
+    assert stage["a"].machine.positions != stage["b"].machine.positions
+    stage.heal()
+    stage.until(lambda: stage["a"].machine.positions == stage["b"].machine.positions)
+    assert stage["a"].machine.positions[Origin("b", 1)].offset == 1
+    assert stage["b"].machine.positions[Origin("a", 1)].offset == 1
+
+
+def test_a_message_whose_origin_died_reaches_those_it_had_not_reached() -> None:
+    stage = Stage(level=Level.ONE)
+    stage.partition("a", "c")
+    assert stage.publish("a", "x") in stage["a"].acknowledged
+    stage.stop("a")
+    stage.until(lambda: (Origin("a", 1), 1) in stage["c"].stored)
+
+
+def test_a_restart_with_a_whole_log_goes_on_with_it() -> None:
+    stage = Stage()
+    stage.publish("a", "x")
+    stage.start("a", stage.stop("a"))
+    stage.tick(3)
+    stage.publish("a", "y")
+    assert stage["b"].stored == [(Origin("a", 1), 1), (Origin("a", 1), 2)]
+
+
+def test_a_restart_with_a_lost_log_is_another_origin_and_gets_the_old_one_back() -> None:
+    stage = Stage()
+    stage.publish("a", "x")
+    disk = stage.stop("a")
+    disk.lose()
+    stage.start("a", disk)
+    request = stage.publish("a", "y")
+    stage.until(lambda: request in stage["a"].acknowledged)
+    stage.until(lambda: stage["a"].machine.positions == stage["b"].machine.positions)
+    assert stage["a"].machine.positions[Origin("a", 1)].offset == 1
+    assert stage["a"].machine.positions[Origin("a", 2)].offset == 1
+
+
+def test_a_peer_that_holds_more_of_the_own_log_proves_that_it_was_not_whole() -> None:
+    stage = Stage()
+    stage.publish("a", "x")
+    disk = stage.stop("a")
+    disk.lose()
+    disk.is_whole = True
+    stage.start("a", disk)
+    stage.tick(2)
+    effects = [effect for _, effects in stage["a"].steps for effect in effects]
+    assert any(isinstance(effect, Overtaken) for effect in effects)
+
+
+def test_more_than_the_bound_is_refused() -> None:
+    stage = Stage(options=LeaderlessOptions(unacknowledged_bytes_max=100))
+    stage.partition("a", "bc")
+    for _ in range(20):
+        stage.publish("a", "x" * 20)
+    refused = [e for _, effects in stage["a"].steps for e in effects if isinstance(e, Overloaded)]
+    assert 10 <= len(refused) < 20
+
+
+# ---------------------------------------------------------------------------------------------- groups
+
+
+def settle_all(stage: Stage, name: str, group: str) -> list[str]:
+    spans = stage.take(name, group)
+    texts = stage.texts(name, spans)
+    if spans:
+        stage.step(name, Settle(group=group, spans=spans))
+        stage.deliver()
+    return texts
+
+
+def test_each_message_of_a_group_is_one_node_s_and_the_nodes_share_them() -> None:
+    stage = Stage()
+    for name in "abc":
+        stage.join(name, "g", f"client {name}")
+    stage.until(lambda: stage.is_divided("g", "a", "b", "c"))
+    stage.publish("a", *(str(number) for number in range(60)))
+    stage.tick(3)
+    shares = [settle_all(stage, name, "g") for name in "abc"]
+    assert sorted(int(text) for share in shares for text in share) == list(range(60))
+    assert all(len(share) > 8 for share in shares)
+
+
+def test_two_groups_get_every_message_each() -> None:
+    stage = Stage()
+    stage.join("a", "g", "one")
+    stage.join("b", "h", "two")
+    stage.until(lambda: stage.is_divided("g", "a", "b") and stage.is_divided("h", "a", "b"))
+    stage.publish("c", "x", "y")
+    stage.tick(2)
+    assert settle_all(stage, "a", "g") == settle_all(stage, "b", "h") == ["x", "y"]
+
+
+def test_messages_wait_for_a_member_that_is_away_and_are_given_wherever_it_comes_back() -> None:
+    stage = Stage()
+    stage.join("a", "g", "one", members=0)
+    stage.publish("b", "x", "y")
+    stage.tick(3)
+    stage.join("c", "g", "one")
+    stage.until(lambda: stage.is_divided("g", "a", "b", "c"))
+    assert settle_all(stage, "c", "g") == ["x", "y"]
+
+
+def test_what_a_member_left_unacknowledged_goes_to_another_node() -> None:
+    stage = Stage()
+    stage.join("a", "g", "one")
+    stage.until(lambda: stage.is_divided("g", "a", "b", "c"))
+    stage.publish("a", "x", "y")
+    spans = stage.take("a", "g")
+    assert stage.texts("a", spans) == ["x", "y"]
+    stage.join("b", "g", "two")
+    stage.until(
+        lambda: stage["b"].machine.labour.division("g").connected == 1 and stage.is_divided("g", "a", "b")
+    )
+    stage.tick(20)
+    assert stage.take("b", "g") == (), "what is in a member's hands stays there"
+    stage.step("a", Release(group="g", spans=spans))
+    stage.leave("a", "g", "one", is_last_out=False)
+    stage.tick(20)
+    assert settle_all(stage, "b", "g") == ["x", "y"]
+
+
+def test_what_was_acknowledged_is_not_given_again_after_a_reorganisation() -> None:
+    stage = Stage()
+    stage.join("a", "g", "one")
+    stage.until(lambda: stage.is_divided("g", "a", "b", "c"))
+    stage.publish("a", *map(str, range(20)))
+    assert len(settle_all(stage, "a", "g")) == 20
+    stage.leave("a", "g", "one", is_last_out=False)
+    stage.join("b", "g", "one")
+    stage.tick(20)
+    stage.publish("c", "new")
+    stage.tick(3)
+    assert settle_all(stage, "b", "g") == ["new"]
+
+
+def test_across_a_partition_each_side_delivers_and_afterwards_one_division_is_left() -> None:
+    stage = Stage(level=Level.LOCAL)
+    stage.join("a", "g", "one")
+    stage.join("b", "g", "two")
+    stage.until(lambda: stage.is_divided("g", "a", "b", "c"))
+    stage.partition("a", "bc")
+    stage.tick(40)
+    stage.publish("a", "left")
+    stage.publish("c", "right")
+    stage.tick(5)
+    assert settle_all(stage, "a", "g") == ["left"]
+    assert settle_all(stage, "b", "g") == ["right"]
+    stage.heal()
+    stage.tick(60)
+    assert stage.is_divided("g", "a", "b", "c")
+    assert (
+        stage["a"].machine.labour.division("g").installed == stage["c"].machine.labour.division("g").installed
+    )
+    assert settle_all(stage, "a", "g") == settle_all(stage, "b", "g") == []
+
+
+def test_sessions_at_the_same_time_end_in_one_division() -> None:
+    stage = Stage(5)
+    for name in "abcde":
+        stage.step(name, Reorganise(group="g"))
+    stage.deliver()
+    stage.tick(40)
+    assert stage.is_divided("g", *"abcde")
+
+
+def test_an_assignment_by_hand_holds_until_a_node_of_it_dies() -> None:
+    stage = Stage()
+    for name in "abc":
+        stage.join(name, "g", f"client {name}")
+    stage.tick(20)
+    stage.step("a", Reorganise(group="g", order=(ReplicaId("c"),)))
+    stage.deliver()
+    stage.tick(20)
+    stage.publish("a", *map(str, range(10)))
+    stage.tick(2)
+    assert len(stage.take("c", "g")) == 1
+    assert stage.take("a", "g") == stage.take("b", "g") == ()
+    stage.stop("c")
+    stage.tick(60)
+    assert len(settle_all(stage, "a", "g") + settle_all(stage, "b", "g")) == 10
+
+
+def test_a_message_goes_when_every_group_and_every_hold_lets_it() -> None:
+    stage = Stage()
+    origin = Origin("c", 1)
+    stage.join("a", "g", "one")
+    stage.join("b", "h", "two")
+    stage.tick(20)
+    stage.holds["a"] = ((origin, 1),)
+    stage.publish("c", "x", "y")
+    stage.tick(3)
+    settle_all(stage, "a", "g")
+    stage.tick(20)
+    assert not any(node.removed for node in stage.nodes.values())
+    settle_all(stage, "b", "h")
+    stage.tick(20)
+    assert stage["b"].removed[origin] == stage["c"].removed[origin] == 2
+    assert stage["a"].removed[origin] == 1
+    stage.holds.clear()
+    stage.tick(5)
+    assert stage["a"].removed[origin] == 2
+
+
+def test_a_message_stays_while_a_member_has_not_received_it() -> None:
+    stage = Stage(level=Level.LOCAL)
+    stage.join("a", "g", "one")
+    stage.tick(20)
+    stage.partition("c", "ab")
+    stage.publish("a", "x")
+    stage.tick(30)
+    assert settle_all(stage, "a", "g") == ["x"]
+    stage.join("c", "late", "two", from_start=False)
+    stage.tick(30)
+    assert not stage["a"].removed and not stage["b"].removed
+    stage.heal()
+    stage.tick(60)
+    assert settle_all(stage, "c", "late") == ["x"]
+    stage.tick(30)
+    assert stage["a"].removed
+
+
+def test_a_node_that_lost_its_disk_gets_groups_and_marks_back_though_their_entries_were_removed() -> None:
+    stage = Stage()
+    stage.join("a", "g", "one")
+    stage.tick(20)
+    for turn in range(5):
+        stage.publish("a", f"{turn}")
+        assert settle_all(stage, "a", "g") == [f"{turn}"]
+    stage.until(lambda: len(stage["b"].removed) > 0)
+    disk = stage.stop("c")
+    disk.lose()
+    stage.start("c", disk)
+    stage.until(lambda: stage["c"].machine.positions == stage["a"].machine.positions)
+    assert stage["c"].machine.state.digest() == stage["a"].machine.state.digest()
+    stage.start("c", stage.stop("c"))
+    assert stage["c"].machine.state.digest() == stage["a"].machine.state.digest()
+
+
+def test_a_removed_group_is_gone_everywhere_and_begins_anew() -> None:
+    stage = Stage()
+    stage.join("a", "g", "one")
+    stage.publish("a", "x")
+    stage.step("b", RemoveGroup(request=RequestId(99), group="g", wall_us=99))
+    stage.deliver()
+    stage.tick(5)
+    assert all(node.machine.state.find("g") is None for node in stage.nodes.values())
+    stage.join("c", "g", "one")
+    stage.tick(20)
+    assert settle_all(stage, "c", "g") == ["x"]
+
+
+def test_a_group_that_lapses_under_a_member_goes_on_where_it_was() -> None:
+    """The last client elsewhere, which does not know of the one here, takes the group with it."""
+    stage = Stage()
+    stage.join("a", "g", "one")
+    stage.tick(20)
+    stage.publish("c", "x", "y")
+    assert settle_all(stage, "a", "g") == ["x", "y"]
+    stage.tick(3)
+    stage.partition("b", "ac")
+    stage.join("b", "g", "two")
+    stage.publish("b", "z")
+    stage.leave("a", "g", "one")
+    stage.heal()
+    stage.tick(5)
+    lapsed = [e for _, effects in stage["b"].steps for e in effects if isinstance(e, Lapsed)]
+    assert len(lapsed) == 1
+    stage.step(
+        "b",
+        Subscribe(
+            request=RequestId(99),
+            group="g",
+            client="two",
+            filters=("#",),
+            wall_us=99,
+            heritage=lapsed[0].heritage,
+        ),
+    )
+    stage.deliver()
+    stage.tick(30)
+    assert settle_all(stage, "b", "g") == ["z"]
+
+
+def test_a_client_that_left_elsewhere_is_out_although_its_joining_arrives_later() -> None:
+    stage = Stage()
+    stage.join("b", "g", "other")
+    stage.tick(3)
+    stage.partition("a", "bc")
+    stage.join("a", "g", "one")
+    stage.leave("b", "g", "one", is_last_out=False)
+    stage.heal()
+    stage.tick(20)
+    for node in stage.nodes.values():
+        group = node.machine.state.find("g")
+        assert group is not None and group.client_names() == ["other"]
+
+
+def test_nonsense_is_refused_and_a_stranger_is_not_heard() -> None:
+    stage = Stage()
+
+    class Nonsense:
+        pass
+
+    before = stage["a"].machine.to_bytes()
+    with pytest.raises(RemoteError):
+        stage["a"].machine.step(PeerMessage(sender=ReplicaId("b"), body=Nonsense()))  # type: ignore[arg-type]
+    pulse = Pulse(
+        boot=9,
+        number=1,
+        positions=((Origin("z", 1), stage["a"].machine.positions[Origin("a", 1)]),),
+        hears=(),
+        labour=(),
+    )
+    assert stage["a"].machine.step(PeerMessage(sender=ReplicaId("z"), body=pulse)) == []
+    assert stage["a"].machine.to_bytes() == before
+
+
+# ----------------------------------------------------------------------------------------------- parts
+
+
+def test_ranges_against_a_set() -> None:
+    rng = random.Random(3)
+    ranges, model = Ranges(), set[int]()
+    for _ in range(2_000):
+        start = rng.randrange(60)
+        end = start + rng.randrange(8)
+        if rng.random() < 0.6:
+            ranges.add(start, end)
+            model |= set(range(start, end))
+        else:
+            ranges.discard(start, end)
+            model -= set(range(start, end))
+        assert {x for a, b in ranges for x in range(a, b)} == model
+        at = rng.randrange(60)
+        assert (at in ranges) == (at in model)
+        assert ranges.after(at) == next(x for x in range(at, 100) if x not in model)
+        starts = [x for x in sorted(model) if x > at and x - 1 not in model]
+        assert ranges.next_start(at) == min(starts, default=1 << 62)
+        flat = [x for pair in ranges for x in pair]
+        assert flat == sorted(set(flat)), "neither overlapping nor touching"
+
+
+def test_a_state_does_not_depend_on_the_order_of_operations() -> None:
+    a, b = Origin("a", 1), Origin("b", 1)
+    first, life = Stamp(0, ""), Stamp(5, "b")
+    operations = [
+        make_group("g", first, ("x",), {a: Position(3, 3), b: Position(9, 9)}),
+        make_group("g", first, ("y",), {a: Position(1, 4)}),
+        put_client("g", first, "one", True, Stamp(2, "a")),
+        put_client("g", first, "one", False, Stamp(3, "b")),
+        mark("g", first, {a: Ranges([(4, 6)])}),
+        mark("g", life, {a: Ranges([(7, 8)])}),
+    ]
+    digests = set()
+    for order in itertools.permutations(operations):
+        state = ControlState()
+        for operation in order:
+            state.apply(operation, "a", "a")
+        digests.add(state.digest())
+    assert len(digests) == 1
+
+
+def test_the_hash_spreads_messages_over_nodes() -> None:
+    counts = [0] * 3
+    for offset in range(3_000):
+        counts[place_of(Origin("a", 1), offset, 3)] += 1
+    assert all(900 < count < 1_100 for count in counts)
