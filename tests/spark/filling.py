@@ -17,16 +17,16 @@ def _varint(value: int) -> bytes:
             return data
 
 
-def _packet(first: int, body: bytes) -> bytes:
+def packet(first: int, body: bytes) -> bytes:
     return bytes((first,)) + _varint(len(body)) + body
 
 
-def _text(word: str) -> bytes:
+def text(word: str) -> bytes:
     data = word.encode()
     return len(data).to_bytes(2, "big") + data
 
 
-def _read(link: socket.socket, size: int) -> bytes:
+def read(link: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
         piece = link.recv(size - len(data))
@@ -39,19 +39,19 @@ def fill(port: int, messages: Iterable[tuple[str, bytes]], client_id: str = "fil
     """Publish these and return how many, once every one of them is acknowledged."""
     count = 0
     with socket.create_connection(("127.0.0.1", port), _TIMEOUT_S) as link:
-        link.sendall(_packet(0x10, _text("MQTT") + bytes((4, 2, 0, 0)) + _text(client_id)))
-        assert _read(link, 4)[3] == 0
+        link.sendall(packet(0x10, text("MQTT") + bytes((4, 2, 0, 0)) + text(client_id)))
+        assert read(link, 4)[3] == 0
         waiting: list[bytes] = []
         for topic, payload in messages:
             count += 1
             packet_id = len(waiting) + 1
-            waiting.append(_packet(0x32, _text(topic) + packet_id.to_bytes(2, "big") + payload))
+            waiting.append(packet(0x32, text(topic) + packet_id.to_bytes(2, "big") + payload))
             if len(waiting) == _WINDOW:
                 link.sendall(b"".join(waiting))
-                _read(link, _PUBACK_BYTES * len(waiting))
+                read(link, _PUBACK_BYTES * len(waiting))
                 waiting = []
         if waiting:
             link.sendall(b"".join(waiting))
-            _read(link, _PUBACK_BYTES * len(waiting))
+            read(link, _PUBACK_BYTES * len(waiting))
         link.sendall(b"\xe0\0")
     return count

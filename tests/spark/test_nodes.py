@@ -11,8 +11,9 @@ from millrace.client.http import Http
 from millrace.errors import ConfigError, LocalError
 from millrace.spark import nodes as module
 from millrace.spark import options
-from millrace.spark.nodes import Expired, Nodes
+from millrace.spark.nodes import Expired, NobodyAnswers, Nodes
 from millrace.spark.offsets import Extent
+from spark.filling import fill
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -77,7 +78,7 @@ def test_a_lagging_node_is_waited_for_and_then_named(
             reader.blocks("default", place["shard"], start, start + 1)
 
 
-def test_times_are_found_by_halving(node: BrokerProcess, http: Http) -> None:
+def test_times_are_found_by_the_node(node: BrokerProcess, http: Http) -> None:
     http.call("POST", "/v1/streams", {"name": "times", "filters": ["times/#"], "shards": 1})
     places = [http.publish("times/t", b"x") for _ in range(20)]
     shard = places[0]["shard"]
@@ -89,6 +90,46 @@ def test_times_are_found_by_halving(node: BrokerProcess, http: Http) -> None:
     ]
     assert reader.offset_at("times", shard, extent, stamps[0] - 1) == 0
     assert reader.offset_at("times", shard, extent, stamps[-1] + 1) == 20
+    # What came after the extent was asked for belongs to the next batch.
+    assert reader.offset_at("times", shard, Extent(first=0, next=15), stamps[-1]) == 15
+
+
+def test_times_inside_a_block_are_found(node: BrokerProcess, http: Http) -> None:
+    """Many messages of one block: the offset of each time is the first message with it."""
+    http.call("POST", "/v1/streams", {"name": "many", "filters": ["many/#"], "shards": 1})
+    fill(node.port, [("many/t", b"x")] * 3_000)
+    (row,) = http.get("/v1/streams/many")["shard_list"]
+    stamps = []
+    while len(stamps) < 3_000:
+        stamps += [one["time_us"] for one in http.messages("many", row["shard"], len(stamps))["messages"]]
+    reader, extent = Nodes((node.url,), None), Extent(first=0, next=3_000)
+    for time_us in sorted(set(stamps))[:: max(1, len(set(stamps)) // 20)]:
+        assert reader.offset_at("many", row["shard"], extent, time_us) == stamps.index(time_us)
+
+
+def test_a_group_shows_progress_and_is_made_when_it_is_missing(node: BrokerProcess, http: Http) -> None:
+    """It follows the query forwards only, on the filters of the stream; a repeat changes nothing."""
+    http.call("POST", "/v1/streams", {"name": "followed", "filters": ["followed/#"], "shards": 1})
+    places = [http.publish("followed/t", b"x") for _ in range(10)]
+    shard = places[0]["shard"]
+    reader = Nodes((_NOBODY, node.url), None)
+    for position, lag in ((4, 6), (4, 6), (2, 6), (9, 1)):
+        reader.advance("watcher", (), "followed", {shard: position})
+        shown = http.get("/v1/groups/watcher")
+        assert (shown["filters"], shown["lag"]) == (["followed/#"], lag)
+    reader.advance("narrow", ("followed/other",), "followed", {shard: 10, 999: 5})
+    assert http.get("/v1/groups/narrow")["filters"] == ["followed/other"]
+
+
+def test_a_refused_group_is_an_error_and_a_silent_cluster_another(
+    guarded: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", 0.2)
+    with pytest.raises(NobodyAnswers):
+        Nodes((_NOBODY,), None).advance("g", (), "default", {0: 1})
+    with pytest.raises(LocalError) as refused:
+        Nodes((guarded.url,), None).advance("g", (), "default", {0: 1})
+    assert not isinstance(refused.value, NobodyAnswers)
 
 
 def test_a_password_comes_from_outside_and_is_in_no_pickle(
@@ -100,13 +141,34 @@ def test_a_password_comes_from_outside_and_is_in_no_pickle(
         Nodes((url,), "wrong").extents("default")
     monkeypatch.setenv(options.PASSWORD_VARIABLE, "wonder")
     given = options.parse({"url": url})
-    assert Nodes(given.urls, given.password()).extents("default")
+    assert Nodes(*options.access(given)).extents("default")
     assert b"wonder" not in pickle.dumps(given)
     monkeypatch.delenv(options.PASSWORD_VARIABLE)
     secret = tmp_path / "secret"
     secret.write_text("wonder\n")
     given = options.parse({"url": url, "passwordFile": str(secret)})
-    assert Nodes(given.urls, given.password()).extents("default")
+    assert Nodes(*options.access(given)).extents("default")
     assert b"wonder" not in pickle.dumps(given)
     with pytest.raises(ConfigError, match="a secret in an option"):
         options.parse({"url": url.replace("ann@", "ann:wonder@")})
+
+
+def test_a_token_names_the_user_and_is_in_no_pickle(
+    guarded: BrokerProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """From the environment or a file: one word, and no user in the address."""
+    file = tmp_path / "token"
+    file.write_text("ann:wonder\n")
+    given = options.parse({"url": guarded.url, "tokenFile": str(file)})
+    assert b"wonder" not in pickle.dumps(given)
+    assert Nodes(*options.access(given)).extents("default")
+    given = options.parse({"url": guarded.url})
+    with pytest.raises(LocalError):
+        Nodes(*options.access(given)).extents("default")
+    monkeypatch.setenv(options.TOKEN_VARIABLE, "ann:wonder")
+    assert Nodes(*options.access(given)).extents("default")
+    monkeypatch.setenv(options.TOKEN_VARIABLE, "wonder")
+    with pytest.raises(ConfigError, match="USER:PASSWORD"):
+        options.access(given)
+    with pytest.raises(ConfigError, match="a secret in an option"):
+        options.parse({"token": "ann:wonder"})

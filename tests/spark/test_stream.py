@@ -89,6 +89,16 @@ def test_a_running_query_gets_what_comes(job: Job, node: BrokerProcess, make_str
     assert job.payloads() == numbers(0, 20)
 
 
+def test_a_group_follows_a_query(job: Job, http: Http, node: BrokerProcess, make_stream: MakeStream) -> None:
+    """Spark commits a batch when it begins the next: the group shows all but the last one of a run."""
+    stream = make_stream()
+    fill(node.port, [(f"{stream}/t", one) for one in numbers(0, 100)])
+    job.run(stream, startingOffsets="earliest", maxRowsPerTrigger="40", group=f"g-{stream}")
+    shown = http.get(f"/v1/groups/g-{stream}")
+    assert shown["filters"] == [f"{stream}/#"]
+    assert shown["shards"][0]["position"] in (80, 100)
+
+
 def test_retention_that_passed_a_checkpoint_is_an_error(
     job: Job, http: Http, node: BrokerProcess, make_stream: MakeStream
 ) -> None:

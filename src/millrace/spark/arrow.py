@@ -2,18 +2,19 @@
 
 An answer of the node is whole blocks end to end. Each block is proved by its checksums, then rows are chosen:
 by offset, because the first and the last block reach over the range; by topic, on the block's dictionary, so
-that a block without a wanted topic is never expanded; by time. Columns are views of the block; blocks are
-gathered until a batch is worth its overhead, because a quiet stream has blocks of one message.
+that a block without a wanted topic is never expanded; by time. Blocks are views of the answer, and columns
+views of the block; blocks are gathered until a batch is worth its overhead, because a quiet stream has blocks
+of one message. A batch shares no memory with the answer, whose room may be filled again.
 
-Payloads lie between the other bytes of their packets. Starts and ends taken in turn are the offsets of an
-Arrow binary array in which every second element is a payload: one `take` of those is the gather.
+Payloads lie between the other bytes of the answer. Starts and ends taken in turn are the offsets of an Arrow
+binary array in which every second element is a payload: one `take` of those is the gather, and the only copy.
 
 MQTT 5 properties differ little from message to message: the distinct ones of a batch are decoded, once each.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -59,11 +60,15 @@ class _Part:
     count: int
 
 
-def batches(data: bytes, choice: Choice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The chosen rows of these blocks in the order of their offsets; BlockDamaged for what is no block."""
+def batches(
+    data: bytes | bytearray | memoryview, choice: Choice, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The chosen rows of these blocks in the order of their offsets; BlockDamaged for what is no block. The
+    data must not change before the last batch is made."""
+    answer = pa.py_buffer(data)
     parts: list[_Part] = []
     rows = size_bytes = 0
-    for block in _blocks(data, choice):
+    for block in _blocks(answer, choice):
         part = _choose(block, choice)
         if part is None:
             continue
@@ -71,21 +76,22 @@ def batches(data: bytes, choice: Choice, schema: pa.Schema) -> Iterator[pa.Recor
         rows += part.count
         size_bytes += len(part.columns.packets)
         if rows >= BATCH_ROWS_AIM or size_bytes >= BATCH_BYTES_AIM:
-            yield _batch(parts, schema)
+            yield _batch(answer, parts, schema)
             parts, rows, size_bytes = [], 0, 0
     if parts:
-        yield _batch(parts, schema)
+        yield _batch(answer, parts, schema)
 
 
-def _blocks(data: bytes, choice: Choice) -> Iterator[Block]:
+def _blocks(answer: pa.Buffer, choice: Choice) -> Iterator[Block]:
     """The data blocks that reach into the span; the bodies of others are passed over."""
     position = 0
-    while position < len(data):
-        header = parse_header(data, position)
+    while position < answer.size:
+        header = parse_header(answer[position : position + HEAD_BYTES].to_pybytes())
         after = position + header.block_bytes
         is_inside = header.base_offset < choice.span.end and header.next_offset > choice.span.start
         if header.kind is Kind.DATA and is_inside and header.base_time_us <= choice.until_us:
-            yield attach_body(header, data[position + HEAD_BYTES : after])
+            # An Arrow buffer is sliced and read as bytes are, but a slice of it is no copy.
+            yield attach_body(header, cast(bytes, answer[position + HEAD_BYTES : after]))
         position = after
 
 
@@ -123,37 +129,49 @@ def _choose(block: Block, choice: Choice) -> _Part | None:
 class _Gathered:
     """The parts of a batch as one: each column is made when a query asks for it."""
 
+    answer: pa.Buffer
     parts: list[_Part]
     count: int = 0
-    pool: Any = b""
-    """The packets of all parts end to end."""
+    pool: Any = None
+    """Memory that holds the packets of all parts in order: the answer, or what was expanded end to end."""
     bases: list[int] = field(default_factory=list)
     """Where in the pool the packets of each part begin."""
 
     def __post_init__(self) -> None:
         self.count = sum(part.count for part in self.parts)
-        base = 0
-        for part in self.parts:
-            self.bases.append(base)
-            base += len(part.columns.packets)
-        packets = [part.columns.packets for part in self.parts]
-        self.pool = packets[0] if len(packets) == 1 else b"".join(packets)
+        packets = [pa.py_buffer(part.columns.packets) for part in self.parts]
+        first = self.answer.address
+        after = first + self.answer.size
+        self.pool = self.answer
+        if not all(first <= piece.address <= after - piece.size for piece in packets):
+            self.pool = pa.py_buffer(b"".join(packets))
+            first = self.pool.address
+            packets = list(_end_to_end(self.pool, packets))
+        self.bases = [piece.address - first for piece in packets]
 
     def column(self, name: str, kind: Any = np.int64, shifts: Sequence[int] | None = None) -> Any:
-        """A numeric column of the chosen rows, shifted by a number for each part."""
-        pieces = []
+        """A numeric column of the chosen rows, shifted by a number for each part; memory of its own."""
+        column = np.empty(self.count, dtype=kind)
+        at = 0
         for position, part in enumerate(self.parts):
             values = np.asarray(getattr(part.columns, name))
-            values = values if part.rows is None else values[part.rows]
-            values = values.astype(kind)
+            piece = column[at : at + part.count]
+            piece[:] = values if part.rows is None else values[part.rows]
             if shifts is not None and shifts[position]:
-                values += shifts[position]
-            pieces.append(values)
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+                piece += shifts[position]
+            at += part.count
+        return column
 
 
-def _batch(parts: list[_Part], schema: pa.Schema) -> pa.RecordBatch:
-    gathered = _Gathered(parts)
+def _end_to_end(pool: pa.Buffer, packets: Iterable[pa.Buffer]) -> Iterator[pa.Buffer]:
+    position = 0
+    for piece in packets:
+        yield pool[position : position + piece.size]
+        position += piece.size
+
+
+def _batch(answer: pa.Buffer, parts: list[_Part], schema: pa.Schema) -> pa.RecordBatch:
+    gathered = _Gathered(answer, parts)
     is_described = any(name in _DESCRIBED for name in schema.names)
     described = _described(gathered, schema) if is_described else {}
     arrays = [
@@ -175,34 +193,44 @@ def _words(words: Iterable[bytes]) -> pa.Array:
 
 def _topic(gathered: _Gathered, kind: pa.DataType) -> pa.Array:
     words: list[bytes] = []
-    shifts = []
+    shifts: list[int] = []
+    known: tuple[bytes, ...] | None = None
     for part in gathered.parts:
-        shifts.append(len(words))
-        words += part.topics
-    return _words(words).take(pa.array(gathered.column("topic_ids", np.int64, shifts)))
+        # Devices that publish in turn make blocks with one dictionary.
+        if part.topics != known:
+            known = part.topics
+            base = len(words)
+            words += known
+        shifts.append(base)
+    return _words(words).take(pa.array(gathered.column("topic_ids", np.int32, shifts)))
 
 
 def _publisher(gathered: _Gathered, kind: pa.DataType) -> pa.Array:
     words: list[bytes] = []
-    pieces = []
+    ids = np.full(gathered.count, -1, dtype=np.int32)
+    at = 0
     for part in gathered.parts:
-        ids = np.asarray(part.columns.publisher_ids)
-        if len(ids) == 0:
-            pieces.append(np.full(part.count, -1, dtype=np.int64))
-            continue
-        ids = (ids if part.rows is None else ids[part.rows]).astype(np.int64)
-        pieces.append(np.where(ids == NO_NAME, -1, ids + len(words)))
-        words += part.columns.names
-    ids = np.concatenate(pieces)
-    return _words(words).take(pa.array(ids, mask=ids < 0))
+        own = np.asarray(part.columns.publisher_ids)
+        if len(own):
+            own = own if part.rows is None else own[part.rows]
+            ids[at : at + part.count] = np.where(own == NO_NAME, -1, own.astype(np.int32) + len(words))
+            words += part.columns.names
+        at += part.count
+    is_missing = ids < 0
+    if is_missing.all():
+        return pa.nulls(gathered.count, kind)
+    return _words(words).take(pa.array(ids, mask=is_missing if is_missing.any() else None))
 
 
 def _offset(gathered: _Gathered, kind: pa.DataType) -> pa.Array:
-    pieces = []
+    column = np.empty(gathered.count, dtype=np.int64)
+    at = 0
     for part in gathered.parts:
         base = part.block.header.base_offset
-        pieces.append(np.arange(base, base + part.count) if part.rows is None else part.rows + base)
-    return _fixed(np.concatenate(pieces).astype(np.int64), kind)
+        rows = np.arange(base, base + part.count) if part.rows is None else part.rows + base
+        column[at : at + part.count] = rows
+        at += part.count
+    return _fixed(column, kind)
 
 
 def _shard(gathered: _Gathered, kind: pa.DataType) -> pa.Array:
@@ -247,9 +275,7 @@ def _slices(pool: Any, starts: Any, ends: Any, kind: pa.DataType) -> pa.Array:
     # Arrow believes offsets; ours came over the network, and a wrong one would read other memory.
     if len(edges) and (edges[0] < 0 or int(ends[-1]) > len(pool) or (edges[1:] < edges[:-1]).any()):
         raise BlockDamaged("the columns of a block do not fit its packets")
-    whole = pa.Array.from_buffers(
-        kind, max(0, len(edges) - 1), [None, pa.py_buffer(edges), pa.py_buffer(pool)]
-    )
+    whole = pa.Array.from_buffers(kind, max(0, len(edges) - 1), [None, pa.py_buffer(edges), pool])
     return whole.take(pa.array(np.arange(0, len(edges), 2, dtype=np.int32)))
 
 

@@ -24,10 +24,9 @@ ANSWER_TIMEOUT_S = 30.0
 PATIENCE_S = 10.0
 """How long the nodes are asked again when none has an answer."""
 _PAUSE_S_LEAST, _PAUSE_S_MOST = 0.05, 1.0
-# A search halves 2^63 offsets at most this often.
-_PROBES_MAX = 64
 
 Result = TypeVar("Result")
+Body = bytes | memoryview
 
 
 class Expired(LocalError):
@@ -43,6 +42,10 @@ class Expired(LocalError):
             "with failOnDataLoss=false the query goes on without what is gone"
         )
         self.earliest = earliest
+
+
+class NobodyAnswers(LocalError):
+    """No node had an answer for as long as one waits."""
 
 
 class _PassOver(Exception):
@@ -68,29 +71,59 @@ class Node:
             pair = f"{unquote(parts.username)}:{password or ''}".encode()
             self._headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
 
-    def get(self, path: str) -> tuple[int, Message, bytes]:
-        """Status, headers and body. A kept connection that the node has closed meanwhile is opened again."""
+    def get(self, path: str, room: bytearray | None = None) -> tuple[int, Message, Body]:
+        """Status, headers and body, in `room` if it fits there."""
+        return self._ask("GET", path, None, room)
+
+    def send(self, method: str, path: str, fields: Any) -> tuple[int, Message, Body]:
+        """The same with a body, as JSON. Only what may be repeated: it may arrive twice."""
+        return self._ask(method, path, json.dumps(fields).encode(), None)
+
+    def _ask(
+        self, method: str, path: str, sent: bytes | None, room: bytearray | None
+    ) -> tuple[int, Message, Body]:
+        """A kept connection that the node has closed meanwhile is opened again."""
         for is_last in (self._connection.sock is None, True):
             try:
-                return self._get(path)
+                return self._ask_once(method, path, sent, room)
             except (OSError, http.client.HTTPException) as error:
                 self._connection.close()
                 if is_last or isinstance(error, TimeoutError):
                     raise _PassOver(f"{type(error).__name__}: {error}") from error
         raise AssertionError("the second round returns or raises")
 
-    def _get(self, path: str) -> tuple[int, Message, bytes]:
+    def _ask_once(
+        self, method: str, path: str, sent: bytes | None, room: bytearray | None
+    ) -> tuple[int, Message, Body]:
         if self._connection.sock is None:
             self._connection.connect()
             opened: socket.socket | None = self._connection.sock
             assert opened is not None, "connect has returned"
             opened.settimeout(ANSWER_TIMEOUT_S)
-        self._connection.request("GET", self._prefix + path, headers=self._headers)
+        headers = self._headers if sent is None else {**self._headers, "Content-Type": "application/json"}
+        self._connection.request(method, self._prefix + path, sent, headers)
         answer = self._connection.getresponse()
+        if room is not None and answer.length is not None and answer.length <= len(room):
+            return answer.status, answer.headers, _read_into(answer, room)
         return answer.status, answer.headers, answer.read()
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _read_into(answer: http.client.HTTPResponse, room: bytearray) -> memoryview:
+    """The body at the beginning of `room`: memory that was touched before costs no page faults."""
+    assert answer.length is not None, "the caller looked"
+    body = memoryview(room)[: answer.length]
+    filled = 0
+    while filled < len(body):
+        count = answer.readinto(body[filled:])
+        if not count:
+            raise http.client.IncompleteRead(bytes(body[:filled]), len(body) - filled)
+        filled += count
+    # The answer closes itself, and frees the connection for the next, when it is read to its end.
+    answer.read()
+    return body
 
 
 class Nodes:
@@ -113,12 +146,14 @@ class Nodes:
             failed: list[_PassOver] = []
             for node in self._nodes:
                 try:
-                    rows = json.loads(_body(node.get(path)))["shard_list"]
+                    answer = json.loads(bytes(_body(node.get(path))))
                 except _PassOver as error:
                     failed.append(error)
                     continue
-                for row in rows:
+                for row in answer["shard_list"]:
                     _merge(found, row)
+                if not found and answer["replication"] == "routed":
+                    raise LocalError(f"stream {stream!r} is routed: stored nowhere, Spark cannot read it")
             if len(failed) == len(self._nodes):
                 # A living node's word that there is no such stream is worth more than a dead one's silence.
                 raise next((error for error in failed if isinstance(error, _Missing)), failed[0])
@@ -126,14 +161,17 @@ class Nodes:
 
         return self._patiently(f"stream {stream!r}", ask_all)
 
-    def blocks(self, stream: str, shard: int, start: int, end: int) -> tuple[bytes, int]:
-        """Whole blocks from the one that holds `start` on, and the offset where to go on, which is higher."""
+    def blocks(
+        self, stream: str, shard: int, start: int, end: int, room: bytearray | None = None
+    ) -> tuple[Body, int]:
+        """Whole blocks from the one that holds `start` on, and the offset where to go on, which is higher.
+        They are in `room` if they fit there."""
         path = _shard_path(stream, shard, "blocks", {"from": start, "to": end})
 
-        def ask(node: Node) -> tuple[bytes, int]:
-            status, headers, body = node.get(path)
+        def ask(node: Node) -> tuple[Body, int]:
+            status, headers, body = node.get(path, room)
             if status == 410:
-                earliest = int(json.loads(body)["earliest_offset"])
+                earliest = int(json.loads(bytes(body))["earliest_offset"])
                 raise Expired(stream=stream, shard=shard, asked=start, earliest=earliest)
             blocks = _body((status, headers, body))
             after = int(headers["Millrace-Next-Offset"])
@@ -147,25 +185,42 @@ class Nodes:
             raise Expired(stream=stream, shard=shard, asked=start, earliest=None) from None
 
     def offset_at(self, stream: str, shard: int, extent: Extent, time_us: int) -> int:
-        """The first offset whose message is from this time or later, by halving: times rise along a shard."""
-        low, high = extent.first, extent.next
-        for _ in range(_PROBES_MAX):
-            if low >= high:
-                break
-            middle = (low + high) // 2
-            found = self._time_at(stream, shard, middle)
-            if found is None or found >= time_us:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        """The first offset whose message is from this time or later, within the extent."""
+        path = _shard_path(stream, shard, "offset", {"time_us": time_us})
 
-    def _time_at(self, stream: str, shard: int, offset: int) -> int | None:
-        path = _shard_path(stream, shard, "messages", {"from": offset, "limit": 1})
-        what = f"stream {stream!r}, shard {shard}"
-        body = self._patiently(what, lambda: self._any(lambda node: _body(node.get(path))))
-        messages = json.loads(body)["messages"]
-        return int(messages[0]["time_us"]) if messages else None
+        def ask(node: Node) -> int:
+            fields = json.loads(bytes(_body(node.get(path))))
+            offset = int(fields["offset"])
+            if offset == int(fields["next_offset"]) < extent.next:
+                raise _PassOver("it lags behind")
+            return offset
+
+        found = self._patiently(f"stream {stream!r}, shard {shard}", lambda: self._any(ask))
+        return min(max(found, extent.first), extent.next)
+
+    def advance(self, group: str, filters: tuple[str, ...], stream: str, position: Mapping[int, int]) -> None:
+        """Tell a durable group how far a query has come; the group is made where there is none, on these
+        filters or on those of the stream. LocalError if that is refused or nobody answers."""
+        path = f"/v1/groups/{quote(group, safe='')}"
+        body = {"positions": {str(shard): offset for shard, offset in position.items()}}
+
+        def ask(node: Node) -> None:
+            answer = node.send("POST", f"{path}/advance", body)
+            if answer[0] == 404:
+                spec = {"name": group, "filters": filters or self._filters(node, stream), "start": "earliest"}
+                made = node.send("POST", "/v1/groups", spec)
+                # Somebody else may have made it in between.
+                if made[0] not in (201, 409):
+                    _body(made)
+                answer = node.send("POST", f"{path}/advance", body)
+            if answer[0] != 204:
+                _body(answer)
+
+        self._patiently(f"group {group!r}", lambda: self._any(ask))
+
+    def _filters(self, node: Node, stream: str) -> tuple[str, ...]:
+        fields = json.loads(bytes(_body(node.get(f"/v1/streams/{quote(stream, safe='')}"))))
+        return tuple(fields["filters"]) or ("#",)
 
     def _any(self, ask: Callable[[Node], Result]) -> Result:
         """The first answer; the node that gave it is asked first from now on."""
@@ -194,7 +249,7 @@ class Nodes:
                 raise LocalError(str(error)) from None
             except _PassOver as error:
                 if time.monotonic() + pause_s > deadline_s:
-                    raise LocalError(f"no node has an answer for {what}: {error}") from None
+                    raise NobodyAnswers(f"no node has an answer for {what}: {error}") from None
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S_MOST)
 
@@ -207,12 +262,12 @@ def _shard_path(stream: str, shard: int, what: str, query: Mapping[str, int]) ->
     return f"/v1/streams/{quote(stream, safe='')}/shards/{shard}/{what}?{urlencode(query)}"
 
 
-def _body(answer: tuple[int, Message, bytes]) -> bytes:
+def _body(answer: tuple[int, Message, Body]) -> Body:
     status, _, body = answer
     if status == 200:
         return body
     try:
-        detail = str(json.loads(body)["detail"])
+        detail = str(json.loads(bytes(body))["detail"])
     except (ValueError, KeyError, TypeError):
         detail = f"status {status}"
     if status == 404:

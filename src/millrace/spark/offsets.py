@@ -19,7 +19,7 @@ from millrace.errors import ConfigError
 EARLIEST = "earliest"
 LATEST = "latest"
 
-TASK_ROWS_AIM = 500_000
+TASK_ROWS_AIM = 1_000_000
 """A longer range is split, so that the cores of a machine share it."""
 TASK_ROWS_LEAST = 10_000
 """About one block: a shorter piece reads mostly what its neighbours read too."""

@@ -18,7 +18,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     Filter,
     InputPartition,
@@ -34,9 +36,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from millrace.broker.filters import levels_match
-from millrace.spark import offsets, options, pushdown
+from millrace.spark import offsets, options, pushdown, sink
 from millrace.spark.arrow import Choice, Takes, batches
-from millrace.spark.nodes import Expired, Nodes
+from millrace.spark.nodes import Body, Expired, NobodyAnswers, Nodes
 from millrace.spark.offsets import EARLIEST, LATEST, Extent, Span, Start
 from millrace.spark.options import Options
 from millrace.spark.pushdown import EVERYTHING, Conditions
@@ -45,10 +47,12 @@ from millrace.spark.schema import SCHEMA, check
 log = logging.getLogger("millrace.spark")
 
 _TOPICS_KEPT_MAX = 100_000
+_ROOM_BYTES = 18 << 20
+"""An answer of the node (about 16 MiB and the rest of a block) fits; one with a huge message has its own."""
 
 
 class MillraceSource(DataSource):
-    """Reads a stream. It cannot be written to: Spark says so to whoever tries."""
+    """Reads a stream, and writes to whichever streams the topics of the rows belong to."""
 
     @classmethod
     def name(cls) -> str:
@@ -68,6 +72,17 @@ class MillraceSource(DataSource):
         check(schema)
         return StreamReader(options.parse(self.options), schema)
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        parsed = options.parse_sink(self.options)
+        sink.check(schema, parsed, overwrite=overwrite)
+        return sink.BatchWriter(parsed)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        parsed = options.parse_sink(self.options)
+        # Spark calls the output mode "complete" an overwrite: every batch would hold all rows again.
+        sink.check(schema, parsed, overwrite=overwrite)
+        return sink.StreamWriter(parsed)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Task(InputPartition):
@@ -86,7 +101,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         given = self._options
-        nodes = Nodes(given.urls, given.password())
+        nodes = Nodes(*options.access(given))
         try:
             extents = nodes.extents(given.stream)
             start = _position(nodes, given.stream, "startingOffsets", self._begin, extents, EARLIEST)
@@ -126,7 +141,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, int]:
         given = self._options
-        nodes = Nodes(given.urls, given.password())
+        nodes = Nodes(*options.access(given))
         try:
             extents = nodes.extents(given.stream)
             start = _position(nodes, given.stream, "startingOffsets", self._begin, extents, EARLIEST)
@@ -172,8 +187,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._schema, partition)
 
+    def commit(self, end: dict[str, int]) -> None:
+        """Spark has written down that it is done with everything below `end`: the group may show it. It is a
+        view, so a cluster that does not answer just now costs the query nothing; a refusal ends it."""
+        given = self._options
+        if given.group is None:
+            return
+        nodes = Nodes(*options.access(given))
+        try:
+            nodes.advance(given.group, given.topics, given.stream, offsets.from_json(end))
+        except NobodyAnswers as error:
+            log.warning("the group %r does not show the progress of this query: %s", given.group, error)
+        finally:
+            nodes.close()
+
     def _extents(self) -> dict[int, Extent]:
-        nodes = Nodes(self._options.urls, self._options.password())
+        nodes = Nodes(*options.access(self._options))
         try:
             return nodes.extents(self._options.stream)
         finally:
@@ -199,16 +228,18 @@ def _read(given: Options, schema: StructType, partition: InputPartition) -> Iter
     arrow_schema: Any = to_arrow_schema(schema, timezone="UTC")
     conditions = partition.conditions
     takes = _takes(given.topics, conditions)
-    nodes = Nodes(given.urls, given.password())
-    # One answer is on its way while the one before is turned into batches.
+    nodes = Nodes(*options.access(given))
+    # One answer is on its way while the one before is turned into batches: two rooms, in turn.
+    room, next_room = bytearray(_ROOM_BYTES), bytearray(_ROOM_BYTES)
     with ThreadPoolExecutor(1, "millrace-fetch") as pool:
         at = partition.span.start
-        coming = pool.submit(_fetch, nodes, given, partition.span, at)
+        coming = pool.submit(_fetch, nodes, given, partition.span, at, room)
         try:
             while at < partition.span.end:
                 begin, data, at = coming.result()
+                room, next_room = next_room, room
                 if at < partition.span.end:
-                    coming = pool.submit(_fetch, nodes, given, partition.span, at)
+                    coming = pool.submit(_fetch, nodes, given, partition.span, at, room)
                 choice = Choice(
                     span=replace(partition.span, start=begin),
                     takes=takes,
@@ -222,12 +253,12 @@ def _read(given: Options, schema: StructType, partition: InputPartition) -> Iter
             nodes.close()
 
 
-def _fetch(nodes: Nodes, given: Options, span: Span, at: int) -> tuple[int, bytes, int]:
+def _fetch(nodes: Nodes, given: Options, span: Span, at: int, room: bytearray) -> tuple[int, Body, int]:
     """Where the rows begin, their blocks, and where to go on. Passes over what is gone if the query may: a
     block may still hold messages below the earliest offset, and they are gone all the same."""
     while at < span.end:
         try:
-            return at, *nodes.blocks(given.stream, span.shard, at, span.end)
+            return at, *nodes.blocks(given.stream, span.shard, at, span.end, room)
         except Expired as error:
             if given.is_loss_fatal:
                 raise

@@ -1,0 +1,63 @@
+"""Alerts: one per episode and device, from state that outlives restarts.
+
+    millrace stream create telemetry 'telemetry/#' --shards 2
+    python examples/devices.py --seconds 120 --hot 2 &
+    millrace pipeline run examples/pipelines/alerts/pipeline.py --set limit=30 --set after=3
+
+A device that reports more than `limit` degrees `after` times in a row is in an episode: one message on
+`alerts/DEVICE` when it begins, one when it ends. Spark keeps the count for each device (transformWithState);
+with the exactly-once sink an episode is told once, whatever dies in between.
+"""
+
+from collections.abc import Iterator
+
+from pyspark.sql import functions as f
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.types import Row
+
+READING = "device string, sequence bigint, time_ms bigint, temperature double"
+ALERT = "topic string, payload string"
+
+
+class Episodes(StatefulProcessor):
+    """State of a device: how many hot readings in a row, and whether an episode is on."""
+
+    def __init__(self, limit: float, after: int) -> None:
+        self._limit, self._after = limit, after
+
+    def init(self, handle) -> None:
+        self._state = handle.getValueState("episode", "hot int, is_on boolean")
+
+    def handleInputRows(self, key, rows, timerValues) -> Iterator[Row]:
+        (device,) = key
+        hot, is_on = self._state.get() if self._state.exists() else (0, False)
+        for row in sorted(rows, key=lambda row: row.sequence):
+            hot = hot + 1 if row.temperature > self._limit else 0
+            if hot >= self._after and not is_on:
+                is_on = True
+                yield self._alert(device, "begins", row)
+            elif hot == 0 and is_on:
+                is_on = False
+                yield self._alert(device, "ends", row)
+        self._state.update((hot, is_on))
+
+    def close(self) -> None:
+        pass
+
+    def _alert(self, device: str, what: str, row: Row) -> Row:
+        text = f'{{"device": "{device}", "episode": "{what}", "sequence": {row.sequence}}}'
+        return Row(topic=f"alerts/{device}", payload=text)
+
+
+def build(flow):
+    limit, after = float(flow.setting("limit", "30")), int(flow.setting("after", "3"))
+    messages = flow.source("telemetry", topics="telemetry/#")
+    readings = messages.select(f.from_json(f.col("payload").cast("string"), READING).alias("reading")).select(
+        "reading.*"
+    )
+    alerts = (
+        readings.where("device is not null and sequence is not null and temperature is not null")
+        .groupBy("device")
+        .transformWithState(Episodes(limit, after), ALERT, "append", "none")
+    )
+    flow.sink("alerts", alerts)

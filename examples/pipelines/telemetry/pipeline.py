@@ -1,0 +1,59 @@
+"""Device telemetry: JSON over MQTT -> validated, deduplicated, averaged by window -> topics and a table.
+
+    millrace stream create telemetry 'telemetry/#' --shards 2
+    python examples/devices.py --seconds 120 &
+    millrace pipeline run examples/pipelines/telemetry/pipeline.py --set tables=/tmp/telemetry
+
+A reading is `{"device": "d7", "sequence": 12, "time_ms": 1789000000000, "temperature": 21.5}`. A device that
+is not sure whether a reading arrived sends it again; (device, sequence) tells. What is no reading goes to
+`dead-letter/telemetry` as it came. Averages go to `averages/DEVICE` and to a Parquet table, once their window
+is older than the watermark: a reading that comes later than that is dropped.
+"""
+
+from pyspark.sql import functions as f
+
+READING = "device string, sequence bigint, time_ms bigint, temperature double"
+
+
+def build(flow):
+    window = flow.setting("window", "10 seconds")
+    watermark = flow.setting("watermark", "1 minute")
+    tables = flow.setting("tables")
+
+    messages = flow.source("telemetry", topics="telemetry/#")
+    parsed = messages.withColumn("reading", f.from_json(f.col("payload").cast("string"), READING))
+    is_good = (
+        f.col("reading.device").isNotNull()
+        & f.col("reading.sequence").isNotNull()
+        & f.col("reading.temperature").between(-80.0, 200.0)
+        & f.col("reading.time_ms").isNotNull()
+    )
+    is_good = f.coalesce(is_good, f.lit(False))
+
+    readings = (
+        parsed.where(is_good)
+        .select("reading.*")
+        .withColumn("time", f.timestamp_millis("time_ms"))
+        .withWatermark("time", watermark)
+        .dropDuplicatesWithinWatermark(["device", "sequence"])
+    )
+    averages = (
+        readings.groupBy(f.window("time", window), "device")
+        .agg(f.avg("temperature").alias("mean"), f.count("*").alias("readings"))
+        .select(
+            "device",
+            f.col("window.start").alias("start"),
+            f.col("window.end").alias("end"),
+            "mean",
+            "readings",
+        )
+    )
+    messages_out = averages.select(
+        f.concat(f.lit("averages/"), "device").alias("topic"),
+        f.to_json(f.struct("device", "start", "end", "mean", "readings")).alias("payload"),
+    )
+
+    flow.sink("averages", messages_out)
+    flow.sink("averages-table", averages, format="parquet", path=f"{tables}/averages")
+    bad = parsed.where(~is_good).select("payload", f.lit("dead-letter/telemetry").alias("topic"))
+    flow.sink("dead-letters", bad)

@@ -1,0 +1,299 @@
+"""`df.write.format("millrace")` and `writeStream`: each row once in the log, whoever dies.
+
+A task stages its rows under an attempt of its own: replicated, on disk, visible to nobody. The driver then
+commits the batch with the attempts of the tasks that Spark counts; the cluster records that decision once and
+makes the rows visible by itself (PROTOCOLS.md 27, 28). What a failed, repeated or speculative task staged is
+never named in a decision and is dropped.
+
+Spark pickles the writer, runs `write` in the executors and `commit` in another process, with another object
+for every call: no state lives here. A stream's writer is named by Spark's query id, which a checkpoint keeps;
+the task reads it, and the number of the batch, from its own context and puts them into its message. A batch
+write has a name of its own, made once on the driver.
+"""
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from millrace.broker.meta import spec_from_dict
+from millrace.broker.staging import SECTION
+from millrace.broker.stream import Stream, StreamTable
+from millrace.errors import ConfigError, LocalError
+from millrace.spark.doors import Doors
+from millrace.spark.options import SinkOptions, access
+from millrace.spark.packets import Packer, Route, Section
+from millrace.spark.schema import PROPERTIES
+
+log = logging.getLogger("millrace.spark")
+
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+_REQUEST_BYTES = 6 << 20
+_REQUEST_SECTIONS = 64
+
+_WHOLE = (ByteType, ShortType, IntegerType, LongType)
+_COLUMNS: dict[str, tuple[type[DataType], ...]] = {
+    "topic": (StringType,),
+    "payload": (BinaryType, StringType),
+    "qos": _WHOLE,
+    "retain": (BooleanType,),
+    "content_type": (StringType,),
+    "properties": (StructType,),
+}
+
+
+def check(schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
+    """ConfigError unless the frame can be written: its columns are known, and topic and payload are there."""
+    if overwrite:
+        raise ConfigError('a log is only ever appended to: write with mode("append")')
+    for field in schema.fields:
+        kinds = _COLUMNS.get(field.name)
+        if kinds is None:
+            raise ConfigError(
+                f"there is no column {field.name!r} to write; there are {', '.join(_COLUMNS)}: "
+                "select those, or put the others into the payload, for example with to_json(struct(...))"
+            )
+        if not isinstance(field.dataType, kinds):
+            wanted = " or ".join(kind().simpleString() for kind in kinds if kind is not StructType)
+            raise ConfigError(
+                f"column {field.name!r} is {field.dataType.simpleString()}, not "
+                f"{wanted or PROPERTIES.simpleString()}"
+            )
+    names = set(schema.names)
+    if "payload" not in names:
+        raise ConfigError("there is no column 'payload'")
+    if "topic" not in names and options.topic is None:
+        raise ConfigError("there is no column 'topic', and no option topic for all rows")
+    if "topic" in names and options.topic is not None:
+        raise ConfigError("give the column 'topic' or the option topic, not both")
+    if "properties" in names:
+        _check_properties(schema["properties"].dataType)
+
+
+def _check_properties(given: Any) -> None:
+    known = {field.name: field.dataType for field in PROPERTIES.fields}
+    for field in given.fields:
+        if field.name not in known or field.dataType.simpleString() != known[field.name].simpleString():
+            raise ConfigError(
+                f"column 'properties' has a field {field.name!r} of {field.dataType.simpleString()}; "
+                f"its fields are those of {PROPERTIES.simpleString()}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged(WriterCommitMessage):
+    """What one task staged: plain data, carried to the driver."""
+
+    writer: str
+    batch: int
+    attempt: str
+    blocks: dict[int, int]
+    """At each shard how many."""
+    rows: int
+
+
+class BatchWriter(DataSourceArrowWriter):
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._writer = f"batch-{uuid.uuid4()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        return _stage(self._options, self._writer, 0, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _commit(self._options, messages, 0)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _abort(self._options, messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        context = TaskContext.get()
+        query = context.getLocalProperty(_QUERY_ID) if context is not None else None
+        batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
+        if query is None or batch is None:
+            raise LocalError("this task belongs to no streaming query: Spark named neither query nor batch")
+        return _stage(self._options, query, int(batch), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        _commit(self._options, messages, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        _abort(self._options, messages)
+
+
+# -------------------------------------------------------------------------------------- in the executor
+
+
+class _Stager:
+    """One attempt: numbers its blocks, and sends them while the next ones are made."""
+
+    def __init__(self, doors: Doors, writer: str, batch: int, pool: ThreadPoolExecutor) -> None:
+        self._doors, self._pool = doors, pool
+        self.writer, self.batch = writer, batch
+        self.attempt = f"a-{uuid.uuid4()}"
+        self.blocks: dict[int, int] = {}
+        self.rows = 0
+        self._pieces: dict[str, list[bytes | memoryview]] = {}
+        self._size = self._count = 0
+        self._sending: Future[None] | None = None
+
+    def add(self, section: Section) -> None:
+        stream, shard = section.route
+        number = self.blocks.get(shard, 0)
+        self.blocks[shard] = number + 1
+        self.rows += section.rows
+        head = SECTION.pack(shard, number, section.version, section.size_bytes)
+        self._pieces.setdefault(stream, []).extend((head, *section.pieces))
+        self._size += section.size_bytes
+        self._count += 1
+        if self._size >= _REQUEST_BYTES or self._count >= _REQUEST_SECTIONS:
+            self.send()
+
+    def send(self) -> None:
+        """Hand over what has gathered; the blocks of an attempt arrive in order, so one request at a time."""
+        self.wait()
+        pieces, self._pieces = self._pieces, {}
+        self._size = self._count = 0
+        if pieces:
+            self._sending = self._pool.submit(self._send, pieces)
+
+    def wait(self) -> None:
+        if self._sending is not None:
+            sending, self._sending = self._sending, None
+            sending.result()
+
+    def _send(self, pieces: dict[str, list[bytes | memoryview]]) -> None:
+        for stream, parts in pieces.items():
+            self._doors.stage(stream, self.writer, self.batch, self.attempt, parts)
+
+
+def _stage(options: SinkOptions, writer: str, batch: int, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    """Bring all rows of a task to the nodes under an attempt that nobody used before."""
+    doors = Doors(*access(options))
+    routes: list[Routes] = []
+
+    def find_route(topic: str) -> Route:
+        # A task without rows asks nobody.
+        if not routes:
+            routes.append(Routes(doors.streams(), options.stream))
+        return routes[0].find(topic)
+
+    packer = Packer(topic=options.topic, qos=options.qos, retain=options.retain, find_route=find_route)
+    with ThreadPoolExecutor(1, "millrace-stage") as pool:
+        stager = _Stager(doors, writer, batch, pool)
+        try:
+            for record_batch in iterator:
+                for section in packer.add(record_batch):
+                    stager.add(section)
+            for section in packer.finish():
+                stager.add(section)
+            stager.send()
+            stager.wait()
+        except Exception:
+            # Nobody hears of this attempt: what it staged would lie there until its batch is decided.
+            pool.shutdown(cancel_futures=True)
+            _give_up(options, {(writer, batch): [stager.attempt]} if stager.blocks else {})
+            raise
+        finally:
+            pool.shutdown()
+            doors.close()
+    return Staged(writer=writer, batch=batch, attempt=stager.attempt, blocks=stager.blocks, rows=stager.rows)
+
+
+class Routes:
+    """Which stream and shard a topic belongs to, by the rule of the nodes."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], only: str | None) -> None:
+        streams = {}
+        for row in rows:
+            settings = {key: row[key] for key in ("name", "filters", "shards", "capture")}
+            spec = spec_from_dict(settings)
+            shards = tuple(one["shard"] for one in row["shard_list"] if not one["sealed"])
+            streams[spec.name] = Stream(spec=spec, generation=row["generation"], shards=shards)
+        self._table = StreamTable(streams)
+        self._only = only
+        if only is not None and only not in streams:
+            raise ConfigError(f"there is no stream {only!r}")
+
+    def find(self, topic: str) -> Route:
+        stream = self._table.find(topic)
+        if stream is None:
+            raise LocalError(f"topic {topic!r} belongs to no stream: it begins with $")
+        name = stream.spec.name
+        if self._only is not None and name != self._only:
+            raise LocalError(f"topic {topic!r} belongs to stream {name!r}, not to {self._only!r}")
+        if not stream.shards:
+            raise LocalError(f"topic {topic!r} belongs to stream {name!r}, which keeps no log")
+        return name, self._table.shard(stream, topic.encode())
+
+
+# ---------------------------------------------------------------------------------------- on the driver
+
+
+def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+    """Decide the batch: the attempts of these messages, and no others."""
+    staged = [message for message in messages if isinstance(message, Staged)]
+    if not staged:
+        return
+    if len(staged) != len(messages) or {(one.writer, one.batch) for one in staged} != {
+        (staged[0].writer, batch)
+    }:
+        raise LocalError(f"the messages of batch {batch} do not belong together; nothing was committed")
+    attempts = {one.attempt: one.blocks for one in staged if one.blocks}
+    doors = Doors(*access(options))
+    try:
+        answer = doors.commit(staged[0].writer, batch, attempts)
+        if not answer["visible"]:
+            # Once more: decided it is, and asking again only waits.
+            answer = doors.commit(staged[0].writer, batch, attempts)
+    finally:
+        doors.close()
+    if not answer["visible"]:
+        log.warning("batch %d is decided and will be visible; the nodes are still at it", batch)
+
+
+def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Give up what the tasks staged."""
+    wanted: dict[tuple[str, int], list[str]] = {}
+    for message in messages:
+        if isinstance(message, Staged) and message.blocks:
+            wanted.setdefault((message.writer, message.batch), []).append(message.attempt)
+    _give_up(options, wanted)
+
+
+def _give_up(options: SinkOptions, wanted: dict[tuple[str, int], list[str]]) -> None:
+    """What cannot be given up now goes with the next batch of the writer, or after a day."""
+    doors = Doors(*access(options), patience_s=5.0)
+    try:
+        for (writer, batch), attempts in wanted.items():
+            doors.abort(writer, batch, attempts)
+    except LocalError as error:
+        log.warning("what was staged stays for now: %s", error)
+    finally:
+        doors.close()

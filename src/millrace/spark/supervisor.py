@@ -1,0 +1,309 @@
+"""Keeps a pipeline running: starts its driver, shows how it goes, starts it again when it dies.
+
+The driver is a process of its own (`job`, or `spark-pipelines` for a declarative project), because a driver
+dies in ways that no handler inside it sees: killed, out of memory, a crashed JVM. What it had not finished is
+repeated from its checkpoint by the next one. Between two starts there is a pause that doubles; a driver that
+finished a batch sets it back. After so many starts in a row without a finished batch the supervisor gives up.
+
+One thread reads the driver's reports, one tells the nodes, and the caller's waits for either.
+"""
+
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from millrace.client.http import Http
+from millrace.errors import ConfigError, LocalError
+
+PAUSE_S_LEAST, PAUSE_S_MOST = 1.0, 30.0
+STOP_S_MAX = 30.0
+_TURN_S = 0.25
+_REPORT_EVERY_S = 1.0
+_REPORT_TIMEOUT_S = 2.0
+_REPORTS_MAX = 10_000
+_LOG_TAIL_BYTES = 20_000
+PROJECT_FILES = ("spark-pipeline.yml", "spark-pipeline.yaml")
+
+NO_JAVA = "Spark needs Java 17 or newer: install it (Debian: apt install openjdk-17-jre-headless)"
+NO_SPARK = "Spark is not installed here: pip install 'millrace[spark]'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to run. `urls` are HTTP addresses of nodes, comma separated as the source takes them."""
+
+    name: str
+    file: Path
+    state: Path
+    """Where checkpoints and the driver's log are kept, unless `checkpoints` says otherwise."""
+    urls: str
+    master: str = "local[*]"
+    checkpoints: str | None = None
+    settings: tuple[str, ...] = ()
+    configuration: tuple[str, ...] = ()
+    is_once: bool = False
+    starts_max: int = 5
+    """So many starts in a row without a finished batch, and it gives up."""
+
+    @property
+    def log(self) -> Path:
+        return self.state / "driver.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryState:
+    name: str
+    batch: int = -1
+    rows: int = 0
+    """Since the supervisor was started."""
+    rows_per_s: float = 0.0
+    lag: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What the terminal and the dashboard show."""
+
+    state: str = "starting"
+    restarts: int = 0
+    error: str = ""
+    queries: Mapping[str, QueryState] = field(default_factory=dict)
+
+
+def check_machine() -> None:
+    """LocalError with one sentence where Spark cannot run at all."""
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
+        raise LocalError(NO_JAVA)
+    from importlib.util import find_spec
+
+    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
+        raise LocalError(NO_SPARK)
+
+
+def check_file(file: Path) -> None:
+    """ConfigError unless this is something that can be run."""
+    if file.is_dir():
+        if not any((file / name).exists() for name in PROJECT_FILES):
+            raise ConfigError(f"{file} is no declarative pipeline: it has no {PROJECT_FILES[0]}")
+    elif not file.exists():
+        raise ConfigError(f"there is no file {file}")
+    elif file.suffix not in (".py", ".sql"):
+        raise ConfigError(f"{file}: a pipeline is a .py file, a .sql file or a directory")
+
+
+class Supervisor:
+    """`run` returns when the pipeline has ended as it should; LocalError says why it gave up."""
+
+    def __init__(self, plan: Plan, show: Callable[[State], None]) -> None:
+        self.plan = plan
+        self._show = show
+        self.state = State()
+        self._reports: queue.Queue[dict[str, Any]] = queue.Queue(_REPORTS_MAX)
+        self._stopping = threading.Event()
+        self._teller = _Teller(plan)
+        # Rows of the drivers before this one, by query.
+        self._rows_before: dict[str, int] = {}
+
+    def stop(self) -> None:
+        """Ask it to end; from a signal handler or another thread."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        check_file(self.plan.file)
+        check_machine()
+        self.plan.state.mkdir(parents=True, exist_ok=True)
+        try:
+            self._run()
+            self._say(state="stopped", error="")
+        except BaseException as error:
+            self._say(state="failed", error=str(error)[:1000])
+            raise
+        finally:
+            self._teller.close()
+
+    def _run(self) -> None:
+        pause_s, fruitless = PAUSE_S_LEAST, 0
+        while True:
+            code, finished = self._run_driver()
+            if code == 0 or self._stopping.is_set():
+                return
+            if code == 2 and self.state.error:
+                raise ConfigError(self.state.error)
+            fruitless = 0 if finished else fruitless + 1
+            pause_s = PAUSE_S_LEAST if finished else min(2 * pause_s, PAUSE_S_MOST)
+            reason = self.state.error or self._last_words() or f"it ended with status {code}"
+            if fruitless >= self.plan.starts_max:
+                raise LocalError(
+                    f"pipeline {self.plan.name} gives up after {fruitless} starts without a finished batch: "
+                    f"{reason}; its log is {self.plan.log}"
+                )
+            self._say(state="waiting", error=reason, restarts=self.state.restarts + 1)
+            if self._stopping.wait(pause_s):
+                return
+            self._rows_before = {name: query.rows for name, query in self.state.queries.items()}
+
+    # ---------------------------------------------------------------------------------- one driver
+
+    def _run_driver(self) -> tuple[int, bool]:
+        """Start a driver and wait for its end; its exit status, and whether it finished a batch."""
+        self._say(state="starting")
+        reading, writing = os.pipe()
+        with self.plan.log.open("ab") as log:
+            driver = subprocess.Popen(
+                self._command(writing),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writing,),
+                env=self._environment(),
+                # Ctrl-C is for the supervisor, which stops the driver in its own way.
+                start_new_session=True,
+            )
+        os.close(writing)
+        # For whoever wants to look at it, or to see what happens when it dies.
+        (self.plan.state / "driver.pid").write_text(f"{driver.pid}\n")
+        reader = threading.Thread(target=self._read, args=(os.fdopen(reading, "rb"),), daemon=True)
+        reader.start()
+        if self.plan.file.is_dir():
+            self._say(state="running", error="")
+        finished = False
+        try:
+            while driver.poll() is None and not self._stopping.is_set():
+                finished |= self._take(_TURN_S)
+        finally:
+            code = self._end(driver)
+        reader.join(_TURN_S)
+        while not self._reports.empty():
+            finished |= self._take(0)
+        return code, finished
+
+    def _end(self, driver: "subprocess.Popen[bytes]") -> int:
+        """The exit status; a driver that still runs is told to stop, and ended if it does not."""
+        assert driver.stdin is not None
+        try:
+            if driver.poll() is None:
+                driver.send_signal(signal.SIGTERM)
+                driver.stdin.close()
+            return driver.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            # With its JVM, which is of the same group; one whose driver is gone ends by itself.
+            os.killpg(driver.pid, signal.SIGKILL)
+            return driver.wait()
+        finally:
+            driver.stdin.close()
+
+    def _read(self, pipe: IO[bytes]) -> None:
+        with pipe:
+            for line in pipe:
+                self._reports.put(msgspec.json.decode(line))
+
+    def _take(self, timeout_s: float) -> bool:
+        """Take one report, if one comes in time; whether it tells of a finished batch."""
+        try:
+            report = self._reports.get(timeout=timeout_s) if timeout_s else self._reports.get_nowait()
+        except queue.Empty:
+            return False
+        if "error" in report:
+            self._say(error=str(report["error"])[:1000])
+        elif "running" in report:
+            names = [str(name) for name in report["running"]]
+            known = {name: self.state.queries.get(name, QueryState(name=name)) for name in names}
+            self._say(state="running", error="", queries=known)
+        else:
+            name = str(report.pop("query"))
+            report["rows"] += self._rows_before.get(name, 0)
+            self._say(queries={**self.state.queries, name: QueryState(name=name, **report)})
+            return True
+        return False
+
+    def _say(self, **changes: Any) -> None:
+        self.state = replace(self.state, **changes)
+        self._show(self.state)
+        self._teller.tell(self.state)
+
+    def _command(self, report: int) -> list[str]:
+        plan = self.plan
+        if plan.file.is_dir():
+            spec = next(plan.file / name for name in PROJECT_FILES if (plan.file / name).exists())
+            options = [word for one in plan.configuration for word in ("--conf", one)]
+            program = str(Path(sys.executable).parent / "spark-pipelines")
+            return [program, "--master", plan.master, *options, "run", "--spec", str(spec.resolve())]
+        command = [sys.executable, "-m", "millrace.spark.job", str(plan.file), "--name", plan.name]
+        command += ["--url", plan.urls, "--master", plan.master, "--report", str(report)]
+        command += ["--checkpoints", plan.checkpoints or str((plan.state / "checkpoints").resolve())]
+        command += ["--once"] if plan.is_once else []
+        command += [word for one in plan.settings for word in ("--set", one)]
+        return command + [word for one in plan.configuration for word in ("--conf", one)]
+
+    def _environment(self) -> dict[str, str]:
+        if not self.plan.master.startswith("local"):
+            return {**os.environ}
+        # `setdefault`: somebody who sets these knows why.
+        return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **os.environ}
+
+    def _last_words(self) -> str:
+        """The last line of the driver's log that names an error."""
+        data = self.plan.log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        lines = [line.strip() for line in data.splitlines() if "Error" in line or "Exception" in line]
+        return lines[-1][:500] if lines else ""
+
+
+class _Teller:
+    """Tells every node how it goes, at most once a second, in a thread of its own: a dead node costs the
+    pipeline nothing."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._path = f"/v1/pipelines/{plan.name}"
+        password = os.environ.get("MILLRACE_PASSWORD")
+        self._nodes = [Http(url.strip(), password=password) for url in plan.urls.split(",") if url.strip()]
+        self._state: State | None = None
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="millrace-teller", daemon=True)
+        self._thread.start()
+
+    def tell(self, state: State) -> None:
+        with self._changed:
+            self._state = state
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Returns once the last state was told, or could not be."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join((len(self._nodes) + 1) * _REPORT_TIMEOUT_S)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while self._state is None and not self._is_closing:
+                    self._changed.wait()
+                state, self._state = self._state, None
+                if state is None:
+                    return
+            for node in self._nodes:
+                self._put(node, state)
+            with self._changed:
+                if not self._is_closing:
+                    self._changed.wait_for(lambda: self._is_closing, _REPORT_EVERY_S)
+
+    def _put(self, node: Http, state: State) -> None:
+        fields = msgspec.to_builtins(state)
+        fields["queries"] = list(fields["queries"].values())
+        try:
+            node.call("PUT", self._path, fields, timeout_s=_REPORT_TIMEOUT_S)
+        except LocalError:
+            # The report is for onlookers; the pipeline has its own ways to notice a dead node.
+            return
