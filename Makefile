@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: setup demo test check lint format types bench sim spark e2e clean
+.PHONY: setup demo test check lint format types bench campaign sim spark e2e clean
 
 setup: $(READY)
 
@@ -13,9 +13,11 @@ $(READY): pyproject.toml setup.py tools/setup.sh $(wildcard src/millrace/kernels
 	@PYTHON=$(PYTHON) VENV=$(VENV) tools/setup.sh
 	@touch $(READY)
 
+# The main job: devices, a cluster, Spark, kills, and a check. Without Java the cluster's part of it.
 demo: $(READY)
-	@$(BIN)/millrace demo basic
-	@$(BIN)/millrace demo failover
+	@command -v java >/dev/null && { $(BIN)/python -c 'import pyspark, pyarrow, matplotlib' 2>/dev/null \
+		|| $(BIN)/pip install -q -e '.[spark]'; } || true
+	@$(BIN)/millrace demo pipeline
 
 # Every change must pass this.
 test: $(READY)
@@ -45,10 +47,28 @@ spark: $(READY)
 
 sim: $(READY)
 	@$(BIN)/millrace sim --seeds 5000 --jobs $(JOBS) --resume sim-campaign.json
+	@$(BIN)/millrace sim --mode cluster --seeds 200 --jobs $(JOBS) --resume sim-campaign.json
 	@$(BIN)/millrace sim --mutation all --jobs $(JOBS)
+	@$(BIN)/millrace sim --mode primary-backup --seeds 1000 --jobs $(JOBS)
+	@$(BIN)/millrace sim --mode primary-backup --mutation all --jobs $(JOBS)
+	@$(BIN)/millrace sim --mode routed --seeds 2000 --jobs $(JOBS)
+	@$(BIN)/millrace sim --mode routed --mutation all --jobs $(JOBS)
+
+# Real faults on real processes, in small (about 6 minutes); docs/operations.md has the long ones.
+campaign: $(READY)
+	@$(BIN)/python -m millrace.campaign kills --count 20
+	@$(BIN)/python -m millrace.campaign stops --count 10
+	@$(BIN)/python -m millrace.campaign power --count 3
+	@$(BIN)/python -m millrace.campaign partitions --rounds 1
+	@$(BIN)/python -m millrace.campaign rejoin --megabytes 64
+	@$(BIN)/python -m millrace.campaign quiet --minutes 1
+	@$(BIN)/python -m millrace.campaign.routed --kills 6
 
 bench: $(READY)
 	@$(BIN)/millrace bench mqtt --against mosquitto,nats
+	@$(BIN)/millrace bench cluster
+	@$(BIN)/millrace bench routed --plot routed.svg
+	@$(BIN)/millrace bench log
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info src/millrace/kernels/*.so

@@ -13,7 +13,8 @@ fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 # What Debian provides: real peers and clients for tests and benchmarks.
 missing=()
-for tool in mosquitto:mosquitto mosquitto_pub:mosquitto-clients nc.openbsd:netcat-openbsd gcc:gcc; do
+for tool in mosquitto:mosquitto mosquitto_pub:mosquitto-clients nc.openbsd:netcat-openbsd gcc:gcc \
+    nft:nftables ip:iproute2; do
   PATH=$PATH:/usr/sbin command -v "${tool%%:*}" >/dev/null || missing+=("${tool##*:}")
 done
 if [ ${#missing[@]} -gt 0 ]; then

@@ -17,6 +17,7 @@ BULK = "bulk"
 MIXED = "mixed"
 ONE_PER_READ = "one per read"
 LATENCY = "latency"
+ANSWER = "acknowledgement"
 IDLE = "idle"
 
 REGIMES = {
@@ -24,6 +25,7 @@ REGIMES = {
     MIXED: "128-384 B in 61 sizes, 100 topics in turn (pairs: 10 each): no two neighbours are equal",
     ONE_PER_READ: "one message in flight per pair, so every read returns one packet: bound by the kernel",
     LATENCY: "open loop at a fixed rate; percentiles from the intended send time",
+    ANSWER: "one publisher, nobody listens; a window of unanswered messages; percentiles from send to answer",
     IDLE: "connections that say nothing; memory each, on a broker just started",
 }
 
@@ -261,7 +263,39 @@ PATTERNS = (
     ),
 )
 
+_ANSWER_FLAGS = ("-q", "1", "-A", "-S", "0")
+_ANSWER_FIELDS = (RATE_FIELD, CPU_FIELD, "lat_p50_us", "lat_p99_us")
+
+# On three nodes, each message on disk on a majority before it is acknowledged; CPU is that of all nodes.
+CLUSTER_PATTERNS = (
+    Pattern(
+        name="cluster-window",
+        title="3 nodes, durable publish, window 1000",
+        regime=ANSWER,
+        qos=1,
+        durable=True,
+        flags=(*_ANSWER_FLAGS, "-W", "1000"),
+        fields=_ANSWER_FIELDS,
+        evidence=_within("win", 1000, 1000),
+        targets=(
+            Target(against="jetstream-sync", field=RATE_FIELD, accelerated=3.0, interpreted=2.0),
+            Target(against="jetstream", field=RATE_FIELD, accelerated=1.5, interpreted=None),
+        ),
+    ),
+    Pattern(
+        name="cluster-one",
+        title="3 nodes, durable publish, one at a time",
+        regime=ANSWER,
+        qos=1,
+        durable=True,
+        flags=(*_ANSWER_FLAGS, "-W", "1"),
+        fields=("lat_p50_us", "lat_p99_us", RATE_FIELD, CPU_FIELD),
+        evidence=_within("win", 1, 1),
+        targets=(Target(against="jetstream-sync", field="lat_p50_us", accelerated=0.7, interpreted=0.8),),
+    ),
+)
+
 # MQTT 5 may cost this much of what MQTT 3.1.1 costs in the same pattern, where CPU per message is measured.
 VERSION_TARGET = Target(against=OLDER_VERSION, field=CPU_FIELD, accelerated=1.2, interpreted=1.2)
 
-BY_NAME = {pattern.name: pattern for pattern in PATTERNS}
+BY_NAME = {pattern.name: pattern for pattern in (*PATTERNS, *CLUSTER_PATTERNS)}

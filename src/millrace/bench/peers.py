@@ -75,10 +75,13 @@ class Broker:
 class Running:
     port: int
     process: subprocess.Popen[bytes]
+    control_port: int = 0
+    # The other nodes of a cluster.
+    others: tuple[subprocess.Popen[bytes], ...] = ()
 
     def pids(self) -> list[int]:
-        """The broker's process and all its descendants, for the accounts of CPU and memory."""
-        found = [self.process.pid]
+        """The broker's processes and all their descendants, for the accounts of CPU and memory."""
+        found = [self.process.pid, *(other.pid for other in self.others)]
         for pid in found:
             for children in Path(f"/proc/{pid}/task").glob("*/children"):
                 try:
@@ -132,7 +135,7 @@ def find_peer(name: str) -> Broker | None:
 
 
 def _find_mosquitto() -> Broker | None:
-    program = _which("mosquitto")
+    program = find_program("mosquitto")
     if program is None:
         return None
 
@@ -141,27 +144,28 @@ def _find_mosquitto() -> Broker | None:
         path.write_text(_MOSQUITTO_CONFIGURATION.format(port=ports.load, host=_HOST))
         return [program, "-c", str(path)]
 
-    return Broker(name=MOSQUITTO, version=_version([program, "-h"]), command=command)
+    return Broker(name=MOSQUITTO, version=program_version([program, "-h"]), command=command)
 
 
 def _find_nats() -> Broker | None:
-    program = _which("nats-server")
+    program = find_program("nats-server")
     if program is None:
         return None
 
     def command(ports: Ports, directory: Path) -> list[str]:
         return [program, "-a", _HOST, "-p", str(ports.load)]
 
-    return Broker(name=NATS, version=_version([program, "--version"]), command=command)
+    return Broker(name=NATS, version=program_version([program, "--version"]), command=command)
 
 
-def _which(program: str) -> str | None:
-    """Beside our own interpreter first: a wheel that carries the server puts it there."""
+def find_program(program: str) -> str | None:
+    """A server. Beside our own interpreter first: a wheel that carries one puts it there."""
     directories = (str(Path(sys.executable).parent), os.environ.get("PATH", ""), *_SERVER_DIRECTORIES)
     return shutil.which(program, path=os.pathsep.join(directories))
 
 
-def _version(command: list[str]) -> str:
+def program_version(command: list[str]) -> str:
+    """What it says first, without what comes before the number."""
     said = subprocess.run(command, capture_output=True, text=True, timeout=_START_S_MAX, check=False).stdout
     return (said.split("\n", 1)[0].split() or ["unknown"])[-1].removeprefix("v")
 
@@ -177,7 +181,7 @@ def running(broker: Broker, *, durable: bool = False) -> Iterator[Running]:
             directory = Path(name) / str(remaining)
             directory.mkdir()
             try:
-                started = _start(broker, directory, durable)
+                started = start(broker, directory, durable)
                 break
             except PeerError:
                 # Somebody else may have taken the port between our look and the broker's.
@@ -186,10 +190,11 @@ def running(broker: Broker, *, durable: bool = False) -> Iterator[Running]:
         try:
             yield started
         finally:
-            _stop(started.process)
+            stop(started.process)
 
 
-def _start(broker: Broker, directory: Path, durable: bool) -> Running:
+def start(broker: Broker, directory: Path, durable: bool) -> Running:
+    """Start it in a directory that may hold its data of an earlier start. The caller stops it."""
     ports = _free_ports()
     # A setting of this shell must not change what is measured.
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("MILLRACE_")}
@@ -210,9 +215,9 @@ def _start(broker: Broker, directory: Path, durable: bool) -> Running:
         if broker.prepare is not None:
             broker.prepare(ports, durable)
     except BaseException:
-        _stop(process)
+        stop(process)
         raise
-    return Running(port=ports.load, process=process)
+    return Running(port=ports.load, process=process, control_port=ports.control)
 
 
 def _await_doors(broker: Broker, ports: Ports, process: subprocess.Popen[bytes], said: Path) -> None:
@@ -225,7 +230,8 @@ def _await_doors(broker: Broker, ports: Ports, process: subprocess.Popen[bytes],
         time.sleep(_POLL_S)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Politely, then not."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(_STOP_S_MAX)

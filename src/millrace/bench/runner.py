@@ -7,13 +7,14 @@ run gets a broker just started. A run that fails is kept as a failure and does n
 
 import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from millrace.bench import peers
 from millrace.bench.generator import Generator
-from millrace.bench.patterns import Pattern
+from millrace.bench.patterns import CLUSTER_PATTERNS, Pattern
 from millrace.errors import LocalError
 
 MQTT_3, MQTT_5 = 3, 5
@@ -41,8 +42,8 @@ class Subject:
         return ("-x", "nats") if self.mqtt is None else ("-V", str(self.mqtt))
 
     def can(self, pattern: Pattern) -> bool:
-        """NATS core has neither acknowledgements nor QoS 2."""
-        return self.mqtt is not None or pattern.qos == 0
+        """NATS core has neither acknowledgements nor QoS 2; JetStream, which has, runs as a cluster."""
+        return self.mqtt is not None or pattern.qos == 0 or pattern in CLUSTER_PATTERNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ def subjects(versions: Sequence[int], kernels: Sequence[str], against: Iterable[
     ours = [Subject(broker=peers.MILLRACE, mqtt=v, kernels=k) for k in kernels for v in versions]
     theirs: list[Subject] = []
     for name in against:
-        spoken = [None] if name == peers.NATS else list(versions)
+        spoken = list(versions) if name == peers.MOSQUITTO else [None]
         theirs += [Subject(broker=name, mqtt=version) for version in spoken]
     return ours + theirs
 
@@ -87,11 +88,27 @@ def run(
     before: Callable[[Pattern, Subject], None] = lambda pattern, subject: None,
 ) -> Iterator[Sample]:
     """Measure step by step. `brokers` is by name and kernels; `before` is told of each step."""
+
+    def start(pattern: Pattern, subject: Subject) -> AbstractContextManager[peers.Running]:
+        return peers.running(brokers[subject.broker, subject.kernels], durable=pattern.durable)
+
+    return measure(steps, start, generator, seconds=seconds, before=before)
+
+
+def measure(
+    steps: Sequence[tuple[Pattern, Subject]],
+    start: Callable[[Pattern, Subject], AbstractContextManager[peers.Running]],
+    generator: Generator,
+    *,
+    seconds: float,
+    before: Callable[[Pattern, Subject], None] = lambda pattern, subject: None,
+) -> Iterator[Sample]:
+    """The same with brokers, or clusters of them, that `start` brings up."""
     _allow_many_files()
     for pattern, subject in steps:
         before(pattern, subject)
         try:
-            with peers.running(brokers[subject.broker, subject.kernels], durable=pattern.durable) as broker:
+            with start(pattern, subject) as broker:
                 values = generator.run(
                     (*subject.flags(), *pattern.flags),
                     port=broker.port,

@@ -4,7 +4,8 @@ import difflib
 import json as json_module
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from millrace.bench.generator import Generator
     from millrace.bench.patterns import Pattern
-    from millrace.bench.peers import Broker
+    from millrace.bench.peers import Broker, Running
     from millrace.bench.runner import Sample, Subject
 
 app = family("Measure this broker beside its peers.")
@@ -59,7 +60,7 @@ def mqtt(
     """Load this broker and any peer installed here with the same patterns, in turn, and compare."""
     from millrace.bench import report, runner
     from millrace.bench.generator import build
-    from millrace.bench.peers import PEERS
+    from millrace.bench.peers import PEERS, running
 
     levels = {int(level) for level in _choices(qos, ("0", "1", "2"), "--qos")}
     chosen = [pattern for pattern in _patterns(patterns) if pattern.qos in levels]
@@ -80,14 +81,157 @@ def mqtt(
         # A place that cannot be written is better known before the measurement than after it.
         _write(json, "")
     steps = runner.plan(chosen, measured, rounds)
-    samples = _measure(steps, brokers, build(), seconds)
+
+    def start(pattern: "Pattern", subject: "Subject") -> "AbstractContextManager[Running]":
+        return running(brokers[subject.broker, subject.kernels], durable=pattern.durable)
+
+    samples = _measure(steps, start, build(), seconds)
+    numbers = {name: broker.version for (name, _), broker in brokers.items()}
+    _report(samples, numbers, seconds, rounds, json)
+
+
+@app.command(
+    epilog=example(
+        "millrace bench cluster",
+        "millrace bench cluster --patterns cluster-window --rounds 5 --json result.json",
+    )
+)
+def cluster(
+    against: Annotated[
+        str, typer.Option(metavar="PEERS", help="Clusters to compare with, where they are installed.")
+    ] = "jetstream-sync,jetstream",
+    rounds: Annotated[int, typer.Option(min=1, max=_ROUNDS_MAX, help="Rounds; medians are shown.")] = 3,
+    patterns: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Only these patterns, by comma.")
+    ] = None,
+    kernels: Annotated[
+        str | None,
+        typer.Option(metavar="KINDS", help="Ours with c or python kernels, or both; the best built."),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=_SECONDS_MAX, help="Measured time of each run.")
+    ] = 2.0,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write everything as JSON; - is standard output.")
+    ] = None,
+) -> None:
+    """Durable publishing on three nodes: this broker and NATS JetStream in turn, CPU over all nodes."""
+    from millrace.bench import clusters, runner
+    from millrace.bench.generator import build
+    from millrace.bench.patterns import BY_NAME, CLUSTER_PATTERNS
+    from millrace.bench.peers import MILLRACE
+
+    known = tuple(pattern.name for pattern in CLUSTER_PATTERNS)
+    chosen = [BY_NAME[name] for name in (_choices(patterns, known, "--patterns") if patterns else known)]
+    kinds = _choices(kernels, ("c", "python"), "--kernels") if kernels else [_best_kernels()]
+    found: dict[tuple[str, str | None], clusters.ClusterKind]
+    found = {(MILLRACE, kind): clusters.this_cluster(kind) for kind in kinds}
+    for name in _choices(against, clusters.CLUSTER_PEERS, "--against") if against else []:
+        peer = clusters.find_jetstream(name)
+        if peer is None:
+            sys.stderr.write("nats-server is not installed here: JetStream is left out\n")
+            break
+        found[name, None] = peer
+    measured = runner.subjects([runner.MQTT_3], kinds, [name for name, kind in found if kind is None])
+    if json is not None:
+        _write(json, "")
+
+    def start(pattern: "Pattern", subject: "Subject") -> "AbstractContextManager[Running]":
+        return clusters.running(found[subject.broker, subject.kernels])
+
+    samples = _measure(runner.plan(chosen, measured, rounds), start, build(), seconds)
+    versions = {name: kind.version for (name, _), kind in found.items()}
+    _report(samples, versions, seconds, rounds, json)
+
+
+@app.command(
+    epilog=example("millrace bench log", "millrace bench log --size 100MiB --messages 50000 --json"),
+)
+def log(
+    size: Annotated[
+        str, typer.Option(metavar="BYTES", help="Log that a restart finds; MiB and GiB are understood.")
+    ] = "1GiB",
+    messages: Annotated[
+        int, typer.Option(min=1000, max=100_000_000, help="Messages that readers catch up with.")
+    ] = 500_000,
+    directory: Annotated[
+        Path | None, typer.Option(help="Where the log of the restart is kept meanwhile.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Blocks made and read per second, readers that catch up from the log, and restart time by log size."""
+    import tempfile
+    from dataclasses import asdict
+
+    from millrace.bench import log_bench
+    from millrace.bench.peers import this_broker
+
+    size_bytes = _bytes(size)
+    broker = this_broker(_best_kernels())
+    rows = log_bench.block_rows() + log_bench.catch_up_rows(broker, messages)
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-", dir=directory) as place:
+        rows += log_bench.restart_rows(broker, size_bytes, Path(place))
+    shown = [asdict(row) | ({} if json else {"value": _figure(row.value)}) for row in rows]
+    print_rows(shown, ("figure", "value", "unit", "note"), as_json=json)
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def _bytes(text: str) -> int:
+    """A number of bytes, with or without a unit."""
+    units = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+    number = text.rstrip("KMGiB")
+    unit = text[len(number) :]
+    if not number.isdigit() or unit not in units or not int(number):
+        raise ConfigError(f"--size: {text!r} is not a number of bytes such as 100MiB or 1GiB")
+    return int(number) * units[unit]
+
+
+@app.command(
+    epilog=example("millrace bench routed", "millrace bench routed --plot routed.svg --json routed.json")
+)
+def routed(
+    rounds: Annotated[int, typer.Option(min=1, max=_ROUNDS_MAX, help="Rounds; medians are shown.")] = 3,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=_SECONDS_MAX, help="Measured time of each run.")
+    ] = 2.0,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the figures as SVG.")] = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write everything as JSON; - is standard output.")
+    ] = None,
+) -> None:
+    """One, two and three nodes of a routed stream, each held to a quarter of a core: what a message costs."""
+    from dataclasses import asdict
+
+    from millrace.bench import scaling
+    from millrace.bench.generator import build
+
+    generator = build()
+    points = []
+    for case, nodes, placement in scaling.steps():
+        sys.stderr.write(f"{case.title}: {nodes} nodes, {placement}\n")
+        points.append(scaling.measure(case, nodes, placement, generator, rounds=rounds, seconds=seconds))
+    rows = scaling.rows(points)
+    if json != "-":
+        print_rows(rows, tuple(rows[0]), as_json=False)
+    if json is not None:
+        _write(json, json_module.dumps([asdict(point) for point in points], indent=2) + "\n")
+    if plot is not None:
+        _write(plot, scaling.plot(points))
+    scaling.check(points)
+
+
+def _report(
+    samples: "list[Sample]", versions: dict[str, str], seconds: float, rounds: int, json: str | None
+) -> None:
+    """Tables for people, everything for programs, and the exit status."""
+    from millrace.bench import report, runner
+
     results = runner.summarize(samples)
     document = report.document(
-        samples=samples,
-        results=results,
-        versions={name: broker.version for (name, _), broker in brokers.items()},
-        seconds=seconds,
-        rounds=rounds,
+        samples=samples, results=results, versions=versions, seconds=seconds, rounds=rounds
     )
     if json != "-":
         console = _console(stderr=False)
@@ -144,7 +288,7 @@ def _brokers(kinds: Sequence[str], against: Sequence[str]) -> "dict[tuple[str, s
 
 def _measure(
     steps: "list[tuple[Pattern, Subject]]",
-    brokers: "dict[tuple[str, str | None], Broker]",
+    start: "Callable[[Pattern, Subject], AbstractContextManager[Running]]",
     generator: "Generator",
     seconds: float,
 ) -> "list[Sample]":
@@ -167,7 +311,7 @@ def _measure(
         def before(pattern: "Pattern", subject: "Subject") -> None:
             progress.update(task, description=f"{pattern.name}: {subject}")
 
-        for sample in runner.run(steps, brokers, generator, seconds=seconds, before=before):
+        for sample in runner.measure(steps, start, generator, seconds=seconds, before=before):
             samples.append(sample)
             progress.advance(task)
             if sample.error is not None:

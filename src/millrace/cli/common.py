@@ -101,6 +101,11 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_
     console.print(table)
 
 
+def print_line() -> None:
+    """Between two tables."""
+    sys.stdout.write("\n")
+
+
 def print_done(sentence: str, *, as_json: bool, **facts: Any) -> None:
     """The result of a change: a sentence, or the facts as a JSON object."""
     if as_json:

@@ -9,7 +9,17 @@ from millrace.errors import ConfigError
 
 app = single()
 
-STORIES = ("basic", "replication", "failover", "membership", "election")
+STORIES = (
+    "basic",
+    "replication",
+    "failover",
+    "membership",
+    "election",
+    "pipeline",
+    "leaderless",
+    "routed",
+    "primary-backup",
+)
 
 
 @app.command(epilog=example("millrace demo", "millrace demo basic"))
@@ -23,4 +33,4 @@ def demo(name: Annotated[str, typer.Argument(help=f"One of: {', '.join(STORIES)}
 
     # The story tells what happens; the library's own lines would only say it again.
     logging.getLogger("millrace").setLevel(logging.ERROR)
-    asyncio.run(import_module(f"millrace.demo.{name}").run())
+    asyncio.run(import_module(f"millrace.demo.{name.replace('-', '_')}").run())

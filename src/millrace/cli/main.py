@@ -28,6 +28,7 @@ FAMILIES = (
     "sub",
     "stream",
     "group",
+    "pipeline",
     "user",
     "acl",
     "config",

@@ -23,6 +23,9 @@ app = single()
         "millrace sim --seeds 5000 --jobs 2 --resume campaign.json",
         "millrace sim --seed 4711 --trace",
         "millrace sim --mode cluster --seeds 20",
+        "millrace sim --mode primary-backup --mutation all",
+        "millrace sim --mode leaderless --seeds 200",
+        "millrace sim --mode routed --seeds 200",
         "millrace sim --mutation all",
         "millrace sim --mutation vote_twice --seed 69 --trace",
     )
@@ -33,8 +36,13 @@ def sim(
         int | None, typer.Option("--seed", min=0, help="The first seed; alone: only this.")
     ] = None,
     mode: Annotated[
-        str, typer.Option("--mode", help="What is simulated: raft (machines), cluster (whole nodes).")
-    ] = "raft",
+        str | None,
+        typer.Option(
+            "--mode",
+            help="What is simulated: the machines of raft, primary-backup, leaderless or routed, or a "
+            "cluster of whole nodes. Without it raft, and every mode for --mutation all.",
+        ),
+    ] = None,
     mutation: Annotated[
         str | None, typer.Option("--mutation", help="Plant this bug and search for it; `all` for each.")
     ] = None,
@@ -48,20 +56,22 @@ def sim(
 ) -> None:
     """Run simulated clusters with faults; one seed is one whole run. Exit 1 if a promise is broken."""
     from millrace.sim.campaign import MODES
-    from millrace.sim.mutations import ALL_MUTATIONS
+    from millrace.sim.mutations import BY_MODE
 
-    if mode not in MODES:
+    if mode not in (None, *MODES):
         raise ConfigError(f"there is no mode {mode}; there is {', '.join(MODES)}")
-    if mutation not in (None, "all", *ALL_MUTATIONS):
-        raise ConfigError(f"there is no mutation {mutation}; there are {', '.join(ALL_MUTATIONS)}")
-    if mutation is not None and mode != "raft":
-        raise ConfigError("bugs are planted in the machines only: leave --mutation or --mode out")
+    asked = [mode] if mode is not None else list(BY_MODE)
+    places = [one for one in asked if mutation in ("all", *BY_MODE[one])]
+    if mutation is not None and not places:
+        names = ", ".join(name for one in asked for name in BY_MODE[one])
+        raise ConfigError(f"there is no mutation {mutation}; there are {names}")
+    mode = mode or (places[0] if mutation is not None else "raft")
     if seed is not None and seeds is None and mutation != "all":
         _replay(seed, mutation, mode, show_all=trace, as_json=json)
     elif trace:
         raise ConfigError("--trace shows one seed: name it with --seed and leave --seeds out")
     elif mutation is not None:
-        _search(mutation, seed or 0, seeds, jobs, as_json=json)
+        _search(mutation, places, seed or 0, seeds, jobs, as_json=json)
     else:
         _campaign(seeds or 200, seed, mode, jobs, resume, seconds, as_json=json)
 
@@ -92,20 +102,25 @@ def _report(result: "RunResult", mode: str, mutation: str | None = None) -> None
         _write_line(line)
     _write_line(f"seed {result.seed} broke `{result.rule}`: {result.detail}")
     _write_line(f"commit {code_commit()}, sources {code_sources(mode)}, trace {result.trace_hash}")
-    more = f" --mutation {mutation}" if mutation else "" if mode == "raft" else f" --mode {mode}"
+    more = ("" if mode == "raft" else f" --mode {mode}") + (f" --mutation {mutation}" if mutation else "")
     _write_line(f"replay: millrace sim --seed {result.seed}{more} --trace")
 
 
-def _search(name: str, first_seed: int, seeds: int | None, jobs: int, *, as_json: bool) -> None:
-    from millrace.sim.mutations import ALL_MUTATIONS, SEEDS_MAX, search_all
+def _search(
+    name: str, modes: list[str], first_seed: int, seeds: int | None, jobs: int, *, as_json: bool
+) -> None:
+    from millrace.sim.mutations import BY_MODE, SEEDS_MAX, search_all
 
-    names = list(ALL_MUTATIONS) if name == "all" else [name]
     rows = []
-    for caught in search_all(names, first_seed=first_seed, seeds_max=seeds or SEEDS_MAX, jobs=jobs):
-        rows.append(asdict(caught))
-        state = f"{caught.rule} (seed {caught.seed})" if caught.is_caught else "NOT CAUGHT"
-        sys.stderr.write(f"{caught.name}: {caught.seeds} seeds, {state}\n")
-    print_rows(rows, ("name", "seeds", "seed", "rule", "description"), as_json=as_json)
+    for mode in modes:
+        names = list(BY_MODE[mode]) if name == "all" else [name]
+        for caught in search_all(
+            names, first_seed=first_seed, seeds_max=seeds or SEEDS_MAX, jobs=jobs, mode=mode
+        ):
+            rows.append({"mode": mode, **asdict(caught)})
+            state = f"{caught.rule} (seed {caught.seed})" if caught.is_caught else "NOT CAUGHT"
+            sys.stderr.write(f"{mode} {caught.name}: {caught.seeds} seeds, {state}\n")
+    print_rows(rows, ("mode", "name", "seeds", "seed", "rule", "description"), as_json=as_json)
     if any(row["seed"] is None for row in rows):
         raise typer.Exit(1)
 

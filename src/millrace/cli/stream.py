@@ -8,6 +8,7 @@ import typer
 
 from millrace.cli.common import AsJson, example, family, print_done, print_json, print_rows
 from millrace.cli.http_options import DEFAULT, HttpUrl, door
+from millrace.cli.pair_settings import Bounds, Checked, Classes, Scheduled, pair_settings
 
 app = family(
     "Streams: named sets of topic filters with one policy, each a log of its own. A topic belongs to the "
@@ -28,6 +29,21 @@ class Compression(StrEnum):
 
 class Replication(StrEnum):
     QUORUM = "quorum"
+    LEADERLESS = "leaderless"
+    PRIMARY_BACKUP = "primary-backup"
+    ROUTED = "routed"
+
+
+class Ack(StrEnum):
+    LOCAL = "local"
+    ONE = "one"
+    MAJORITY = "majority"
+    ALL = "all"
+
+
+class Storage(StrEnum):
+    DISK = "disk"
+    MEMORY = "memory"
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME")]
@@ -45,10 +61,19 @@ Function = Annotated[
     str | None,
     typer.Option(metavar="MODULE:FUNCTION", help="Deliver what this function makes of the messages."),
 ]
+Acked = Annotated[
+    Ack | None, typer.Option(help="Leaderless: nodes that have a message on disk before it is acknowledged.")
+]
+Stored = Annotated[
+    Storage | None, typer.Option(help="Leaderless: where it is kept; memory ends with the node.")
+]
 Replicated = Annotated[Replication | None, typer.Option(help="How the log is replicated.")]
 
 _COLUMNS = ("name", "filters", "shards", "capture", "replication", "messages", "bytes")
-_SHARD_COLUMNS = ("shard", "first_offset", "next_offset", "bytes", "sealed", "role", "term")
+_SHARD_COLUMNS = ("shard", "first_offset", "next_offset", "bytes", "staged_bytes", "sealed", "role", "term")
+_PAIR_COLUMNS = ("primary", "backup", "in_sync")
+_MEASURED_COLUMNS = ("what", "p99_ms", "bound_ms", "late", "of", "alert")
+_CLASS_COLUMNS = ("filter", "T", "D", "L", "N", "dispatch_ms", "replicate_ms", "replicated", "why")
 
 
 def _path(name: str) -> str:
@@ -71,6 +96,12 @@ def create(
     compression: Compressed = None,
     edge: Function = None,
     replication: Replicated = None,
+    ack: Acked = None,
+    storage: Stored = None,
+    schedule: Scheduled = None,
+    check_interval: Checked = None,
+    bound: Bounds = None,
+    topic_class: Classes = None,
     url: HttpUrl = DEFAULT,
     json: AsJson = False,
 ) -> None:
@@ -84,6 +115,9 @@ def create(
         compression=compression,
         edge=edge,
         replication=replication,
+        ack=ack,
+        storage=storage,
+        primary_backup=pair_settings(schedule, check_interval, bound, topic_class),
     )
     made = door(url).call("POST", "/v1/streams", {"name": name, "filters": filters, **settings})
     numbers = ", ".join(str(row["shard"]) for row in made["shard_list"]) or "none"
@@ -107,12 +141,26 @@ def show(name: Name, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
     if json:
         print_json(found)
         return
+    classes = found.pop("topic_classes", None)
+    is_pair = found.pop("primary_backup", None)
+    if is_pair is not None:
+        found |= {key: value for key, value in is_pair.items() if key != "topics"}
     rows = [{"what": key, "value": value} for key, value in found.items() if key != "shard_list"]
     print_rows(rows, ("what", "value"), as_json=False)
-    print_rows(found["shard_list"], _SHARD_COLUMNS, as_json=False)
+    print_rows(found["shard_list"], _SHARD_COLUMNS + (_PAIR_COLUMNS if is_pair else ()), as_json=False)
+    if classes:
+        print_rows([_class_row(row) for row in classes], _CLASS_COLUMNS, as_json=False)
+    for row in found["shard_list"]:
+        if "measured" in row:
+            print_rows(row["measured"], _MEASURED_COLUMNS, as_json=False)
 
 
-@app.command(epilog=example("millrace stream alter sensors --retention-age 3600"))
+@app.command(
+    epilog=example(
+        "millrace stream alter sensors --retention-age 3600",
+        "millrace stream alter sensors --replication routed --yes",
+    )
+)
 def alter(
     name: Name,
     filters: Annotated[
@@ -126,10 +174,18 @@ def alter(
     compression: Compressed = None,
     edge: Function = None,
     replication: Replicated = None,
+    ack: Acked = None,
+    storage: Stored = None,
+    schedule: Scheduled = None,
+    check_interval: Checked = None,
+    bound: Bounds = None,
+    topic_class: Classes = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     url: HttpUrl = DEFAULT,
     json: AsJson = False,
 ) -> None:
-    """Change a stream. Other shards, filters or replication seal its shards and open new ones."""
+    """Change a stream. Other shards, filters or replication seal its shards and open new ones. What another
+    replication means for offsets is said first, and asked about."""
     settings = _given(
         filters=filters or None,
         shards=shards,
@@ -140,7 +196,16 @@ def alter(
         compression=compression,
         edge=edge,
         replication=replication,
+        ack=ack,
+        storage=storage,
+        primary_backup=pair_settings(schedule, check_interval, bound, topic_class),
     )
+    if replication is not None and not yes:
+        means = door(url).call("PATCH", f"{_path(name)}?preview=true", settings)["means"]
+        for line in means:
+            typer.echo(f"- {line}", err=True)
+        if means and not typer.confirm(f"Change stream {name}?", err=True):
+            raise typer.Exit(1)
     changed = door(url).call("PATCH", _path(name), settings)
     print_done(f"changed stream {name}", as_json=json, **changed)
 
@@ -180,3 +245,22 @@ def _row(stream: dict[str, Any]) -> dict[str, Any]:
         "messages": sum(row["next_offset"] - row["first_offset"] for row in shards),
         "bytes": sum(row["bytes"] for row in shards),
     }
+
+
+def _class_row(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **row,
+        "T": row["period_ms"],
+        "D": row["deadline_ms"],
+        "L": "inf" if row["loss_tolerance"] is None else row["loss_tolerance"],
+        "N": row["retention"],
+        "replicate_ms": "-" if row["replicate_ms"] is None else row["replicate_ms"],
+        "replicated": "yes" if row["is_replicated"] else "no",
+    }
+
+
+@app.command(epilog=example("millrace stream switch alarms"))
+def switch(name: Name, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
+    """Planned switch-over of a primary-backup stream: the backup becomes primary."""
+    done = door(url).call("POST", f"{_path(name)}/switch", {})
+    print_done(f"switched stream {name} over", as_json=json, **done)
