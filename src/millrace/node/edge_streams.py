@@ -12,6 +12,7 @@ function that this node may not run leaves everything waiting, and says so.
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from millrace.broker.consumer import Cursor, State
@@ -99,10 +100,10 @@ class EdgeStreams:
     async def _take(self, shard: "Shard", cursor: Cursor) -> list[Taken]:
         with self._groups.watching(_GROUP, [shard]) as watcher:
             if not await shard.consumers.has_some(_GROUP, _BATCH, True, self._streams.reading.blocks):
-                try:
-                    await asyncio.wait_for(watcher.wait(), _WAIT_S)
-                except TimeoutError:
-                    return []
+                # Not `wait_for`: it takes a cancellation for an answer where both come at once.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_WAIT_S):
+                        await watcher.wait()
                 return []
         found = await shard.consumers.do(["take", EDGE_CURSOR, "", _BATCH, _LEASE_US])
         taken = await self._groups.fetch(shard, cursor, found)

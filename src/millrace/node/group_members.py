@@ -134,8 +134,10 @@ class GroupMembers:
                 room = min(group.room, _TAKE_MAX)
                 if not room:
                     feed.has_room.clear()
+                    # Not `wait_for`: it takes a cancellation for an answer where both come at once.
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(feed.has_room.wait(), _WAIT_MS / 1000)
+                        async with asyncio.timeout(_WAIT_MS / 1000):
+                            await feed.has_room.wait()
                     continue
                 try:
                     taken = await self._groups.take(

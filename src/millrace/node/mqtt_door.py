@@ -535,14 +535,27 @@ class MqttConnection(PacedOutput):
         self._state = _CONNECTED
         keep_alive_s = terms.keep_alive_s(packet, door.settings, door.limits)
         self.deadline_ms = int(keep_alive_s * 1000 * _KEEP_ALIVE_GRACE)
-        self._send(session, replace(answer, session_present=present and packet.version != Version.MQTT_3_1))
-        broker.resume(session, self.seen_ms)
-        follow()
-        if was_waiting:
-            self.transport.resume_reading()
-        if not self._inbox.is_empty:
-            self._resume_input()
-        self._wake()
+        answer = replace(answer, session_present=present and packet.version != Version.MQTT_3_1)
+
+        def welcome() -> None:
+            if self.session is not session:
+                return
+            session.blocked = False
+            self._send(session, answer)
+            broker.resume(session, self.seen_ms)
+            follow()
+            if was_waiting:
+                self.transport.resume_reading()
+            if not self._inbox.is_empty:
+                self._resume_input()
+            self._wake()
+
+        if present and was_waiting:
+            # What is published after CONNACK, at whatever node, reaches a session that moved here.
+            session.blocked = True
+            door.when_known(welcome)
+        else:
+            welcome()
 
     # ------------------------------------------------------------------- enhanced authentication
 

@@ -175,8 +175,10 @@ class Writing:
 
     async def _run(self) -> None:
         while True:
+            # Not `wait_for`: it takes a cancellation for an answer where both come at once.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), _REVIEW_S)
+                async with asyncio.timeout(_REVIEW_S):
+                    await self._due.wait()
             self._due.clear()
             for number, shard in list(self._shards.items()):
                 if number not in self._rolling and shard.group.is_leader and self._has_work(shard):
