@@ -31,7 +31,7 @@ fi
 
 [ -x "$VENV/bin/python" ] || { say "creating $VENV"; "$PYTHON" -m venv "$VENV"; }
 say "installing Python packages"
-"$VENV/bin/python" -m pip install -q --disable-pip-version-check -U pip "setuptools>=69"
+"$VENV/bin/python" -m pip install -q --disable-pip-version-check -U pip "setuptools>=77"
 # An optional extension fails silently and a stale one survives: remove the old, build anew, look.
 rm -rf build src/millrace/kernels/_kernels*.so
 "$VENV/bin/python" -m pip install -q --disable-pip-version-check -e '.[dev]'
