@@ -303,8 +303,9 @@ class Groups:
             cursor = shard.consumers.state.cursors.get(group.number)
             due_us = None if cursor is None else cursor.next_due_us()
             if due_us is not None:
-                slices.append(max(0.001, (due_us - now_us) / 1_000_000))
-        return min(slices)
+                slices.append((due_us - now_us) / 1_000_000)
+        # A rest that is too small to move the clock would be waited for without end.
+        return max(0.001, min(slices))
 
     # -------------------------------------------------------------------------------------- shards
 
