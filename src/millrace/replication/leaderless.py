@@ -96,7 +96,7 @@ class LeaderlessOptions:
     """Times in ticks."""
 
     pulse_ticks: int = 4
-    silent_ticks: int = 20
+    silent_ticks: int = 60
     """A peer that was not heard for so long takes no part in the division of labour."""
     resend_ticks: int = 20
     pull_ticks: int = 6
