@@ -101,7 +101,8 @@ def test_a_cluster_is_one_broker(tmp_path: Path) -> None:
             await two.publish("kept", b"value", qos=1, retain=True)
             async with Inbox(three, "kept", 1) as retained:
                 await retained.has(1)
-                assert retained.got == ["value"]
+                # This node may hear of the commit after the subscription: then it comes as a new one too.
+                assert set(retained.got) == {"value"}
 
         same = name("same")
         old = Client(first.url, client_id=same, reconnect=False)

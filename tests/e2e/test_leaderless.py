@@ -5,6 +5,8 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from e2e.test_cluster import Inbox, name, run, whole
 from millrace.client import Client
 from millrace.client.http import Http
@@ -65,6 +67,7 @@ def test_every_node_takes_messages_and_every_subscriber_gets_each_once(tmp_path:
     run(body, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_group_shares_messages_over_nodes_and_a_member_moves(tmp_path: Path) -> None:
     """Each message reaches one member of each group, wherever the members are.
 

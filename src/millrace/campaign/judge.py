@@ -13,6 +13,8 @@ from millrace.client.http import Http
 from millrace.local_cluster import NodeProcess
 
 _PAGES_MAX = 1_000_000
+_READS_MAX = 20
+_READ_AGAIN_S = 0.5
 
 
 class Log:
@@ -54,10 +56,15 @@ class Log:
 
 async def judge(stage: Stage, load: Load, report: Report) -> None:
     """Every promise to every client, on every node."""
-    logs = [Log() for _ in stage.nodes]
-    for node, log in zip(stage.nodes, logs, strict=True):
-        await asyncio.to_thread(log.read, node, stage.shards)
-    first = logs[0]
+    for _ in range(_READS_MAX):
+        logs = [Log() for _ in stage.nodes]
+        for node, log in zip(stage.nodes, logs, strict=True):
+            await asyncio.to_thread(log.read, node, stage.shards)
+        first = logs[0]
+        if all(log.hashes == first.hashes for log in logs):
+            break
+        # A node that is just back may be a moment behind; it must not stay so.
+        await asyncio.sleep(_READ_AGAIN_S)
     for node, log in zip(stage.nodes, logs, strict=True):
         report.require(
             log.hashes == first.hashes, f"the log of {node.name} differs from that of the first node"
