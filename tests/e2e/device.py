@@ -185,6 +185,11 @@ class Device:
         assert [got.payload for got in self.expect(len(payloads))] == list(payloads)
 
     @property
+    def arrived(self) -> list[Got]:
+        """What came and was not taken yet."""
+        return list(self._messages)
+
+    @property
     def waiting(self) -> int:
         """Messages that arrived and were not taken yet."""
         return len(self._messages)

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from e2e.device import Device
 from e2e.processes import BrokerProcess
 from millrace.client import Client
 from millrace.client.http import Http
 from millrace.local_cluster import PortBlock
-from waiting import until_async
+from waiting import until, until_async
 
 _PROGRESS_S_MAX = 60.0
 _RECONNECT_PAUSE_S = 0.2
@@ -197,6 +198,32 @@ def _run(scenario: Callable[[], Awaitable[None]], timeout_s: float) -> None:
 
 def test_nothing_acknowledged_is_lost_by_kill_9(node: Node) -> None:
     _run(lambda: _scenario(node, kills=5, messages=100), 120)
+
+
+def test_what_a_member_of_a_group_had_not_acknowledged_goes_to_another_after_kill_9(
+    node: Node, devices: Callable[..., Device]
+) -> None:
+    """One node alone: which messages it had given to whom is not in its memory only."""
+
+    def member(name: str) -> Device:
+        port = int(node.url.rpartition(":")[2])
+        device = devices(port, client_id=name, clean=False, expiry_s=600)
+        device.paho.manual_ack_set(True)
+        return device.connect()
+
+    given = member("given")
+    given.subscribe("$share/team/jobs/#", 1)
+    other = member("other")
+    other.subscribe("$share/team/jobs/#", 1)
+    payloads = [b"%d" % number for number in range(20)]
+    for payload in payloads:
+        other.publish("jobs/1", payload, 1)
+    came = {got.payload for got in given.expect(1)}
+    assert came <= set(payloads)
+    node.kill()
+    node.start()
+    again = member("other")
+    until(lambda: {got.payload for got in again.arrived} == set(payloads), "all of them at the other member")
 
 
 @pytest.mark.slow

@@ -335,8 +335,20 @@ class Inbound:
             self.uncommitted_bytes -= len(arrival.run.data)
             arrival.run = None
 
-    def arrive_again(self, arrival: Arrival, now_ms: int) -> None:
-        """Its shard was sealed before it got there: by the routes of now, packet by packet."""
+    def arrive_again(self, arrivals: list[Arrival], now_ms: int) -> None:
+        """Their shard was sealed before they got there: by the routes of now, packet by packet, and before
+        what came in later."""
+        moved: dict[Intake, list[Arrival]] = {}
+        for arrival in arrivals:
+            for intake, one in self._moved(arrival, now_ms):
+                moved.setdefault(intake, []).append(one)
+        for intake, earlier in moved.items():
+            if not intake.arrivals:
+                self.waiting.append(intake)
+            intake.arrivals[:0] = earlier
+            self.uncommitted_bytes += sum(len(one.run.data) for one in earlier if one.run is not None)
+
+    def _moved(self, arrival: Arrival, now_ms: int) -> Iterator[tuple[Intake, Arrival]]:
         run, session = arrival.run, arrival.session
         if run is None:
             if arrival.ack and session is not None and session.epoch == arrival.epoch:
@@ -344,7 +356,7 @@ class Inbound:
             return
         self.uncommitted_bytes -= len(run.data)
         data = run.data
-        for _ in range(run.count):
+        for position in range(run.count):
             end = skip(data, 1)
             packet, data = data[:end], data[end:]
             one = Run(packet, 1, run.qos, run.v5, run.retain, run.expires_ms)
@@ -356,10 +368,10 @@ class Inbound:
             moved = Arrival(session, route, self._router.generation, one, topic, ack)
             moved.epoch = arrival.epoch
             moved.is_retained_only = arrival.is_retained_only
-            moved.producer, moved.sequence = arrival.producer, arrival.sequence
+            moved.producer, moved.sequence = arrival.producer, arrival.sequence + position
             moved.is_doubtful, moved.done = arrival.is_doubtful, arrival.done
             if route.intake is not None:
-                self._arrive(route.intake, moved)
+                yield route.intake, moved
             else:
                 # The stream that kept this topic was changed to keep nothing.
                 self.uncommitted_bytes += len(packet)
@@ -450,8 +462,7 @@ class Inbound:
             if session is None or not arrival.ack:
                 continue
             if run is not None and run.qos == 2 and session.received:
-                # Also where the client is on another connection by now: its repeat must not pass for stored.
-                session.received.difference_update(packet_ids(run.data))
+                self._unreceive(session, arrival, packet_ids(run.data))
             if session.epoch != arrival.epoch:
                 continue
             if not session.v5:
@@ -459,6 +470,20 @@ class Inbound:
             elif run is not None:
                 self._refuse(session, 0x32 if run.qos == 1 else 0x34, run.data, reason)
         return mute
+
+    @staticmethod
+    def _unreceive(session: Session, arrival: Arrival, ids: list[int]) -> None:
+        """QoS 2 that was not stored must not pass for stored when it is sent again."""
+        assert session.received is not None
+        is_told = session.v5 and session.epoch == arrival.epoch
+        if is_told or arrival.producer is None or not session.is_recorded:
+            # To a client that is told, the id is free again (MQTT 5, 4.3.3).
+            session.received.difference_update(ids)
+            return
+        # This may have been a repeat already, of one that an earlier run of this program stored: the next one
+        # has the same token.
+        tokens = dict(zip(ids, range(arrival.sequence, arrival.sequence + len(ids)), strict=True))
+        session.uncertain = {**(session.uncertain or {}), **tokens}
 
     def _refuse(self, session: Session, first: int, data: bytes, reason: Reason) -> None:
         """MQTT 5 is told; 3.1.1 has no word for it and gets an acknowledgement ([MQTT-3.3.5-2])."""

@@ -154,8 +154,8 @@ class Labour:
         time_us: int = 0,
         is_gone: bool = False,
     ) -> News:
-        """What one node has of one group, as of the log position `offset`. `is_gone`: said by others of a
-        node that nobody hears; then what it owed waits for whoever takes over its members."""
+        """What one node has of one group, as of the log position `offset`. `is_gone`: its members are not,
+        they are elsewhere or will be: then what it owed waits for whoever takes them over."""
         news = News(group)
         if not (connected or holds) and group not in self._groups:
             return news
@@ -250,10 +250,28 @@ class Labour:
         """Every node that takes part in some group."""
         return {node for state in self._groups.values() for node in state.nodes}
 
-    def owner(self, group: str, offset: int) -> str | None:
-        """The node whose turn this offset is by the last entry; None where no entry speaks of the group."""
+    def turns(self, group: str, node: str, first: int, end: int) -> list[tuple[int, int]] | None:
+        """The offsets of [first, end) that are the node's by the last entry, as spans; None where no entry
+        speaks of the group."""
         state = self._groups.get(group)
-        return None if state is None or not state.nodes else state.eras[-1].owner(offset)
+        if state is None or not state.nodes:
+            return None
+        era = state.eras[-1]
+        if len(era.names) == 1:
+            return [(first, end)] if era.names[0] == node else []
+        spans: list[tuple[int, int]] = []
+        for offset in range(first, end):
+            if era.owner(offset) == node:
+                start = spans.pop()[0] if spans and spans[-1][1] == offset else offset
+                spans.append((start, offset + 1))
+        return spans
+
+    def is_owed(self, group: str, end: int) -> bool:
+        """Whether something below `end` is not known to be done, whoever has it to do."""
+        state = self._groups.get(group)
+        if state is None:
+            return False
+        return bool(state.orphans) or any(m.owed or m.position < end for m in state.marks.values())
 
     def is_of(self, group: str, offset: int, by: str) -> bool:
         """Whether the offset was `by`'s turn, as far as that is remembered."""

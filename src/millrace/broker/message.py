@@ -62,6 +62,7 @@ class Segment:
         "extra",
         "first_id",
         "group",
+        "is_noted",
         "mark",
         "qos",
         "retain",
@@ -85,6 +86,8 @@ class Segment:
         self.first_id = first_id
         self.serial = serial
         self.group: object | None = None
+        # QoS 2: its ids are in the session's record, which is committed.
+        self.is_noted = False
 
     def take(self, count: int) -> "Segment":
         """Cut the first `count` messages off as a segment of their own."""
@@ -94,6 +97,7 @@ class Segment:
         head.first_id = self.first_id
         head.serial = self.serial
         head.group = self.group
+        head.is_noted = self.is_noted
         self.drop(count)
         return head
 

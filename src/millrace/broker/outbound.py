@@ -46,8 +46,13 @@ class Outbound:
         # Sessions that are behind in some log and could take more; the node reads it for them. A dict for
         # its order: a set's would not be the same in every run.
         self.behind: dict[Session, None] = {}
-        # In a cluster: whether (group, shard, offset) is this node's to deliver. Set by the node.
-        self.is_ours: Callable[[str, int, int], bool] | None = None
+        # Which offsets of a log this node gives to members of a group: (group, shard, first, end) to spans
+        # (first, end). Set by the node.
+        self.turns: Callable[[str, int, int, int], list[tuple[int, int]]] | None = None
+        # Logs that take no more: a session reads them to their end before others (PROTOCOLS.md 16).
+        self.sealed: set[int] = set()
+        # Logs from which nothing is delivered yet: older ones of theirs are not complete here.
+        self.held: set[int] = set()
         # For messages of a group that stand in a log and that nobody can take now: keeps in mind where they
         # stand, and says whether it did. Set by the node.
         self.put_off: PutOff | None = None
@@ -120,9 +125,8 @@ class Outbound:
         data: bytes | None = None
         first_id = serial = sent = 0
         dirty = self.dirty
-        shard = run.shard
         for session in receivers.sessions:
-            if session.lag and shard in session.lag:
+            if (session.lag or self.held) and self._is_read_later(session, run):
                 continue
             inflight = session.inflight
             if (
@@ -194,19 +198,13 @@ class Outbound:
 
     def deliver_group(self, group: ShareGroup, run: Run, now_ms: int) -> None:
         """Give a run to the group's members here, as far as it is this node's turn (PROTOCOLS.md 13)."""
-        if not run.shard or self.is_ours is None:
+        if not run.shard or self.turns is None:
             self._deliver_turn(group, run, now_ms)
             return
-        is_ours, key, shard = self.is_ours, group.key, run.shard
-        start = 0
-        while start < run.count:
-            ours = is_ours(key, shard, run.offset + start)
-            end = start + 1
-            while end < run.count and is_ours(key, shard, run.offset + end) == ours:
-                end += 1
-            if ours:
-                self._deliver_turn(group, run if end - start == run.count else run.part(start, end), now_ms)
-            start = end
+        base = run.offset
+        for first, end in self.turns(group.key, run.shard, base, base + run.count):
+            is_whole = end - first == run.count
+            self._deliver_turn(group, run if is_whole else run.part(first - base, end - base), now_ms)
 
     def _deliver_turn(self, group: ShareGroup, run: Run, now_ms: int) -> None:
         """What comes while others wait in the log waits behind them."""
@@ -323,7 +321,7 @@ class Outbound:
     def _send_logged(self, session: Session, segment: Segment, now_ms: int) -> None:
         """Send what can be sent now; from the first message that cannot, the session reads the log."""
         run = segment.run
-        if session.lag and run.shard in session.lag:
+        if (session.lag or self.held) and self._is_read_later(session, run):
             return
         if (
             session.queue
@@ -332,6 +330,19 @@ class Outbound:
             or not self.send_some(session, segment, now_ms)
         ):
             session.fall_behind(run.shard, segment.offset)
+
+    def _is_read_later(self, session: Session, run: Run) -> bool:
+        """Whether the session gets this from the log, because it has earlier messages to get first."""
+        shard, lag = run.shard, session.lag
+        if not shard:
+            return False
+        if lag and shard in lag:
+            return True
+        if shard not in self.held and (not lag or self.sealed.isdisjoint(lag)):
+            return False
+        session.fall_behind(shard, run.offset)
+        self.behind[session] = None
+        return True
 
     def resend(self, session: Session, now_ms: int) -> None:
         """After a reconnect: unanswered messages again with DUP, releases again, then what waits (4.4)."""
@@ -397,6 +408,7 @@ class Outbound:
         epoch = session.epoch
 
         def written() -> None:
+            segment.is_noted = True
             if session.epoch == epoch:
                 self.put(session, data)
 

@@ -135,13 +135,26 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    sync: Literal["always", "never"] = _setting(
-        "always", "always: acknowledged means on disk; never: the system writes when it likes, for tests"
+    sync: Literal["always", "interval", "never"] = _setting(
+        "always",
+        "always: acknowledged means on disk; interval: on disk a moment later, see storage.sync_interval_ms;"
+        " never: when the system likes",
+    )
+    sync_interval_ms: int = _setting(
+        1_000,
+        'how long after it is acknowledged a message is on disk, with sync = "interval"',
+        minimum=1,
+        maximum=3_600_000,
     )
     sync_in_place: bool = _setting(True, "sync a lone small commit on the event loop while the disk is quick")
     free_bytes_min: int = _setting(
         64 * 1024 * 1024, "free disk below which publishing to logs is refused", minimum=0, maximum=2**50
     )
+
+    @property
+    def sync_every_s(self) -> float | None:
+        """0: before anything is acknowledged; None: never."""
+        return {"always": 0.0, "interval": self.sync_interval_ms / 1000, "never": None}[self.sync]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

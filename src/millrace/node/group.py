@@ -219,6 +219,10 @@ class Group:
         return machine.is_serving or (machine.leader is not None and machine.leader != self.replica)
 
     @property
+    def has_data_pending(self) -> bool:
+        return any(pending.kind is EntryKind.DATA for pending in self._pending)
+
+    @property
     def pending_count(self) -> int:
         return len(self._pending)
 

@@ -198,27 +198,17 @@ class SharedWork:
         self._divided: list[tuple[list[str], Callable[[], None]]] = []
         self._feeding: asyncio.Task[None] | None = None
         broker.outbound.put_off = self._put_off
+        broker.outbound.turns = self._turns
 
     # -------------------------------------------------------------------------------------- divide
 
     def divide(self) -> None:
         """Bring every shard's word on who delivers for shared groups up to date with what is."""
-        members = self._streams.definitions.members.members
+        members = set(self._streams.definitions.members.members)
         shards = list(self._streams.shards.values())
-        outbound = self._broker.outbound
-        if len(members) > 1:
-            outbound.is_ours = self._is_ours
-        elif not any(shard.labour.groups() for shard in shards):
-            outbound.is_ours = None
-        if outbound.is_ours is not None:
-            pieces = self._open_pieces()
-            for shard in shards:
-                self._divide_shard(shard, set(members), pieces.get(shard.number, {}))
-        else:
-            # A group of this node alone ends with its last member.
-            for shard in shards:
-                for key in [k for k in shard.work.backlog if k not in self._broker.groups]:
-                    del shard.work.backlog[key]
+        pieces = self._open_pieces()
+        for shard in shards:
+            self._divide_shard(shard, members, pieces.get(shard.number, {}))
         if self._feeding is None and any(shard.work.backlog for shard in shards):
             self._feeding = asyncio.get_running_loop().create_task(self._feed())
 
@@ -228,19 +218,25 @@ class SharedWork:
         work, labour, node = shard.work, shard.labour, self._broker.node
         if not shard.group.is_serving:
             return
-        if not work.is_begun:
-            work.begin()
-            return
         known_keys = labour.groups()
-        keys = known_keys if shard.intake.is_sealed else dict.fromkeys((*self._broker.groups, *known_keys))
+        keys = (
+            known_keys if shard.intake.is_sealed else list(dict.fromkeys((*self._broker.groups, *known_keys)))
+        )
+        if not work.is_begun:
+            if keys:
+                work.begin()
+            return
         for key in keys:
             group = self._broker.groups.get(key)
             now = (group.connected, True) if group is not None else (0, False)
-            if shard.intake.is_sealed and not pieces.get(key) and not work.backlog.get(key):
+            is_owed = pieces.get(key) or work.backlog.get(key) or labour.is_owed(key, shard.next_offset)
+            if shard.is_finished and not is_owed:
                 now = (0, False)
             if labour.known(key, node) == now:
                 work.said.pop(key, None)
-            elif work.said.get(key) != now and work.say(key, node, now):
+                continue
+            is_gone = group is None and self._is_held(key)
+            if work.said.get(key) != now and work.say(key, node, now, is_gone=is_gone):
                 work.said[key] = now
         if shard.group.is_leader:
             for gone in sorted(labour.nodes() - members | self._streams.cluster.unreachable()):
@@ -249,10 +245,16 @@ class SharedWork:
                         work.say(key, gone, (0, False), is_gone=True)
         work.tell(pieces)
 
+    def _is_held(self, key: str) -> bool:
+        """Whether a session holds the group, at whichever node it is."""
+        records = self._streams.sessions.store.records.values()
+        return any(key in record.subscriptions for record in records)
+
     def _open_pieces(self) -> dict[int, dict[str, list[tuple[int, int]]]]:
         """What members here were given, or have waiting, and did not acknowledge: shard -> group -> offsets.
 
-        QoS 2 that was sent to a session with a record stays with that session, wherever it goes."""
+        QoS 2 that stands in the record of a session stays with that session, wherever it goes; until the
+        record is committed it is as good as not sent."""
         found: dict[int, dict[str, list[tuple[int, int]]]] = {}
 
         def note(group: ShareGroup, segment: Segment) -> None:
@@ -267,16 +269,17 @@ class SharedWork:
             for session in group.members:
                 for held in (session.inflight, session.resending, session.queue):
                     for segment in held or ():
-                        is_recorded = segment.qos == 2 and segment.first_id and session.is_recorded
-                        if segment.group is group and not is_recorded:
+                        if segment.group is group and not segment.is_noted:
                             note(group, segment)
         return found
 
-    def _is_ours(self, group: str, number: int, offset: int) -> bool:
+    def _turns(self, group: str, number: int, first: int, end: int) -> list[tuple[int, int]]:
         shard = self._streams.shards[number]
-        owner = shard.labour.owner(group, offset)
-        # Where nobody has spoken of the group yet, those who have members deliver.
-        return owner is None or (owner == self._broker.node and shard.work.is_begun)
+        spans = shard.labour.turns(group, self._broker.node, first, end)
+        if spans is None:
+            # Where nobody has spoken of the group yet, those who have members deliver.
+            return [(first, end)]
+        return spans if shard.work.is_begun else []
 
     def when_shared(self, keys: list[str], then: Callable[[], None]) -> None:
         """Call back once every open log knows that these groups have a member here."""
@@ -287,10 +290,9 @@ class SharedWork:
         if not self._divided:
             return
         self.divide()
-        is_divided = self._broker.outbound.is_ours is not None
         waiting, self._divided = self._divided, []
         for keys, then in waiting:
-            if is_divided and not all(map(self._is_known, keys)):
+            if not all(map(self._is_known, keys)):
                 self._divided.append((keys, then))
             else:
                 then()

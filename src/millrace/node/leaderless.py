@@ -242,8 +242,7 @@ class LeaderlessStream:
         """Publish everything that arrived since the last call."""
         arrivals, self.intake.arrivals = self.intake.arrivals, []
         if self.intake.is_sealed:
-            for arrival in arrivals:
-                self._broker.inbound.arrive_again(arrival, self.now_ms())
+            self._broker.inbound.arrive_again(arrivals, self.now_ms())
             return
         if is_full or self._is_overtaken:
             self.keys.refuse(arrivals, Reason.QUOTA_EXCEEDED if is_full else Reason.SERVER_BUSY)

@@ -81,7 +81,7 @@ class LogReader:
             return
         if not session.lag or session.queue:
             return
-        number = next((n for n in session.lag if not self._is_early(session, n)), None)
+        number = self._next_log(session, session.lag)
         if number is None:
             self._early[session] = None
             return
@@ -113,6 +113,14 @@ class LogReader:
                 log.debug("a read finished after the node stopped")
 
         self._pool.submit(_read, shard, offset).add_done_callback(arrived)
+
+    def _next_log(self, session: Session, lag: dict[int, int]) -> int | None:
+        """Sealed logs first, the oldest of them before the others (PROTOCOLS.md 16); None: it has to wait."""
+        outbound = self._broker.outbound
+        sealed = outbound.sealed.intersection(lag)
+        candidates = (min(sealed),) if sealed else lag
+        ready = (n for n in candidates if n not in outbound.held and not self._is_early(session, n))
+        return next(ready, None)
 
     def _restore(self, session: Session) -> None:
         """After a restart: QoS 2 messages that were sent and not answered, again under their ids."""

@@ -100,7 +100,7 @@ class Replicas:
         self._origin = self._random.getrandbits(63) | 1
         storage = self._config.storage
         self.syncer = self._make_syncer(
-            loop, self._on_failure, in_place=storage.sync_in_place, sync=storage.sync == "always"
+            loop, self._on_failure, in_place=storage.sync_in_place, sync_every_s=storage.sync_every_s
         )
         self.is_open = True
         address = self._config.listeners.peer

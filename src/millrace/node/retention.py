@@ -4,10 +4,14 @@ Two steps. An entry `trim` moves the offset at which the log begins, for every r
 lies below it goes once a snapshot covers it, because until then a restart needs its entries; the files are
 removed by whoever writes the log, one segment at a time. Whole segments only, and never the one that is being
 written: so a segment is ended early where the policy is small beside its usual size.
+
+The groups without messages, the meta group and that of the sessions, are their state: of their logs only what
+came since a snapshot is kept.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from millrace.broker.stream import Retention as Policy
@@ -17,12 +21,15 @@ from millrace.storage.block import Kind, opaque_block
 from millrace.storage.log import SegmentInfo
 
 if TYPE_CHECKING:
+    from millrace.node.group import Group
     from millrace.node.shard import Shard
 
 log = logging.getLogger("millrace.retention")
 
 # In so many segments at least a stream keeps what its policy lets it keep.
 _PARTS = 4
+# Of a group without messages so much is applied again by a restart, at most.
+_STATE_SEGMENT_BYTES = 8 * 1024 * 1024
 
 
 def trim_offset(segments: Sequence[SegmentInfo], policy: Policy, now_us: int) -> int:
@@ -52,9 +59,16 @@ def is_to_end(active: SegmentInfo, policy: Policy, now_us: int, start_offset: in
 
 
 class Retention:
-    def __init__(self, shards: "Mapping[int, Shard]", wall_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        shards: "Mapping[int, Shard]",
+        wall_us: Callable[[], int],
+        state_groups: "Callable[[], list[Group]]",
+    ) -> None:
+        """`state_groups`: those without messages."""
         self._shards = shards
         self._wall_us = wall_us
+        self._state_groups = state_groups
 
     def tick(self) -> None:
         """Called about once a second."""
@@ -63,6 +77,11 @@ class Retention:
                 self._tick(shard)
             except StorageError as error:
                 log.error("shard %d cannot be trimmed: %s", shard.number, error)
+        for group in self._state_groups():
+            try:
+                _keep_state(group)
+            except StorageError as error:
+                log.error("the log of group %d cannot be trimmed: %s", group.number, error)
 
     def _tick(self, shard: "Shard") -> None:
         replica_log, group = shard.group.replica_log, shard.group
@@ -79,16 +98,33 @@ class Retention:
             log.info("shard %d of %s: below %d goes", shard.number, shard.stream.spec.name, offset)
             shard.trim(offset)
             return
-        first = segments[0]
-        if first is active:
-            return
-        if first.next_offset > max(shard.start_offset, int(first.first_offset)):
-            return
-        snapshot = replica_log.snapshot()
-        if snapshot is None or snapshot.index < first.last_index:
-            group.snapshot_taken()
-        elif replica_log.trim_to < first.last_index and not shard.staging.holds(first.last_index):
-            replica_log.trim_to = first.last_index
-            if is_leader:
-                # The files go with the next write; this is one.
-                group.propose([opaque_block(Kind.CONTROL, b"{}")], [None], EntryKind.CONTROL)
+        older = takewhile(lambda segment: _is_unwanted(shard, segment), segments[:-1])
+        if _let_go(group, list(older)) and is_leader:
+            # The files go with the next write; this is one.
+            group.propose([opaque_block(Kind.CONTROL, b"{}")], [None], EntryKind.CONTROL)
+
+
+def _is_unwanted(shard: "Shard", segment: SegmentInfo) -> bool:
+    is_below = segment.next_offset <= max(shard.start_offset, int(segment.first_offset))
+    return is_below and not shard.staging.holds(segment.last_index)
+
+
+def _keep_state(group: "Group") -> None:
+    *older, active = group.replica_log.log.segments()
+    if active.size_bytes > _STATE_SEGMENT_BYTES:
+        group.replica_log.log.ends_segment = True
+    _let_go(group, older)
+
+
+def _let_go(group: "Group", segments: Sequence[SegmentInfo]) -> bool:
+    """Let the oldest segments of a log go, once a snapshot covers them; True: with the next write."""
+    if not segments:
+        return False
+    replica_log, last = group.replica_log, segments[-1].last_index
+    snapshot = replica_log.snapshot()
+    if snapshot is None or snapshot.index < last:
+        group.snapshot_taken()
+    elif replica_log.trim_to < last:
+        replica_log.trim_to = last
+        return True
+    return False

@@ -121,10 +121,15 @@ class SessionGroup:
             for session in [s for s in broker.sessions.values() if s.is_recorded]:
                 self._give_up(session.client_id)
         if owner == broker.node:
-            for record in list(self.store.records.values()):
-                if record.owner == owner and record.client_id not in broker.sessions:
-                    principal = broker.rules.principal(record.username, record.client_id)
-                    broker.restore(record, principal, self._now_ms())
+            self._look_after()
+
+    def _look_after(self) -> None:
+        """Take in sessions that are this node's by their records."""
+        broker = self._broker
+        for record in list(self.store.records.values()):
+            if record.owner == broker.node and record.client_id not in broker.sessions:
+                principal = broker.rules.principal(record.username, record.client_id)
+                broker.restore(record, principal, self._now_ms())
 
     def adopt(self, gone: str, time_us: int) -> None:
         """As leader of this group: look after the sessions of a node that is gone."""
@@ -147,6 +152,15 @@ class SessionGroup:
 
     def restore(self, state: bytes) -> None:
         self.store = SessionStore.from_bytes(state)
+        broker = self._broker
+        if not broker.journal.is_on:
+            return
+        # Too far behind for entries: what they would have said about owners is in the records.
+        for client_id in [session.client_id for session in broker.sessions.values() if session.is_recorded]:
+            record = self.store.records.get(client_id)
+            if record is not None and record.owner != broker.node:
+                self._give_up(client_id, record.owner)
+        self._look_after()
 
     def lost(self, token: Any) -> None:
         """Nobody led the group for too long. Whoever waited is not answered, and will ask again."""

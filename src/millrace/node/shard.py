@@ -95,6 +95,10 @@ class Shard:
         self._keys_taken: set[tuple[bytes, int]] = set()
         self.consumers = ShardConsumers(self, wall_us)
         self.staging = ShardStaging(self, broker.limits.staged_bytes_max)
+        self.is_finished = False
+        """Sealed, and everything before the seal is applied here."""
+        self.finish_by_ms: int | None = None
+        """Since it was sealed: until when newer logs wait for its end."""
         self.start_offset = 0
         """What is below was trimmed, though its segment may still be there."""
         self.group: Group
@@ -117,6 +121,11 @@ class Shard:
         self.stream = stream
         self.intake.captures_all = stream.spec.capture is Capture.ALL
 
+    @property
+    def is_retired(self) -> bool:
+        """Whether the definitions have other shards in its place."""
+        return self.number not in self.stream.shards
+
     def seal(self) -> None:
         """Nothing is taken any more; what was routed here is routed again (PROTOCOLS.md 16)."""
         block = opaque_block(Kind.CONTROL, json.dumps({"op": "seal"}).encode())
@@ -132,7 +141,7 @@ class Shard:
             self._route_again(arrivals)
             return
         if is_full:
-            self.refuse(arrivals, Reason.QUOTA_EXCEEDED)
+            self._refuse_new(arrivals)
             return
         arrivals = [arrival for arrival in arrivals if not arrival.is_doubtful or self._admit(arrival)]
         announcement = self.retained.announcement(arrivals)
@@ -182,6 +191,18 @@ class Shard:
             self._keys_in_flight.add(key)
         return True
 
+    def _refuse_new(self, arrivals: list[Arrival]) -> None:
+        """There is no room: what the log has already is acknowledged nevertheless."""
+        new: list[Arrival] = []
+        for arrival in arrivals:
+            key = (arrival.producer or b"", arrival.sequence)
+            if arrival.is_doubtful and self.producers.judge(*key) is Verdict.REPEATED:
+                self._broker.inbound.forget(arrival)
+                self._broker.inbound.committed([arrival], self.number, self.next_offset, self._now_ms())
+            else:
+                new.append(arrival)
+        self.refuse(new, Reason.QUOTA_EXCEEDED)
+
     def _propose(self, arrivals: list[Arrival], count: int, wall_us: int) -> None:
         runs = [logged(arrival) for arrival in arrivals if arrival.run is not None]
         if not runs:
@@ -213,8 +234,7 @@ class Shard:
 
     def _route_again(self, arrivals: list[Arrival]) -> None:
         """The shard was sealed after these were routed to it (PROTOCOLS.md 16)."""
-        for arrival in arrivals:
-            self._broker.inbound.arrive_again(arrival, self._now_ms())
+        self._broker.inbound.arrive_again(arrivals, self._now_ms())
 
     def _take_back(self, batch: Batch) -> None:
         """The leader took no more: these go where their topics belong now."""
@@ -360,7 +380,8 @@ class Shard:
                 self.work.apply(fields, block, token)
                 self._wake()
             case "seal":
-                self.intake.is_sealed = True
+                self.intake.is_sealed = self.is_finished = True
+                self._wake()
             case "settle" | "give_up":
                 self.staging.apply(fields, token)
             case "consume":
@@ -478,7 +499,7 @@ class Shard:
         state = {
             "version": _STATE_VERSION,
             "next_offset": self.next_offset,
-            "sealed": self.intake.is_sealed,
+            "sealed": self.is_finished,
             "labour": self.labour.to_json(),
             "start_offset": self.start_offset,
             "consumers": self.consumers.to_json(),
@@ -501,7 +522,8 @@ class Shard:
     def restore(self, state: bytes) -> None:
         fields = json.loads(state)
         self.next_offset = self._broker.log_ends[self.number] = fields["next_offset"]
-        self.intake.is_sealed = fields["sealed"]
+        self.is_finished = fields["sealed"]
+        self.intake.is_sealed = self.intake.is_sealed or self.is_finished
         self.labour = Labour.from_json(fields["labour"])
         self.work.restored()
         self.start_offset = fields["start_offset"]

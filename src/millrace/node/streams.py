@@ -50,6 +50,8 @@ _SERVING_TIMEOUT_S = 30.0
 _PATIENCE_S = 5.0
 _COMMAND_S = 10.0
 _HAND_OVER_TRIES = 50
+# How long newer logs wait for the end of a sealed one.
+_FINISH_MS = 10_000
 # A shard writes its state as a snapshot after so much log, which bounds what a restart applies again.
 _SNAPSHOT_EVERY_BYTES = 256 * 1024 * 1024
 
@@ -123,6 +125,8 @@ class Streams:
         self._stamps = Stamps()
         self.pairs = PairKeeper(self)
         self._pending: list[meta.Result] = []
+        # Sealed shards whose end did not come in time.
+        self._given_up: set[int] = set()
         self.sessions = SessionGroup(broker, now_ms, wake)
         self.handover = Handover(broker, self.replicas, is_on=config.cluster.takeover, now_ms=now_ms)
         self.sessions.before_release = self.handover.released
@@ -137,7 +141,7 @@ class Streams:
         self.replicas.before_close = self.leaderless.close
         logs = ChainMap[int, Any](self.shards, self.leaderless.logs)
         self.reader = LogReader(broker, logs, self._pool, now_ms, wall_us, wake)
-        self.retention = Retention(self.shards, wall_us)
+        self.retention = Retention(self.shards, wall_us, self._state_groups)
         self.groups = Groups(self, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
         self.work = SharedWork(self, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
         self.writing = Writing(self, self.shards, self._pool, wall_us)
@@ -242,6 +246,10 @@ class Streams:
 
     # ------------------------------------------------------------------------------- definitions
 
+    def _state_groups(self) -> list[Group]:
+        groups = self.replicas.groups
+        return [groups[n] for n in (meta.META_GROUP, meta.SESSION_GROUP) if n in groups]
+
     @property
     def table(self) -> StreamTable:
         return self._meta.state.table
@@ -336,10 +344,48 @@ class Streams:
             log.info("shard %d of stream %s is gone", number, shard.stream.spec.name)
         changed = self.leaderless.reconcile(wanted) or changed
         self._routing = self.table
+        self._hold_back()
         if changed:
             self._broker.router.forget_all()
         if self._generation not in (0, self.definitions.generation):
             self._move_retained()
+
+    def _hold_back(self) -> None:
+        """Find which logs wait for older ones (PROTOCOLS.md 16): before a sealed log is complete here nothing
+        is delivered from those opened since, as they may go on with the same topics."""
+        outbound, now_ms = self._broker.outbound, self._now_ms()
+        retired = [number for number, shard in self.shards.items() if shard.is_retired]
+        outbound.sealed = set(retired)
+        unfinished = []
+        for number in retired:
+            shard = self.shards[number]
+            if shard.is_finished:
+                continue
+            if shard.finish_by_ms is None:
+                shard.finish_by_ms = now_ms + _FINISH_MS
+            if now_ms < shard.finish_by_ms:
+                unfinished.append(number)
+            elif number not in self._given_up:
+                self._given_up.add(number)
+                log.error(
+                    "shard %d was not sealed in time: newer messages are delivered before its last", number
+                )
+        oldest = min(unfinished, default=None)
+        outbound.held = set() if oldest is None else {n for n in self.shards if n > oldest}
+
+    def _seal_again(self) -> None:
+        """The word to seal may have been lost with a leader, or with a run of this program."""
+        for shard in self.shards.values():
+            if shard.is_retired and not shard.is_finished:
+                shard.seal()
+
+    def _is_too_early(self, intake: Intake) -> bool:
+        """Whether messages that came in before are still on their way to a log that is sealed: those that it
+        refuses go first."""
+        return not intake.is_sealed and any(
+            number < intake.shard and self.shards[number].group.has_data_pending
+            for number in self._broker.outbound.sealed
+        )
 
     def _link_opened(self, peer: str) -> None:
         self.interest.link_opened(peer)
@@ -406,6 +452,7 @@ class Streams:
 
     def divide_labour(self) -> None:
         """Bring every shard's word on who delivers for shared groups up to date with what is."""
+        self._seal_again()
         self.work.divide()
 
     def adopt_sessions(self, replica: str) -> None:
@@ -431,10 +478,15 @@ class Streams:
     def cut(self) -> None:
         """Propose what arrived. Called once per turn of the loop."""
         broker = self._broker
+        if broker.outbound.held:
+            self._hold_back()
         waiting = broker.inbound.waiting
         if waiting or broker.journal.operations:
             self.sessions.cut()
             broker.inbound.waiting = []
+            if broker.outbound.sealed:
+                broker.inbound.waiting = [intake for intake in waiting if self._is_too_early(intake)]
+                waiting = [intake for intake in waiting if intake not in broker.inbound.waiting]
             wall_us = self._wall_us()
             for intake in waiting:
                 taker = self.leaderless.streams.get(intake.shard) or self.shards[intake.shard]

@@ -27,7 +27,7 @@ class MakeSyncer(Protocol):
         on_failure: Callable[[StorageError], None],
         *,
         in_place: bool,
-        sync: bool,
+        sync_every_s: float | None,
     ) -> Syncer: ...
 
 

@@ -4,6 +4,9 @@ While one batch is being synced the next one gathers, over all groups of the nod
 synced in place while recent syncs were quick (PROTOCOLS.md 21): handing it to a thread and back would take
 longer than the sync itself. A failed sync is never retried; a full disk is: the batch waits until there is
 room, and the node takes no new work meanwhile.
+
+A log may also be synced only now and then (`sync_every_s`): what is acknowledged then is in the system's
+memory, and the last moments before a power loss may be lost.
 """
 
 import asyncio
@@ -58,12 +61,17 @@ class Syncer(ABC):
         on_failure: Callable[[StorageError], None],
         *,
         in_place: bool,
-        sync: bool,
+        sync_every_s: float | None,
     ) -> None:
+        """`sync_every_s`: 0 syncs before anything is reported as done, None never."""
         self._loop = loop
         self._on_failure = on_failure
         self._in_place = in_place
-        self._sync = sync
+        self._sync_every_s = sync_every_s
+        # Written and not synced, where that waits for its time.
+        self._unsynced: dict[int, ReplicaLog] = {}
+        self._is_due = False
+        self._timer: asyncio.TimerHandle | None = None
         self._gathered: list[Job] = []
         self._busy = False
         self._is_scheduled = False
@@ -104,7 +112,7 @@ class Syncer(ABC):
 
     def _start(self) -> None:
         batch, self._gathered = self._gathered, []
-        if not batch or self._failed:
+        if not (batch or self._is_due) or self._failed:
             self._busy = False
             return
         self.before_sync()
@@ -124,6 +132,13 @@ class Syncer(ABC):
         else:
             self._hand_out(batch)
 
+    def _fall_due(self) -> None:
+        self._timer = None
+        self._is_due = True
+        if not self._busy:
+            self._busy = True
+            self._start()
+
     def _took(self, sync_s: float) -> None:
         self._mean_s += (min(sync_s, _SLOW_S) - self._mean_s) * _NEWEST
 
@@ -134,6 +149,8 @@ class Syncer(ABC):
             log.warning("there is room on the disk again")
         for job in batch:
             job.done(job.persist.number)
+        if self._unsynced and self._timer is None and self._sync_every_s:
+            self._timer = self._loop.call_later(self._sync_every_s, self._fall_due)
         if self._gathered and not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self.start)
@@ -150,10 +167,17 @@ class Syncer(ABC):
             self._on_failure(error)
 
     def _sync_logs(self, batch: list[Job]) -> None:
-        """Sync each log of the batch once."""
-        if self._sync:
-            for replica_log in {id(job.log): job.log for job in batch}.values():
+        """Sync each log of the batch once, or note that it is to be."""
+        logs = {id(job.log): job.log for job in batch}
+        if self._sync_every_s:
+            self._unsynced.update(logs)
+            logs = self._unsynced if self._is_due else {}
+        if self._sync_every_s is not None:
+            for replica_log in logs.values():
                 replica_log.sync()
+        if self._is_due:
+            self._is_due = False
+            self._unsynced = {}
 
 
 class ThreadSyncer(Syncer):
@@ -165,9 +189,9 @@ class ThreadSyncer(Syncer):
         on_failure: Callable[[StorageError], None],
         *,
         in_place: bool,
-        sync: bool,
+        sync_every_s: float | None,
     ) -> None:
-        super().__init__(loop, on_failure, in_place=in_place, sync=sync)
+        super().__init__(loop, on_failure, in_place=in_place, sync_every_s=sync_every_s)
         self._work: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="syncer", daemon=True)
         self._thread.start()

@@ -54,7 +54,8 @@ class ClusterPlan:
 
     @property
     def has_moving_topics(self) -> bool:
-        return "stream" in self.changes or "shards" in self.changes
+        """Whether topics go from one stream to another."""
+        return "stream" in self.changes
 
     @property
     def is_calm(self) -> bool:
@@ -75,15 +76,12 @@ def make_cluster_plan(seed: int) -> ClusterPlan:
         changes += ["remove", "replace"]
     work = [name for name in WORK if rng.random() < 0.35]
     chosen = () if is_calm or rng.random() < 0.4 else tuple(rng.sample(changes, rng.randint(1, 2)))
-    # What members of a shared subscription were given is not promised to outlive a lone node, nor a change of
-    # the stream under it.
-    is_shared_safe = is_calm or (nodes > 1 and not {"stream", "shards"} & set(chosen))
     return ClusterPlan(
         seed=seed,
         sync="always",
         nodes=nodes,
         spares=1 if nodes > 1 else 0,
-        work=tuple(name for name in work if name != "shared" or is_shared_safe),
+        work=tuple(work),
         faults=() if is_calm else tuple(rng.sample(faults, rng.randint(1, len(faults)))),
         changes=chosen,
         is_wandering=not is_calm,

@@ -42,10 +42,10 @@ class SimSyncer(Syncer):
         on_failure: Callable[[StorageError], None],
         *,
         in_place: bool,
-        sync: bool,
+        sync_every_s: float | None,
         delay_us: Callable[[], int],
     ) -> None:
-        super().__init__(loop, on_failure, in_place=in_place, sync=sync)
+        super().__init__(loop, on_failure, in_place=in_place, sync_every_s=sync_every_s)
         self._delay_us = delay_us
         self._current: list[Job] = []
 
@@ -158,8 +158,8 @@ class Host:
     async def _main(self, loop: SimLoop) -> None:
         surroundings = Surroundings(
             make_disk=lambda: self.disk,
-            make_syncer=lambda loop, failed, *, in_place, sync: SimSyncer(
-                loop, failed, in_place=in_place, sync=sync, delay_us=self._sync_us
+            make_syncer=lambda loop, failed, *, in_place, sync_every_s: SimSyncer(
+                loop, failed, in_place=in_place, sync_every_s=sync_every_s, delay_us=self._sync_us
             ),
             make_readers=lambda: SimExecutor(loop),
             wall_us=lambda: _WALL_US + self._skew_us + self._world.clock.now_us,
@@ -169,7 +169,8 @@ class Host:
             self._config, random=random.Random(loop.rng.getrandbits(64)), surroundings=surroundings
         )
         try:
-            await server.start()
+            if not await self._started(loop, server):
+                return
         except (ConfigError, LocalError, StorageError) as error:
             self._world.note(self.name, f"does not start: {error}")
             self._end(is_power_loss=False)
@@ -182,6 +183,17 @@ class Host:
         await server.stopping.wait()
         self._world.note(self.name, f"stops: {server.failure}")
         self._end(is_power_loss=False)
+
+    async def _started(self, loop: SimLoop, server: Server) -> bool:
+        """As a process does it: a disk that fails ends the start as well."""
+        starting, failed = loop.create_task(server.start()), loop.create_task(server.stopping.wait())
+        await asyncio.wait((starting, failed), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            self._world.note(self.name, f"stops while it starts: {server.failure}")
+            self._end(is_power_loss=False)
+            return False
+        starting.result()
+        return True
 
     def _sync_us(self) -> int:
         return self._rng.randint(_SYNC_US_MIN, _SYNC_US_MAX) * self.slow_disk

@@ -29,8 +29,8 @@ class Paper:
 class ByHand(Syncer):
     """What is handed out is performed when the test says so."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, paper: Paper) -> None:
-        super().__init__(loop, _fail, in_place=True, sync=True)
+    def __init__(self, loop: asyncio.AbstractEventLoop, paper: Paper, sync_every_s: float = 0.0) -> None:
+        super().__init__(loop, _fail, in_place=True, sync_every_s=sync_every_s)
         self.paper = paper
         self.handed: list[list[Job]] = []
 
@@ -108,3 +108,21 @@ def test_one_late_sync_keeps_its_place_and_the_second_in_a_row_moves_to_the_thre
         assert not syncer.start()
 
     assert run(play)[-1] == "hand out"
+
+
+def test_at_an_interval_much_is_acknowledged_before_one_sync_and_nothing_stays_unsynced() -> None:
+    story: list[str] = []
+
+    async def scene() -> None:
+        paper: Any = Paper(story)
+        syncer = ByHand(asyncio.get_running_loop(), paper, sync_every_s=0.01)
+        synced = asyncio.Event()
+        paper.sync = lambda: (story.append("sync"), synced.set())
+        for number in (1, 2, 3):
+            syncer.submit(Job(paper, Persist(number=number), [], lambda n: story.append(f"done {n}")))
+            assert syncer.start()
+        async with asyncio.timeout(5):
+            await synced.wait()
+
+    asyncio.run(scene())
+    assert story == ["write 1", "done 1", "write 2", "done 2", "write 3", "done 3", "sync"]
