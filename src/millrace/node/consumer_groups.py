@@ -104,7 +104,8 @@ class ShardConsumers:
         self._shard = shard
         self._wall_us = wall_us
         self.state = Consumers()
-        self.watchers: set[asyncio.Event] = set()
+        # A dict for its order: a set's would not be the same in every run.
+        self.watchers: dict[asyncio.Event, None] = {}
         """Set when there may be something to take."""
         self._pending: list[tuple[list[Any], asyncio.Future[Any]]] = []
         self._task: asyncio.Task[None] | None = None

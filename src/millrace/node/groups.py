@@ -285,7 +285,7 @@ class Groups:
         self._waiting[group.number] += is_waiting
         watcher = asyncio.Event()
         for shard in shards:
-            shard.consumers.watchers.add(watcher)
+            shard.consumers.watchers[watcher] = None
         try:
             yield watcher
         finally:
@@ -293,7 +293,7 @@ class Groups:
             if not self._waiting[group.number]:
                 del self._waiting[group.number]
             for shard in shards:
-                shard.consumers.watchers.discard(watcher)
+                shard.consumers.watchers.pop(watcher, None)
 
     def _slice_s(self, group: DurableGroup, shards: "list[Shard]", left_s: float) -> float:
         """How long to wait before looking again: until the next lease or delay ends at the latest."""

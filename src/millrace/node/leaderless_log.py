@@ -54,7 +54,8 @@ class _Watched:
     """Who waits for the next message of a log."""
 
     def __init__(self) -> None:
-        self.watchers: set[asyncio.Event] = set()
+        # A dict for its order: a set's would not be the same in every run.
+        self.watchers: dict[asyncio.Event, None] = {}
 
 
 class OriginLog:

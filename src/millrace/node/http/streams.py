@@ -320,7 +320,7 @@ async def _wait_for(server: "Server", shard: "Shard", offset: int, wait_ms: int)
     if wait_ms == 0 or offset < shard.next_offset:
         return
     watcher = asyncio.Event()
-    shard.consumers.watchers.add(watcher)
+    shard.consumers.watchers[watcher] = None
     try:
         async with asyncio.timeout(wait_ms / 1000):
             while offset >= shard.next_offset and not server.streams.groups.is_stopping:
@@ -329,7 +329,7 @@ async def _wait_for(server: "Server", shard: "Shard", offset: int, wait_ms: int)
     except TimeoutError:
         return
     finally:
-        shard.consumers.watchers.discard(watcher)
+        shard.consumers.watchers.pop(watcher, None)
 
 
 def _must_be_there(shard: "Shard", offset: int) -> None:
