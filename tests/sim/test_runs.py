@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -21,6 +22,8 @@ CHEAP = (
     "driver_sends_before_sync",
     "driver_snapshot_skips_entry",
 )
+# Of whole nodes: small runs in which groups are at work, whose waiters are woken.
+_WITH_GROUPS = (42, 10)
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
@@ -56,28 +59,40 @@ def test_a_violation_ends_the_trace_and_names_its_rule() -> None:
 _HASHES = """
 import json, sys
 from millrace.sim.campaign import replay
-print(json.dumps([replay(seed, frozenset()).trace_hash for seed in range(int(sys.argv[1]))]))
+mode, *seeds = sys.argv[1:]
+print(json.dumps([replay(int(seed), frozenset(), mode=mode).trace_hash for seed in seeds]))
 """
 
 
-def hashes(count: int, hash_seed: str) -> list[str]:
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    command = [sys.executable, "-c", _HASHES, str(count)]
+def hashes(mode: str, seeds: Iterable[int], **variables: str) -> list[str]:
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "-c", _HASHES, mode, *map(str, seeds)]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     found: list[str] = json.loads(done.stdout)
     return found
 
 
-def check_same(count: int) -> None:
-    ours, theirs = hashes(count, "1"), hashes(count, "4242")
+def check_same(mode: str, seeds: Sequence[int]) -> None:
+    """With other hashes of strings, and with objects at other addresses, which are their hashes."""
+    ours = hashes(mode, seeds, PYTHONHASHSEED="1")
+    theirs = hashes(mode, seeds, PYTHONHASHSEED="4242", PYTHONMALLOC="malloc")
     assert ours == theirs
-    assert len(set(ours)) == count, "different seeds give different traces"
+    assert len(set(ours)) == len(seeds), "different seeds give different traces"
 
 
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:
-    check_same(5)
+    check_same("raft", range(5))
+
+
+def test_a_run_of_whole_nodes_is_the_same_in_every_process() -> None:
+    check_same("cluster", _WITH_GROUPS)
 
 
 @pytest.mark.slow
 def test_a_hundred_seeds_give_the_same_traces_in_every_process() -> None:
-    check_same(100)
+    check_same("raft", range(100))
+
+
+@pytest.mark.slow
+def test_many_runs_of_whole_nodes_are_the_same_in_every_process() -> None:
+    check_same("cluster", range(20))

@@ -41,7 +41,8 @@ class GroupWork(Work):
         self._is_healed = False
         self.given: dict[Place, list[str]] = {}
         """Who was given it, in order, by the group."""
-        self.done: dict[Place, str] = {}
+        self.done: dict[Place, tuple[str, int]] = {}
+        """Who acknowledged it, and which time it was given."""
         self.unsure: set[Place] = set()
         """An acknowledgement of it was sent and not answered."""
         self.answers: dict[Place, str] = {}
@@ -103,9 +104,10 @@ class GroupWork(Work):
 
     def _given(self, name: str, one: Taken) -> None:
         place = (one.message.shard, one.message.offset)
-        if place in self.done:
-            text = f"{one.message.payload!r} was given to {name} after {self.done[place]} acknowledged it"
-            self.world.fail("group once", text)
+        by, delivery = self.done.get(place, ("", 0))
+        # An answer may be late: its lease is over, and somebody was given the message since.
+        if by and _delivery(one) > delivery:
+            self.world.fail("group once", f"{one.message.payload!r} was given to {name}, acknowledged by {by}")
         self.given.setdefault(place, []).append(name)
         self.payloads.add(one.message.payload)
 
@@ -133,7 +135,7 @@ class GroupWork(Work):
             if how == "ack" and is_good:
                 if place in self.done:
                     self.world.fail("group once", f"{one.message.payload!r} was acknowledged twice")
-                self.done[place] = name
+                self.done[place] = (name, _delivery(one))
 
     async def _take_queue(self) -> None:
         number = 0
@@ -210,3 +212,8 @@ class GroupWork(Work):
     @property
     def operations(self) -> int:
         return super().operations + len(self.done) + len(self.answers)
+
+
+def _delivery(one: Taken) -> int:
+    """How many times the message was given out, by its receipt."""
+    return int(one.receipt.rpartition(".")[2])
