@@ -107,7 +107,9 @@ class GroupWork(Work):
         by, delivery = self.done.get(place, ("", 0))
         # An answer may be late: its lease is over, and somebody was given the message since.
         if by and _delivery(one) > delivery:
-            self.world.fail("group once", f"{one.message.payload!r} was given to {name}, acknowledged by {by}")
+            self.world.fail(
+                "group once", f"{one.message.payload!r} was given to {name}, acknowledged by {by}"
+            )
         self.given.setdefault(place, []).append(name)
         self.payloads.add(one.message.payload)
 
