@@ -646,6 +646,18 @@ class Broker:
             left_ms = session.expiry_s * 1000 - (self.wall_us - away_us) // 1000
             self._timer(now_ms + max(0, left_ms), session, None)
 
+    def log_opened(self, shard: int) -> None:
+        """A log that this node did not know yet. Sessions may have been there before: a node that was away
+        learns late which logs there are."""
+        end = self.log_ends.setdefault(shard, 0)
+        for session in self.sessions.values():
+            record = self.find_record(session.client_id) if session.is_recorded else None
+            if record is not None and (shard in record.cursors or shard in record.handled):
+                position, outstanding = record.cursors.get(shard, (0, []))
+                self._restore_cursor(
+                    session, shard, position, outstanding, record.handled.get(shard, []), end
+                )
+
     @staticmethod
     def _restore_cursor(
         session: Session,

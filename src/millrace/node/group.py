@@ -255,6 +255,13 @@ class Group:
         for token in tokens:
             self.app.lost(token)
 
+    def _give_up_covered(self) -> None:
+        """Own blocks that a snapshot covers are in the log, but they do not pass here: what became of them,
+        and at which offset, nobody will say."""
+        covered = self._origins.get(self._origin, 0)
+        while self._pending and self._pending[0].sequence <= covered:
+            self.app.lost(self._settled(self._pending[0].sequence))
+
     def _offer(self) -> None:
         """Bring what is pending to the leader, whoever it is."""
         if self._offered >= len(self._pending) or self._is_stepping:
@@ -502,6 +509,7 @@ class Group:
                 self._restore(saved)
                 self.applied = effect.snapshot.index
                 self._tell_applied()
+                self._give_up_covered()
             case Repaired():
                 self.replica_log.repaired()
                 log.warning("group %d: what was damaged is whole again", self.number)

@@ -42,6 +42,7 @@ from millrace.node.surroundings import Surroundings
 from millrace.node.writers import Writing
 from millrace.replication.contract import EntryKind, Status
 from millrace.storage.block import Block, Kind, opaque_block
+from millrace.storage.disk import DiskFull
 from millrace.types import Reason
 
 log = logging.getLogger("millrace.streams")
@@ -127,6 +128,10 @@ class Streams:
         self._pending: list[meta.Result] = []
         # Sealed shards whose end did not come in time.
         self._given_up: set[int] = set()
+        # Messages wait there for earlier ones on their way to a sealed shard.
+        self._too_early: list[Intake] = []
+        # A shard could not be opened for want of room.
+        self._is_cramped = False
         self.sessions = SessionGroup(broker, now_ms, wake)
         self.handover = Handover(broker, self.replicas, is_on=config.cluster.takeover, now_ms=now_ms)
         self.sessions.before_release = self.handover.released
@@ -194,7 +199,7 @@ class Streams:
         if self._broker.journal.is_on:
             self._broker.checkpoint()
             self.sessions.cut()
-        for group in self.replicas.groups.values():
+        for group in list(self.replicas.groups.values()):
             await self._settled(group)
         await self.replicas.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -321,10 +326,9 @@ class Streams:
                 shard = self._make_shard(number, stream)
                 shard.retained.stamps = self._stamps
                 shard.retained.routing_generation = lambda: self.definitions.generation
-                self.shards[number] = shard
-                shard.others = self.shards
-                shard.group = self._open_group(number, shard)
-                self._broker.log_ends.setdefault(number, 0)
+                if not self._open_shard(number, shard):
+                    # With the next review again; until then topics stay where they were.
+                    return
             elif number in self.shards:
                 self.shards[number].change(stream)
         for result in self._pending:
@@ -349,6 +353,21 @@ class Streams:
             self._broker.router.forget_all()
         if self._generation not in (0, self.definitions.generation):
             self._move_retained()
+
+    def _open_shard(self, number: int, shard: Shard) -> bool:
+        shard.others = self.shards
+        self.shards[number] = shard
+        try:
+            shard.group = self._open_group(number, shard)
+        except DiskFull as error:
+            del self.shards[number]
+            if not self._is_cramped:
+                log.error("shard %d cannot be opened yet: %s", number, error)
+            self._is_cramped = True
+            return False
+        self._is_cramped = False
+        self._broker.log_opened(number)
+        return True
 
     def _hold_back(self) -> None:
         """Find which logs wait for older ones (PROTOCOLS.md 16): before a sealed log is complete here nothing
@@ -379,13 +398,27 @@ class Streams:
             if shard.is_retired and not shard.is_finished:
                 shard.seal()
 
-    def _is_too_early(self, intake: Intake) -> bool:
-        """Whether messages that came in before are still on their way to a log that is sealed: those that it
-        refuses go first."""
-        return not intake.is_sealed and any(
-            number < intake.shard and self.shards[number].group.has_data_pending
-            for number in self._broker.outbound.sealed
-        )
+    def _in_time(self, waiting: list[Intake]) -> list[Intake]:
+        """Those whose messages may go on now. Others wait: for messages that came in before and are still on
+        their way to a log that is sealed, as what it refuses goes first; or, where that log's leader was
+        quicker, for the word which log comes after it."""
+        sealed = self._broker.outbound.sealed
+        pending = [number for number in sealed if self.shards[number].group.has_data_pending]
+        oldest = min(pending, default=None)
+        self._too_early = []
+        in_time: list[Intake] = []
+        for intake in waiting:
+            shard = self.shards.get(intake.shard)
+            if intake.is_sealed and shard is not None and not shard.is_retired:
+                is_early = True
+                if self._is_cramped:
+                    arrivals, intake.arrivals = intake.arrivals, []
+                    shard.refuse(arrivals, Reason.QUOTA_EXCEEDED)
+                    continue
+            else:
+                is_early = oldest is not None and oldest < intake.shard and not intake.is_sealed
+            (self._too_early if is_early else in_time).append(intake)
+        return in_time
 
     def _link_opened(self, peer: str) -> None:
         self.interest.link_opened(peer)
@@ -481,15 +514,19 @@ class Streams:
         if broker.outbound.held:
             self._hold_back()
         waiting = broker.inbound.waiting
-        if waiting or broker.journal.operations:
+        if waiting or self._too_early or broker.journal.operations:
             self.sessions.cut()
             broker.inbound.waiting = []
-            if broker.outbound.sealed:
-                broker.inbound.waiting = [intake for intake in waiting if self._is_too_early(intake)]
-                waiting = [intake for intake in waiting if intake not in broker.inbound.waiting]
+            if broker.outbound.sealed or self._too_early or any(i.is_sealed for i in waiting):
+                waiting = self._in_time([*self._too_early, *waiting])
             wall_us = self._wall_us()
             for intake in waiting:
-                taker = self.leaderless.streams.get(intake.shard) or self.shards[intake.shard]
+                taker = self.leaderless.streams.get(intake.shard) or self.shards.get(intake.shard)
+                if taker is None:
+                    # Its stream was deleted while they waited.
+                    arrivals, intake.arrivals = intake.arrivals, []
+                    broker.inbound.arrive_again(arrivals, self._now_ms())
+                    continue
                 taker.cut(wall_us, self.replicas.syncer.is_full or self._is_low)
             # At once: what is synced in place is committed, and answered, in this very turn.
             self.replicas.syncer.start()
