@@ -268,11 +268,15 @@ class Leader:
         peer = self._heard(sender)
         if peer is None or peer.pace is Pace.SNAPSHOT:
             return
+        is_answer = peer.pace is not Pace.PROBE or body.prev_index == peer.next - 1
         if body.is_repairing and body.hint_index < peer.match:
             peer.match = body.hint_index
         elif body.prev_index <= peer.match:
-            return  # a late answer: that place is known to match
-        elif peer.pace is Pace.PROBE and body.prev_index != peer.next - 1:
+            if peer.pace is not Pace.PROBE or not is_answer:
+                return  # a late answer: that place is known to match
+            # The end of its log was damaged while it was down, and looked as if it had never been written.
+            peer.match = min(peer.match, body.hint_index)
+        elif not is_answer:
             return
         agreed = body.hint_index
         if agreed >= self._core.log.first_index - 1:

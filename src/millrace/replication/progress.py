@@ -6,7 +6,7 @@ runs ahead of `match`. SNAPSHOT: what the follower needs is compacted; bytes of 
 of pieces, from where the follower says it stands.
 
 `match` rises only by what the follower reports from its disk. It never falls within a term, except when a
-follower declares that it lost entries.
+follower declares that it lost entries, or turns out to have lost the last ones without knowing.
 """
 
 from collections import deque

@@ -244,6 +244,25 @@ def test_a_follower_whose_whole_window_was_lost_gets_the_snapshot_when_the_log_i
     assert stage.nodes[N3].applied == stage.nodes[N1].applied
 
 
+def test_a_follower_that_lost_its_last_entry_without_knowing_gets_it_again() -> None:
+    """Damage in the last write looks as if it had never ended; the leader still counts the entry there."""
+    stage = Stage(3)
+    stage.elect(N1)
+    stage.propose(N1)
+    stage.rounds(2 * SMALL.heartbeat_ticks)
+    held = stage.nodes[N3].applied
+    stage.crash(N3)
+    del stage.nodes[N3].durable.log[-1]
+    stage.link_closed(N1, N3)
+    stage.start(N3)
+    stage.link_opened(N1, N3)
+    stage.rounds(4 * SMALL.heartbeat_ticks)
+    assert stage.nodes[N3].durable.last_index() == stage.nodes[N1].durable.last_index() == held
+    stage.propose(N1)
+    stage.rounds(2 * SMALL.heartbeat_ticks)
+    assert stage.nodes[N3].applied == held + 1
+
+
 # -------------------------------------------------------------------------------------------------- reads
 
 
