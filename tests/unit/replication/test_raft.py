@@ -250,7 +250,7 @@ def test_a_follower_that_lost_its_last_entry_without_knowing_gets_it_again() -> 
     stage.elect(N1)
     stage.propose(N1)
     stage.rounds(2 * SMALL.heartbeat_ticks)
-    held = stage.nodes[N3].applied
+    held = stage.nodes[N3].applied_index
     stage.crash(N3)
     del stage.nodes[N3].durable.log[-1]
     stage.link_closed(N1, N3)
@@ -260,7 +260,7 @@ def test_a_follower_that_lost_its_last_entry_without_knowing_gets_it_again() -> 
     assert stage.nodes[N3].durable.last_index() == stage.nodes[N1].durable.last_index() == held
     stage.propose(N1)
     stage.rounds(2 * SMALL.heartbeat_ticks)
-    assert stage.nodes[N3].applied == held + 1
+    assert stage.nodes[N3].applied_index == held + 1
 
 
 # -------------------------------------------------------------------------------------------------- reads
