@@ -54,7 +54,7 @@ sim: $(READY)
 	@$(BIN)/millrace sim --mode routed --seeds 2000 --jobs $(JOBS)
 	@$(BIN)/millrace sim --mode routed --mutation all --jobs $(JOBS)
 
-# Real faults on real processes, in small (about 6 minutes); docs/operations.md has the long ones.
+# Real faults on real processes, in small (about 8 minutes); docs/operations.md has the long ones.
 campaign: $(READY)
 	@$(BIN)/python -m millrace.campaign kills --count 20
 	@$(BIN)/python -m millrace.campaign stops --count 10
@@ -63,6 +63,7 @@ campaign: $(READY)
 	@$(BIN)/python -m millrace.campaign rejoin --megabytes 64
 	@$(BIN)/python -m millrace.campaign quiet --minutes 1
 	@$(BIN)/python -m millrace.campaign.routed --kills 6
+	@$(BIN)/python -m millrace.campaign.primary_backup --kills 3
 
 bench: $(READY)
 	@$(BIN)/millrace bench mqtt --against mosquitto,nats

@@ -111,7 +111,8 @@ def test_by_command_with_the_source_of_each_message(pair: list[BrokerProcess]) -
         stdout=subprocess.PIPE,
         env=environment(),
     )
-    until(lambda: _subscribers(pair) == 2, "the reader at both brokers", 20.0)
+    # At each broker what was asked for, and its word on epochs.
+    until(lambda: _subscribers(pair) == 4, "the reader at both brokers", 20.0)
     writer = subprocess.Popen(
         [MILLRACE, "pub", "beat", "x", *both, "--every", "50ms", "--repeat", "40", "--json"],
         stdout=subprocess.PIPE,

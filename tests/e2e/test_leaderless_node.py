@@ -2,13 +2,15 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millrace import Broker
 from millrace.broker.meta import spec_from_dict
 from millrace.client import Client
-from millrace.errors import LocalError
+from millrace.client.http import Http
+from millrace.errors import LocalError, MillraceError
 from millrace.node.leaderless import LeaderlessStream
 from waiting import until_async
 
@@ -67,6 +69,41 @@ def test_what_every_group_has_is_removed(tmp_path: Path) -> None:
                 assert got == [str(number) for number in range(10)]
                 (own,) = stream.files.logs.values()
                 await until_async(lambda: own.first_offset == 10, "the messages to be removed", 30.0)
+
+    asyncio.run(body())
+
+
+def test_who_takes_by_http_is_told_to_use_mqtt(tmp_path: Path) -> None:
+    """Queues and groups by HTTP take from one order; without one they are refused, never "nothing there"."""
+
+    async def body() -> None:
+        async with Broker(node__data=str(tmp_path / "data"), listeners__http="127.0.0.1:0") as broker:
+            http = Http(f"http://127.0.0.1:{broker.server.ports['http']}")
+
+            async def call(method: str, path: str, body: object = None) -> Any:
+                return await asyncio.to_thread(http.call, method, path, body)
+
+            await call("PUT", "/topic", {"topic": "jobs/old"})
+            await call("PUT", "/message", {"topic": "jobs/old", "message": "before"})
+            stream = await stream_of(broker)
+            await call("POST", "/v1/groups", {"name": "crew", "filters": ["jobs/#"]})
+            await until_async(lambda: stream.machine.state.find("group/crew"), "the group to be known")
+            async with Client(broker.url, client_id="p") as client:
+                await client.publish("jobs/x", "x", qos=1)
+            for method, path, form in (
+                ("PUT", "/topic", {"topic": "jobs/x"}),
+                ("POST", "/v1/groups/crew/take", {"count": 1}),
+                ("POST", "/v1/groups/crew/reset", {"to": "earliest"}),
+            ):
+                with pytest.raises(MillraceError, match=r"leaderless.*\$share/"):
+                    await call(method, path, form)
+            shown = await call("GET", "/v1/groups/crew")
+            assert shown["lag"] == 1 and shown["leaderless"][0]["stream"] == "jobs"
+            assert (await call("GET", "/v1/groups"))["groups"][0]["lag"] == 1
+            # A queue from before gives what it had, and then says why there is no more.
+            assert (await call("GET", "/message?topic=jobs/old"))["message"] == "before"
+            with pytest.raises(MillraceError, match="leaderless"):
+                await call("GET", "/message?topic=jobs/old")
 
     asyncio.run(body())
 

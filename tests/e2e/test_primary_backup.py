@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from millrace.demo.pair_run import STREAM, PairRun, call, create_stream, settled
+from millrace.campaign.pair_run import STREAM, Beat, PairRun, call, create_stream, settled
 from millrace.demo.stage import ready
 from millrace.demo.story import Story
 from millrace.errors import LocalError
 from millrace.local_cluster import LocalCluster
+from waiting import until_async
 
 FRAME = {
     "schedule": "frame",
@@ -38,9 +39,8 @@ async def killed_once(count: int, settings: dict[str, object]) -> None:
     async with nodes(count) as cluster:
         await create_stream(cluster, settings)
         said: list[tuple[str, str]] = []
-        work = PairRun(
-            cluster, interval_s=0.02, keep_last=300, say=lambda who, what: said.append((who, what))
-        )
+        beats = (Beat(keep_last=300),)
+        work = PairRun(cluster, interval_s=0.02, beats=beats, say=lambda who, what: said.append((who, what)))
         outcome = await work.run(1, before_s=0.5, after_s=0.2)
         assert outcome.published > 50
         assert outcome.lost == [], said
@@ -102,3 +102,29 @@ async def switched_over() -> None:
 
 def test_topic_classes_are_admitted_and_shown_and_a_switch_over_is_a_command() -> None:
     asyncio.run(switched_over())
+
+
+async def alone_then_two(data: Path) -> None:
+    cluster = LocalCluster(1, data)
+    async with cluster:
+        made = await asyncio.to_thread(
+            command,
+            cluster,
+            *("stream", "create", STREAM, "alarms/#", "--replication", "primary-backup", "--json"),
+        )
+        assert made.returncode == 0, made.stderr
+        (text,) = json.loads(made.stdout)["warnings"]
+        assert "has no backup" in text
+        assert text in made.stderr
+        shown = await asyncio.to_thread(command, cluster, "stream", "show", STREAM)
+        assert text in shown.stderr
+        await until_async(lambda: any(text in line for line in cluster.nodes[0].lines), "a line in the log")
+        await cluster.add().start()
+        await settled(cluster)
+        assert (await call(cluster.nodes[0], "GET", f"/v1/streams/{STREAM}"))["warnings"] == []
+        shown = await asyncio.to_thread(command, cluster, "stream", "show", STREAM)
+        assert "has no backup" not in shown.stderr
+
+
+def test_a_stream_without_a_backup_says_so_until_there_is_one(tmp_path: Path) -> None:
+    asyncio.run(alone_then_two(tmp_path))

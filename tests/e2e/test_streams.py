@@ -322,6 +322,55 @@ def test_a_stream_past_its_bytes_lets_whole_segments_go(
     assert (row()["first_offset"], row()["next_offset"]) == (first, published)
 
 
+def test_a_group_holds_what_it_has_not_read_up_to_the_hard_limit(door: Door) -> None:
+    """Everything is older than the policy keeps. A group that says how far it has come, as a query of Spark's
+    does, holds the rest; so does one with a message on lease. The hard limit passes both, and counts it."""
+    (shard,) = create(door, "held", "held/#", retention_age_s=1)
+    assert door("POST", "/v1/groups", {"name": "reader", "filters": ["held/#"]}).status == 201
+    assert door("POST", "/v1/groups", {"name": "worker", "filters": ["held/#"]}).status == 201
+    publish(door, "held/a", *("x" * 1_000 for _ in range(9)))
+    took = take(door, "worker", count=9, ack="manual", lease_ms=600_000)
+    done = [one["receipt"] for one in took if one["offset"] != 5]
+    assert all(door("POST", "/v1/groups/worker/ack", {"receipts": done}).json["results"])
+
+    def first_offset() -> int:
+        return door("GET", "/v1/streams/held").json["shard_list"][0]["first_offset"]
+
+    for position, begins in ((3, 3), (7, 5)):
+        assert door("POST", "/v1/groups/reader/advance", {"positions": {str(shard): position}}).status == 204
+        until(lambda begins=begins: first_offset() == begins, f"the log to begin at {begins}")
+
+    def missed(group: str) -> int:
+        rows = door("GET", f"/v1/groups/{group}").json["shards"]
+        return sum(row["missed"] for row in rows if row["stream"] == "held")
+
+    assert missed("worker") == 0
+    assert door("PATCH", "/v1/streams/held", {"hold_age_s": 1}).status == 200
+    until(lambda: first_offset() == 9, "the hard limit to pass")
+    assert (missed("reader"), missed("worker")) == (2, 1)
+
+
+def test_a_group_does_not_hold_default_where_its_topics_have_streams(start_broker: StartBroker) -> None:
+    """What a reader by offset never looks at goes; a group of `default`'s own topics holds it."""
+    door = Door(start_broker("--set", "storage.sync=never").ports["http"])
+    create(door, "own", "own/#")
+    body = {"retention_age_s": 1, "hold_age_s": 3600}
+    assert door("PATCH", "/v1/streams/default", body).status == 200
+    assert door("POST", "/v1/groups", {"name": "aside", "filters": ["own/+/a"]}).status == 201
+    publish(door, "other/a", "1", "2", "3")
+
+    def first_offset() -> int:
+        return door("GET", "/v1/streams/default").json["shard_list"][0]["first_offset"]
+
+    until(lambda: first_offset() == 3, "what nobody holds to go")
+    assert door("POST", "/v1/groups", {"name": "holder", "filters": ["other/#"]}).status == 201
+    publish(door, "other/a", "4", "5")
+    publish(door, "own/x", "6")
+    shard = door("GET", "/v1/streams/default").json["shard_list"][0]["shard"]
+    door("POST", "/v1/groups/holder/advance", {"positions": {str(shard): 4}})
+    until(lambda: first_offset() == 4, "what the holder is done with to go")
+
+
 def test_what_is_too_old_goes_also_where_nothing_new_comes(door: Door) -> None:
     (shard,) = create(door, "brief", "brief/#", retention_age_s=1)
     publish(door, "brief/a", *("x" * 100_000 for _ in range(3)))

@@ -16,7 +16,9 @@ CHEAP = (
     "in_flight_not_handed_over",
     "removal_below_one_mark",
     "incarnation_reused",
-    "other_division_unnoticed",
+    "alone_before_heard",
+    "returned_unasked",
+    "lease_ignored",
 )
 
 

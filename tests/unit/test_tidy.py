@@ -26,10 +26,10 @@ FLOORS = {
     "sim": 4,
     "spark": 4,
     "bench": 6,
-    "demo": 6,
     "campaign": 6,
     "local_cluster": 5,
-    "cli": 7,
+    "demo": 7,
+    "cli": 8,
 }
 PURE = ("kernels", "broker", "replication", "storage", "wire")
 ALLOWED_OUTSIDE = {

@@ -101,6 +101,11 @@ class Cursor:
         self._answers: dict[str, list[Delivery]] = {}
         self._answered = 0
 
+    @property
+    def low(self) -> int:
+        """The first offset that is not done with."""
+        return min(self.items, default=self.position)
+
     # -------------------------------------------------------------------------------------- taking
 
     def take(self, request: str, count: int, lease_us: int, now_us: int, scan: Scan | None) -> list[Delivery]:

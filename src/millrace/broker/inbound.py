@@ -270,6 +270,20 @@ class Inbound:
         """Deliver what no log keeps, here and where other nodes have clients that want it."""
         self._settle(publisher, topic, self._router.delivery_route(topic.encode()), run, now_ms)
 
+    def joint_route(self, topic: str, run: Run) -> Route | None:
+        """The route on which messages of several topics may go as one run, if this one may: nothing depends
+        on its topic, its publisher or its being one message."""
+        if run.retain or run.expires_ms is not None:
+            return None
+        route = self._router.delivery_route(topic.encode())
+        is_joint = not (route.groups or route.far_groups or route.no_local)
+        return route if is_joint else None
+
+    def pass_on_joint(self, route: Route, run: Run, now_ms: int) -> None:
+        """As `pass_on`, for neighbours that all have this route."""
+        self._outbound.deliver(None, None, route, run, now_ms)
+        self._relay(route, run)
+
     def _relay(self, route: Route, run: Run) -> None:
         """To other nodes with clients that want it: only what no log brings there (REQUIREMENTS.md E2)."""
         for peer in route.remotes:

@@ -278,6 +278,8 @@ def spec_to_dict(spec: StreamSpec) -> dict[str, Any]:
         "capture": spec.capture.value,
         "retention_age_s": spec.retention.age_s,
         "retention_bytes": spec.retention.bytes_max,
+        "hold_age_s": spec.retention.hold_age_s,
+        "hold_bytes": spec.retention.hold_bytes,
         "compression": spec.compression,
         "edge": spec.edge,
         **({"primary_backup": pair_to_dict(spec.primary_backup)} if is_pair else {}),
@@ -292,6 +294,8 @@ _SPEC_KEYS = frozenset(("name", "filters", "replication", "shards", "replicas", 
     "primary_backup",
     "retention_age_s",
     "retention_bytes",
+    "hold_age_s",
+    "hold_bytes",
 }
 
 
@@ -318,6 +322,8 @@ def spec_from_dict(fields: Mapping[str, Any], base: StreamSpec | None = None) ->
             retention=Retention(
                 age_s=_typed(fields, "retention_age_s", int, start.retention.age_s),
                 bytes_max=_typed(fields, "retention_bytes", int, start.retention.bytes_max),
+                hold_age_s=_typed(fields, "hold_age_s", int, start.retention.hold_age_s),
+                hold_bytes=_typed(fields, "hold_bytes", int, start.retention.hold_bytes),
             ),
             compression=_typed(fields, "compression", str, start.compression),
             edge=_typed(fields, "edge", str, start.edge),

@@ -9,6 +9,9 @@ from typing import Any
 
 from millrace.errors import LocalError
 
+PAIRS_TOPIC = "$SYS/pairs"
+"""Where a node says of which shards it is primary, and under which epochs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:

@@ -53,10 +53,23 @@ ACK_LEVELS = ("local", "one", "majority", "all")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """When the log may forget, whole segments at a time; 0 means without this bound."""
+    """When the log may forget, whole segments at a time; 0 means without this bound. What a durable group has
+    not read yet stays longer, up to the hard limit (PROTOCOLS.md 18)."""
 
     age_s: int = 7 * _DAY_S
     bytes_max: int = 0
+    hold_age_s: int = 7 * _DAY_S
+    hold_bytes: int = 0
+    """Up to this age and these bytes of a log a group holds it; less than `age_s` and `bytes_max` is as they
+    are. So bytes are a hard limit unless somebody says otherwise, because they are about the disk."""
+
+    @property
+    def hard(self) -> "Retention":
+        """What goes whoever holds it."""
+        return Retention(
+            age_s=self.age_s and max(self.age_s, self.hold_age_s),
+            bytes_max=self.bytes_max and max(self.bytes_max, self.hold_bytes),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +104,8 @@ class StreamSpec:
                 raise LocalError(f"stream {self.name!r}: {filter!r} is not a filter of ordinary topics")
         if not 1 <= self.shards <= SHARDS_MAX:
             raise LocalError(f"stream {self.name!r}: 1 to {SHARDS_MAX} shards, not {self.shards}")
-        if self.replicas < 1 or self.retention.age_s < 0 or self.retention.bytes_max < 0:
+        kept = self.retention
+        if self.replicas < 1 or min(kept.age_s, kept.bytes_max, kept.hold_age_s, kept.hold_bytes) < 0:
             raise LocalError(f"stream {self.name!r}: replicas and retention cannot be negative")
         if self.ack not in ACK_LEVELS or self.storage not in ("disk", "memory"):
             levels = ", ".join(ACK_LEVELS)
@@ -129,7 +143,7 @@ DEFAULT_SPEC = StreamSpec(
     name=DEFAULT_STREAM,
     filters=(),
     capture=Capture.ACKNOWLEDGED,
-    retention=Retention(age_s=_DAY_S, bytes_max=10 * _GIB),
+    retention=Retention(age_s=_DAY_S, bytes_max=10 * _GIB, hold_age_s=_DAY_S),
 )
 
 

@@ -30,6 +30,8 @@ from millrace.types import Message
 _STREAM = {"name": "work", "filters": ["work/#"], "replication": "leaderless"}
 _ARCHIVE = {"name": "archive", "filters": ["work/#"]}
 _WAIT_S = 90.0
+_GROUP = "$share/crew/work/#"
+_EARLY_MESSAGES = 5
 _CALM_MESSAGES = 40
 _PAUSE_S = 0.02
 _PAGE = 5_000
@@ -50,7 +52,7 @@ class Post:
     async def enter(self, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(self.publisher)
         await stack.enter_async_context(self._member)
-        messages = await stack.enter_async_context(self._member.subscribe("$share/crew/work/#", qos=1))
+        messages = await stack.enter_async_context(self._member.subscribe(_GROUP, qos=1))
         for work in (self._read(messages), self._publish_on()):
             stack.callback(asyncio.create_task(work).cancel)
 
@@ -120,25 +122,22 @@ class Campaign:
     async def _calm(self, number: int) -> None:
         """While all is well each message is acknowledged once in the group."""
         await until(self._is_settled, "the cluster is whole", _WAIT_S)
-        await self._members_are_back()
-        sent = [await post.publish(f"calm-{number}") for _ in range(_CALM_MESSAGES) for post in self.posts]
+        # The first ones while the nodes may still be dividing the labour anew.
+        sent = [await post.publish(f"early-{number}") for _ in range(_EARLY_MESSAGES) for post in self.posts]
+        await until(self._is_shared, "every node delivers to its member", _WAIT_S)
+        sent += [await post.publish(f"calm-{number}") for _ in range(_CALM_MESSAGES) for post in self.posts]
         await self._has_all(sent)
         self.calm += sent
         # Until the marks of the last ones are everywhere, a kill may repeat them.
         await asyncio.sleep(0.5)
 
-    async def _members_are_back(self) -> None:
-        """Wait until probes are given once each, several times in turn: the group has settled."""
-        began_s = time.monotonic()
-        quiet = 0
-        while quiet < 3:
-            if time.monotonic() - began_s > _WAIT_S:
-                raise Late("the group did not settle")
-            before = sum(self.got.values())
-            sent = [await post.publish("probe") for post in self.posts]
-            await self._has_all(sent)
-            await asyncio.sleep(0.5)
-            quiet = quiet + 1 if sum(self.got.values()) == before + len(sent) else 0
+    async def _is_shared(self) -> bool:
+        nodes = self.cluster.nodes
+        with suppress(MillraceError, KeyError):
+            found = [await asyncio.to_thread(Http(n.http_url).call, "GET", "/v1/streams/work") for n in nodes]
+            shares = [stream["groups"][_GROUP]["deliver"] for stream in found]
+            return all(set(share) == {node.name for node in nodes} for share in shares)
+        return False
 
     async def _storm(self, number: int, down_s: float) -> None:
         victim = self.cluster.nodes[number % len(self.cluster.nodes)]

@@ -57,6 +57,7 @@ def publish(
                 "acknowledged": publisher.acknowledged,
                 "given_up": publisher.given_up,
                 "switches": publisher.switches,
+                "refused": publisher.refused,
             }
 
     return asyncio.run(run())

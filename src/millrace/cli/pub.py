@@ -142,7 +142,7 @@ def _publish_on_interval(
         raise typer.Exit(1) from None
     print_done(
         f"published {done['acknowledged']} messages to {topic}, acknowledged; {done['given_up']} given up, "
-        f"{done['switches']} switches",
+        f"{done['switches']} switches, {done['refused']} acknowledgements refused",
         as_json=json,
         topic=topic,
         **done,

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import typer
 
-from millrace.cli.common import AsJson, example, family, print_done, print_json, print_rows
+from millrace.cli.common import AsJson, example, family, print_done, print_json, print_rows, print_warning
 from millrace.cli.http_options import DEFAULT, HttpUrl, door
 from millrace.cli.pair_settings import Bounds, Checked, Classes, Scheduled, pair_settings
 
@@ -56,6 +56,12 @@ Age = Annotated[
 Size = Annotated[
     int | None, typer.Option("--retention-bytes", metavar="B", min=0, help="Bytes of each log; 0 is any.")
 ]
+HoldAge = Annotated[
+    int | None, typer.Option("--hold-age", metavar="S", min=0, help="Kept so long for a group behind.")
+]
+HoldSize = Annotated[
+    int | None, typer.Option("--hold-bytes", metavar="B", min=0, help="The same in bytes of each log.")
+]
 Compressed = Annotated[Compression | None, typer.Option(help="How blocks are stored.")]
 Function = Annotated[
     str | None,
@@ -93,6 +99,8 @@ def create(
     capture: Kept = None,
     retention_age: Age = None,
     retention_bytes: Size = None,
+    hold_age: HoldAge = None,
+    hold_bytes: HoldSize = None,
     compression: Compressed = None,
     edge: Function = None,
     replication: Replicated = None,
@@ -112,6 +120,8 @@ def create(
         capture=capture,
         retention_age_s=retention_age,
         retention_bytes=retention_bytes,
+        hold_age_s=hold_age,
+        hold_bytes=hold_bytes,
         compression=compression,
         edge=edge,
         replication=replication,
@@ -120,6 +130,7 @@ def create(
         primary_backup=pair_settings(schedule, check_interval, bound, topic_class),
     )
     made = door(url).call("POST", "/v1/streams", {"name": name, "filters": filters, **settings})
+    _warn(made)
     numbers = ", ".join(str(row["shard"]) for row in made["shard_list"]) or "none"
     print_done(f"created stream {name}; shards: {numbers}", as_json=json, **made)
 
@@ -141,11 +152,14 @@ def show(name: Name, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
     if json:
         print_json(found)
         return
+    _warn(found)
     classes = found.pop("topic_classes", None)
     is_pair = found.pop("primary_backup", None)
     if is_pair is not None:
         found |= {key: value for key, value in is_pair.items() if key != "topics"}
-    rows = [{"what": key, "value": value} for key, value in found.items() if key != "shard_list"]
+    rows = [
+        {"what": key, "value": value} for key, value in found.items() if key not in ("shard_list", "warnings")
+    ]
     print_rows(rows, ("what", "value"), as_json=False)
     print_rows(found["shard_list"], _SHARD_COLUMNS + (_PAIR_COLUMNS if is_pair else ()), as_json=False)
     if classes:
@@ -171,6 +185,8 @@ def alter(
     capture: Kept = None,
     retention_age: Age = None,
     retention_bytes: Size = None,
+    hold_age: HoldAge = None,
+    hold_bytes: HoldSize = None,
     compression: Compressed = None,
     edge: Function = None,
     replication: Replicated = None,
@@ -193,6 +209,8 @@ def alter(
         capture=capture,
         retention_age_s=retention_age,
         retention_bytes=retention_bytes,
+        hold_age_s=hold_age,
+        hold_bytes=hold_bytes,
         compression=compression,
         edge=edge,
         replication=replication,
@@ -207,6 +225,7 @@ def alter(
         if means and not typer.confirm(f"Change stream {name}?", err=True):
             raise typer.Exit(1)
     changed = door(url).call("PATCH", _path(name), settings)
+    _warn(changed)
     print_done(f"changed stream {name}", as_json=json, **changed)
 
 
@@ -235,6 +254,11 @@ def delete(name: Name, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
     """Remove a stream with all messages in it."""
     door(url).call("DELETE", _path(name))
     print_done(f"deleted stream {name}", as_json=json, name=name)
+
+
+def _warn(stream: dict[str, Any]) -> None:
+    for text in stream.get("warnings", ()):
+        print_warning(text)
 
 
 def _row(stream: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from millrace.client.client import Client
-    from millrace.client.errors import CannotConnect, ClientError, Closed, ConnectionLost, Refused
+    from millrace.client.epochs import Epochs
+    from millrace.client.errors import CannotConnect, ClientError, Closed, ConnectionLost, Outdated, Refused
     from millrace.client.incoming import Message
     from millrace.client.publisher import Publisher
     from millrace.client.subscriber import Subscriber
@@ -20,7 +21,9 @@ __all__ = [
     "ClientError",
     "Closed",
     "ConnectionLost",
+    "Epochs",
     "Message",
+    "Outdated",
     "Publisher",
     "Refused",
     "Subscriber",
@@ -29,6 +32,7 @@ __all__ = [
 
 _HOMES = {
     "Client": "client",
+    "Epochs": "epochs",
     "Message": "incoming",
     "Publisher": "publisher",
     "Subscriber": "subscriber",

@@ -31,9 +31,19 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import assert_never
 
+from millrace.broker.pairs import PAIRS_TOPIC
 from millrace.client.address import BrokerAddress, parse
 from millrace.client.checks import check_message
-from millrace.client.errors import CannotConnect, ClientError, Closed, ConnectionLost, Refused, explain
+from millrace.client.epochs import Epochs, Standing
+from millrace.client.errors import (
+    CannotConnect,
+    ClientError,
+    Closed,
+    ConnectionLost,
+    Outdated,
+    Refused,
+    explain,
+)
 from millrace.client.events import (
     Connected,
     ConnectRefused,
@@ -97,6 +107,9 @@ class Client:
     `username` and `password` go before what a URL says. With `session_expiry_s` the session outlives the
     connection: the server keeps subscriptions and messages for this `client_id`, and `clean_start` decides
     whether an older session goes on (by default it does).
+
+    With `epochs` the client hears of which primary-backup shards a broker is primary, and refuses what one
+    delivers or acknowledges under an epoch that is over: see `millrace.client.epochs`.
     """
 
     def __init__(
@@ -120,7 +133,11 @@ class Client:
         cert_file: str | None = None,
         key_file: str | None = None,
         insecure: bool = False,
+        epochs: Epochs | None = None,
     ) -> None:
+        if epochs is not None and session_expiry_s:
+            # A session that goes on is not told what stands retained, so it could not judge a new broker.
+            raise ConfigError("epochs are for clients without session_expiry_s")
         _require_range("keep_alive_s", keep_alive_s, 0, KEEP_ALIVE_S_TOP)
         _require_range("session_expiry_s", session_expiry_s, 0, SESSION_EXPIRY_S_NEVER)
         _require_range("receive_maximum", receive_maximum, 1, PACKET_ID_TOP)
@@ -155,6 +172,7 @@ class Client:
             )
         )
         self.durable = session_expiry_s > 0
+        self._standing = None if epochs is None else Standing(epochs)
         self._reconnect = reconnect
         self._pause_s_max = reconnect_pause_s_max
         self._connect_timeout_s = connect_timeout_s
@@ -180,6 +198,9 @@ class Client:
         self._tickets = itertools.count(1)
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[Published | Subscribed | Unsubscribed]] = {}
+        # Where epochs count: the subscription to what brokers say, and the topics of publishes.
+        self._words = 0
+        self._topics: dict[int, str] = {}
         self._slots = asyncio.Semaphore(_PUBLISHES_MAX)
         self._subscriptions: dict[int, Subscription] = {}
         self._full: set[Subscription] = set()
@@ -192,7 +213,34 @@ class Client:
         self._loop = asyncio.get_running_loop()
         await self._connect_somewhere(self._addresses)
         self._keeper = asyncio.create_task(self._keep_connected(), name="millrace-client")
+        if self._standing is not None:
+            try:
+                await self._hear_words()
+            except BaseException:
+                await self.close()
+                raise
         return self
+
+    async def _hear_words(self) -> None:
+        """Before anything else is subscribed to or published: what the broker says of itself comes first."""
+        ticket, self._words = next(self._tickets), self._next_number()
+        try:
+            answer = self._expect(ticket)
+            self._core.subscribe(ticket, self._words, (Filter(filter=PAIRS_TOPIC, qos=0),))
+            self._wake()
+            async with asyncio.timeout(self._connect_timeout_s):
+                event = await answer
+        except TimeoutError:
+            raise CannotConnect(f"{self._address} does not answer a subscription") from None
+        finally:
+            self._answered(ticket)
+        assert isinstance(event, Subscribed)
+        if any(reason >= Reason.UNSPECIFIED for reason in event.reasons):
+            log.info("%s: %s cannot be read, epochs are not compared", self._address, PAIRS_TOPIC)
+
+    def is_behind(self, topic: str) -> bool:
+        """Whether the broker acts for this topic as primary of an epoch that is over; needs `epochs`."""
+        return self._standing is not None and self._standing.is_behind(topic)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -243,8 +291,8 @@ class Client:
         """Publish and wait for the acknowledgement; at QoS 0 until the message is on its way.
 
         Any number of tasks may publish at once: messages leave in the order of the calls, as many
-        unacknowledged as the server allows. Raises `Refused` with the reason code of the server. A call that
-        is cancelled takes its message back unless it was sent already.
+        unacknowledged as the server allows. Raises `Refused` with the reason code of the server, `Outdated`
+        where its epoch is over. A call that is cancelled takes its message back unless it was sent already.
         """
         data = payload.encode() if isinstance(payload, str) else memoryview(payload).tobytes()
         message = PlainMessage(topic=topic, payload=data, qos=qos, retain=retain, properties=properties)
@@ -252,6 +300,8 @@ class Client:
             ticket = next(self._tickets)
             try:
                 answer = self._expect(ticket)
+                if self._standing is not None:
+                    self._topics[ticket] = topic
                 self._core.publish(ticket, message)
                 self._wake()
                 event = await answer
@@ -260,6 +310,7 @@ class Client:
                 raise
             finally:
                 self._answered(ticket)
+                self._topics.pop(ticket, None)
         assert isinstance(event, Published)
         if event.reason >= Reason.UNSPECIFIED:
             raise Refused(f"the publish to {topic}", event.reason, event.detail)
@@ -439,7 +490,9 @@ class Client:
         match event:
             case Delivered():
                 self._on_delivered(event)
-            case Published() | Unsubscribed():
+            case Published():
+                self._on_published(event)
+            case Unsubscribed():
                 self._answer(event.ticket, event)
             case Subscribed():
                 if event.ticket is not None:
@@ -463,7 +516,32 @@ class Client:
         if answer is not None and not answer.done():
             answer.set_result(event)
 
+    def _on_published(self, event: Published) -> None:
+        """Judged as it comes: the next packet may say that the broker is primary no more."""
+        standing, topic = self._standing, self._topics.get(event.ticket)
+        answer = self._answers.get(event.ticket)
+        if standing is None or topic is None or answer is None or answer.done():
+            self._answer(event.ticket, event)
+        elif standing.is_behind(topic):
+            standing.epochs.refused_publishes += 1
+            answer.set_exception(
+                Outdated(f"{self._address} acknowledged {topic} as primary of an epoch that is over")
+            )
+        else:
+            answer.set_result(event)
+
     def _on_delivered(self, event: Delivered) -> None:
+        standing = self._standing
+        if standing is not None:
+            message = event.message
+            if self._words in event.numbers:
+                standing.hear(message.payload)
+            elif standing.is_behind(message.topic):
+                # Answered, so that the broker need not keep it, and handed to nobody.
+                standing.epochs.refused_messages += 1
+                for _ in event.numbers:
+                    self._core.take(message)
+                return
         for number in event.numbers:
             subscription = self._subscriptions.get(number)
             if subscription is None:
@@ -558,6 +636,8 @@ class Client:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._standing is not None:
+            self._standing.lost()
         if self._core.state is not State.IDLE:
             self._core.connection_lost()
 

@@ -31,6 +31,11 @@ class Refused(ClientError):
         self.detail = detail
 
 
+class Outdated(ClientError):
+    """The broker answered as primary of an epoch that is over: its acknowledgement does not count, and the
+    message must be published at the other broker."""
+
+
 class ConnectionLost(ClientError):
     """The connection ended and is not coming back; what was not acknowledged may or may not have arrived."""
 

@@ -5,6 +5,11 @@ left for the other one, and there the last N are sent again, acknowledged before
 have acknowledged what it could not pass on (PROTOCOLS.md 23). Each message carries the producer's name and a
 sequence, so what a broker has already is not stored again (PROTOCOLS.md 3). While no broker answers, messages
 go on being kept; one that is pushed out before any broker acknowledged it is counted as given up.
+
+A broker that is cut off from its partner may go on as primary of an epoch that is over, and acknowledge. So
+the publisher listens at the other brokers as well: as soon as one of them says a higher epoch, the one in use
+is left, and the last N are sent again (PROTOCOLS.md 23). What such a broker acknowledged before that and what
+is no longer among the last N goes with it.
 """
 
 import asyncio
@@ -12,13 +17,14 @@ import contextlib
 import logging
 import secrets
 from collections import deque
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any
 
 from millrace.broker.producers import PRODUCER, SEQUENCE
 from millrace.client.client import Client
-from millrace.client.errors import ClientError
+from millrace.client.epochs import Epochs
+from millrace.client.errors import ClientError, Outdated
 from millrace.errors import LocalError
 from millrace.types import NO_PROPERTIES, Properties
 
@@ -26,6 +32,9 @@ log = logging.getLogger("millrace.client")
 
 KEEP_MAX = 100_000
 _PAUSE_S = 0.1
+_WATCH_PAUSE_S_MAX = 1.0
+# Of one connection only: those that merely listen have a name of their own and leave nothing behind.
+_NOT_TO_WATCH = ("client_id", "will", "clean_start", "session_expiry_s")
 
 
 class _Kept:
@@ -53,8 +62,10 @@ class Publisher:
         producer: str | None = None,
         properties: Properties = NO_PROPERTIES,
         on_switch: Callable[[str], None] | None = None,
+        epochs: Epochs | None = None,
         **options: Any,
     ) -> None:
+        """`epochs` may be shared with other clients: what one of them hears, all know."""
         if interval_s <= 0 or not 1 <= keep_last <= KEEP_MAX:
             raise LocalError(f"a publisher has an interval above 0 and keeps 1 to {KEEP_MAX} messages")
         if not urls:
@@ -66,6 +77,11 @@ class Publisher:
         self._properties = properties
         self._on_switch = on_switch
         self._options = options
+        self._epochs = epochs or Epochs()
+        self._watching: list[asyncio.Task[None]] = []
+        # Whatever goes on beside publishing: listening at others, saying goodbye.
+        self._beside: set[asyncio.Task[None]] = set()
+        self._connected_s = 0.0
         self._at = 0
         self._client: Client | None = None
         self._switching: asyncio.Task[None] | None = None
@@ -77,17 +93,21 @@ class Publisher:
         self.given_up = 0
         """Messages that were pushed out of the last N before that."""
         self.switches = 0
+        self.refused = 0
+        """Acknowledgements that did not count: their broker's epoch was over."""
 
     async def __aenter__(self) -> "Publisher":
         await self._connect(patience_s=self._timeout_s * len(self._urls))
+        self._epochs.listen(self, self._compare)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in [*self._sending, *([self._switching] if self._switching else [])]:
+        self._epochs.unlisten(self)
+        for task in [*self._sending, *self._watching, *([self._switching] if self._switching else [])]:
             task.cancel()
-        await asyncio.gather(*self._sending, return_exceptions=True)
+        await asyncio.gather(*self._sending, *self._beside, return_exceptions=True)
         if self._client is not None:
             await self._client.close()
 
@@ -139,6 +159,10 @@ class Publisher:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await client.publish(kept.topic, kept.payload, qos=1, properties=self._keyed(kept.sequence))
+        except Outdated as error:
+            self.refused += 1
+            self._leave(client, str(error))
+            return
         except (ClientError, TimeoutError) as error:
             self._leave(client, str(error) or f"no answer within {self._timeout_s:g} s")
             return
@@ -163,14 +187,58 @@ class Publisher:
     async def _switch(self, client: Client) -> None:
         try:
             self._client = None
-            leaving = asyncio.get_running_loop().create_task(client.close())
+            # Aside: a broker that says nothing may take its time to say goodbye as well.
+            self._aside(self._close(client))
             self._at = (self._at + 1) % len(self._urls)
+            if asyncio.get_running_loop().time() - self._connected_s < _PAUSE_S:
+                # Each of two brokers may be behind for a part of the topics: no wild going to and fro.
+                await asyncio.sleep(_PAUSE_S)
             await self._connect(patience_s=None)
             self.switches += 1
-            with contextlib.suppress(ClientError, OSError):
-                await leaving
         finally:
             self._switching = None
+
+    @staticmethod
+    async def _close(client: Client) -> None:
+        with contextlib.suppress(ClientError, OSError):
+            await client.close()
+
+    def _aside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+        return task
+
+    def _compare(self) -> None:
+        """A higher epoch was heard of: is the broker in use behind?"""
+        client = self._client
+        if client is not None and any(client.is_behind(kept.topic) for kept in self._kept):
+            self._leave(client, "it is primary of an epoch that is over")
+
+    def _is_of_use(self, client: Client) -> bool:
+        """Whether the broker counts for any of what is kept: it may be behind for a part of the topics."""
+        return not self._kept or not all(client.is_behind(kept.topic) for kept in self._kept)
+
+    async def _watch(self, url: str) -> None:
+        """Listen at a broker that is not in use for its word on epochs."""
+        options = {name: value for name, value in self._options.items() if name not in _NOT_TO_WATCH}
+        while True:
+            with contextlib.suppress(ClientError):
+                async with Client(
+                    url,
+                    reconnect_pause_s_max=_WATCH_PAUSE_S_MAX,
+                    connect_timeout_s=self._timeout_s,
+                    epochs=self._epochs,
+                    **options,
+                ):
+                    await asyncio.get_running_loop().create_future()
+            await asyncio.sleep(_WATCH_PAUSE_S_MAX)
+
+    def _watch_others(self) -> None:
+        for task in self._watching:
+            task.cancel()
+        others = [url for url in self._urls if url != self.address]
+        self._watching = [self._aside(self._watch(url)) for url in others]
 
     async def _connect(self, patience_s: float | None) -> None:
         """Find a broker that answers, this one first, and send it the last N."""
@@ -178,16 +246,26 @@ class Publisher:
         end_s = None if patience_s is None else loop.time() + patience_s
         while True:
             # Within the timeout: a broker that accepts and says nothing is as good as none.
-            client = Client(self.address, reconnect=False, connect_timeout_s=self._timeout_s, **self._options)
+            client = Client(
+                self.address,
+                reconnect=False,
+                connect_timeout_s=self._timeout_s,
+                epochs=None if self._options.get("session_expiry_s") else self._epochs,
+                **self._options,
+            )
             try:
                 await client.__aenter__()
-                break
+                if self._is_of_use(client):
+                    break
+                await client.close()
             except ClientError:
                 if end_s is not None and loop.time() > end_s:
                     raise
-                self._at = (self._at + 1) % len(self._urls)
-                await asyncio.sleep(_PAUSE_S)
+            self._at = (self._at + 1) % len(self._urls)
+            await asyncio.sleep(_PAUSE_S)
         self._client = client
+        self._connected_s = loop.time()
+        self._watch_others()
         if self._on_switch is not None:
             self._on_switch(self.address)
         for kept in self._kept:

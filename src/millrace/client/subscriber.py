@@ -4,6 +4,9 @@ Both brokers send what they have; which one a message came from is told beside i
 producer and a sequence (see `Publisher`, and idempotent publishing) is known by them, so the second copy is
 dropped, also across a failover. A message without them cannot be told from its copy: it is taken from one
 broker at a time, the primary while it is connected.
+
+Of two brokers that both say they are primary the one with the lower epoch is refused: its messages are
+acknowledged, counted and handed to nobody (PROTOCOLS.md 23, `epochs`).
 """
 
 import asyncio
@@ -15,6 +18,7 @@ from typing import Any
 
 from millrace.broker.producers import PRODUCER, SEQUENCE, Producers, Verdict
 from millrace.client.client import Client
+from millrace.client.epochs import Epochs
 from millrace.client.errors import ClientError
 from millrace.client.incoming import Message
 from millrace.errors import LocalError
@@ -38,8 +42,16 @@ class Subscriber:
     """An asynchronous context manager and iterator of `Sourced` messages."""
 
     def __init__(
-        self, primary: str, backup: str, *filters: str, qos: int = 1, timeout_s: float = 1.0, **options: Any
+        self,
+        primary: str,
+        backup: str,
+        *filters: str,
+        qos: int = 1,
+        timeout_s: float = 1.0,
+        epochs: Epochs | None = None,
+        **options: Any,
     ) -> None:
+        """`epochs` may be shared with other clients: what one of them hears, all know."""
         if not filters:
             raise LocalError("a subscriber needs at least one topic filter")
         self._urls = {"primary": primary, "backup": backup}
@@ -47,6 +59,7 @@ class Subscriber:
         self._qos = qos
         self._timeout_s = timeout_s
         self._options = options
+        self._epochs = epochs or Epochs()
         self._clients: dict[str, Client] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._queue: asyncio.Queue[Sourced] = asyncio.Queue(_WAITING_MAX)
@@ -54,6 +67,11 @@ class Subscriber:
         self._subscribed = {name: asyncio.Event() for name in self._urls}
         self.repeated = 0
         """Second copies that were dropped."""
+
+    @property
+    def refused(self) -> int:
+        """Messages that a broker delivered under an epoch that is over."""
+        return self._epochs.refused_messages
 
     async def __aenter__(self) -> "Subscriber":
         """Returns once one broker has the subscription; the other is tried for as long as it takes."""
@@ -100,6 +118,7 @@ class Subscriber:
                     self._urls[source],
                     reconnect_pause_s_max=_PAUSE_S_MAX,
                     connect_timeout_s=self._timeout_s,
+                    epochs=None if self._options.get("session_expiry_s") else self._epochs,
                     **self._options,
                 ) as client:
                     self._clients[source] = client
@@ -116,7 +135,7 @@ class Subscriber:
     async def _take(self, source: str, message: Message) -> None:
         key = _key_of(message)
         if key is None:
-            if source != "primary" and self.is_connected("primary"):
+            if source != "primary" and self._is_served_by_primary(message.topic):
                 self.repeated += 1
                 return
         elif self._seen.judge(*key) is not Verdict.NEW:
@@ -125,6 +144,9 @@ class Subscriber:
         else:
             self._seen.store(*key)
         await self._queue.put(Sourced(message=message, source=source))
+
+    def _is_served_by_primary(self, topic: str) -> bool:
+        return self.is_connected("primary") and not self._clients["primary"].is_behind(topic)
 
 
 def _key_of(message: Message) -> tuple[bytes, int] | None:

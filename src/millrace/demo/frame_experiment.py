@@ -21,7 +21,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millrace.demo.pair_run import call, settled
+from millrace.campaign.pair_run import call, settled
 from millrace.local_cluster import LocalCluster
 
 CATEGORIES = (
@@ -183,7 +183,9 @@ async def run_once(schedule: str, count: int, seconds: float, check_ms: int) -> 
             rng = random.Random(1)
             started_s = time.monotonic()
             for topic in topics:
-                topic.due_s = started_s + rng.random() * CATEGORIES[topic.category][0] / 1000
+                # One after the other: a node looks a topic up once, and all in one moment are no steady load.
+                joins_s = started_s + WARM_UP_S * topic.number / count
+                topic.due_s = joins_s + rng.random() * CATEGORIES[topic.category][0] / 1000
             killed = False
             while (now_s := time.monotonic()) < started_s + seconds:
                 for each in publishers:

@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from millrace.demo.pair_run import Outcome, PairRun, create_stream
+from millrace.campaign.pair_run import Beat, Outcome, PairRun, create_stream
 from millrace.demo.stage import ready
 from millrace.demo.story import Story
 from millrace.local_cluster import LocalCluster
@@ -23,7 +23,8 @@ async def run() -> None:
         async with LocalCluster(3, Path(directory), options=options) as cluster:
             await ready(story, cluster, 3)
             await create_stream(cluster, {"check_interval_ms": 1000}, edge=f"{_MODULE}:work")
-            work = PairRun(cluster, interval_s=_INTERVAL_S, keep_last=40, say=story.say)
+            beats = (Beat(keep_last=40),)
+            work = PairRun(cluster, interval_s=_INTERVAL_S, beats=beats, say=story.say)
             outcome = await work.run(1, before_s=_BEFORE_S, after_s=_AFTER_S)
     _tell(story, outcome)
     story.proved(

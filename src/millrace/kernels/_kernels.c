@@ -442,6 +442,25 @@ static long topic_id(PyObject *topics, const u8 *text, Py_ssize_t n) {
   return id;
 }
 
+/* Topics that were met lately, by a mix of their last bytes: a look that costs no object. The text stays where
+   the run has it, which outlives the call. */
+enum { RECENT = 256 };
+typedef struct {
+  const u8 *text;
+  Py_ssize_t n;
+  long id;
+} Recent;
+
+static long recent_topic_id(Recent *recent, PyObject *topics, const u8 *text, Py_ssize_t n) {
+  uint64_t mix = (uint64_t)n;
+  for (Py_ssize_t i = n > 8 ? n - 8 : 0; i < n; i++) mix = (mix ^ text[i]) * 0x9E3779B97F4A7C15u;
+  Recent *at = recent + (mix >> 56);
+  if (at->n == n && at->text && !memcmp(at->text, text, (size_t)n)) return at->id;
+  long id = topic_id(topics, text, n);
+  if (id >= 0) *at = (Recent){text, n, id};
+  return id;
+}
+
 /* A run as blocks.py names it; 0 with an error set when it is not one. */
 typedef struct {
   const u8 *data, *topic;
@@ -476,8 +495,8 @@ static int read_source(PyObject *run, Source *source) {
 enum { TOPIC_ID, DELTA, PACKET, PACKET_N, PAYLOAD, PAYLOAD_N, FLAGS, COLUMNS };
 
 /* Rows of one run behind the `row` there are; the number of rows then, -1 with an error set. */
-static Py_ssize_t add_rows(const Source *source, PyObject *topics, uint64_t base, uint32_t **columns, u8 *flags,
-                           Py_ssize_t row) {
+static Py_ssize_t add_rows(const Source *source, PyObject *topics, Recent *recent, uint64_t base,
+                           uint32_t **columns, u8 *flags, Py_ssize_t row) {
   const u8 *d = source->data, *last = NULL;
   Py_ssize_t last_n = -1;
   long id = 0;
@@ -491,7 +510,7 @@ static Py_ssize_t add_rows(const Source *source, PyObject *topics, uint64_t base
     Py_ssize_t topic_n = source->topic_n ? source->topic_n : found.topic_n;
     /* Neighbours often share their topic. */
     if (topic_n != last_n || memcmp(topic, last, (size_t)topic_n)) {
-      id = topic_id(topics, topic, topic_n);
+      id = recent_topic_id(recent, topics, topic, topic_n);
       if (id < 0) return -1;
       last = topic;
       last_n = topic_n;
@@ -524,6 +543,7 @@ static PyObject *kernel_scan_rows(PyObject *self, PyObject *const *args, Py_ssiz
   PyObject **runs = PySequence_Fast_ITEMS(args[0]);
   for (Py_ssize_t i = 0; i < runs_n; i++) total += count_rows(runs[i]);
   uint32_t *values[FLAGS];
+  Recent recent[RECENT] = {{NULL, 0, 0}};
   u8 *flags = NULL;
   uint64_t base = 0;
   PyObject *counts = PyList_New(runs_n), *columns = PyTuple_New(COLUMNS), *answer = NULL;
@@ -538,7 +558,7 @@ static PyObject *kernel_scan_rows(PyObject *self, PyObject *const *args, Py_ssiz
   for (Py_ssize_t i = 0; i < runs_n; i++) {
     Source source;
     if (!read_source(runs[i], &source)) goto done;
-    Py_ssize_t next = add_rows(&source, args[1], base, values, flags, row);
+    Py_ssize_t next = add_rows(&source, args[1], recent, base, values, flags, row);
     if (next < 0) goto done;
     PyObject *count = PyLong_FromSsize_t(next - row);
     if (!count) goto done;
@@ -557,6 +577,230 @@ done:
   return answer;
 }
 
+/* Which bytes stand at these places of the packets, each once. */
+static PyObject *kernel_first_bytes(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+  (void)self;
+  if (nargs != 2 || !PyBytes_Check(args[0])) return PyErr_Format(PyExc_TypeError, "first_bytes(packets, positions)");
+  Py_buffer places;
+  if (PyObject_GetBuffer(args[1], &places, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) < 0) return NULL;
+  const u8 *d = (const u8 *)PyBytes_AS_STRING(args[0]);
+  uint64_t size = (uint64_t)PyBytes_GET_SIZE(args[0]);
+  u8 seen[256] = {0}, found[256];
+  Py_ssize_t found_n = 0, count = places.len / 4;
+  int is_fit = places.itemsize == 4 && places.format && !strcmp(places.format, "I");
+  if (!is_fit) PyErr_SetString(PyExc_TypeError, "positions are a column of 32 bits");
+  for (Py_ssize_t i = 0; is_fit && i < count; i++) {
+    uint32_t at;
+    memcpy(&at, (const u8 *)places.buf + 4 * i, 4);
+    if (at >= size) {
+      PyErr_SetString(PyExc_IndexError, "a position is behind the packets");
+      is_fit = 0;
+    } else seen[d[at]] = 1;
+  }
+  PyBuffer_Release(&places);
+  if (!is_fit) return NULL;
+  for (int byte = 0; byte < 256; byte++)
+    if (seen[byte]) found[found_n++] = (u8)byte;
+  return PyBytes_FromStringAndSize((const char *)found, found_n);
+}
+
+/* A column that must have elements of so many bytes; 0 with an error set. */
+static int get_column(PyObject *from, Py_buffer *column, Py_ssize_t item_bytes) {
+  if (PyObject_GetBuffer(from, column, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) < 0) return 0;
+  if (column->itemsize == item_bytes) return 1;
+  PyBuffer_Release(column);
+  PyErr_SetString(PyExc_TypeError, "a column has elements of another size");
+  return 0;
+}
+
+/* Values laid end to end with the places between them, as Arrow has them. */
+typedef struct {
+  Py_buffer edges, data;
+} Values;
+
+static int get_values(PyObject *edges, PyObject *data, Values *values) {
+  if (!get_column(edges, &values->edges, 4)) return 0;
+  if (get_column(data, &values->data, 1)) return 1;
+  PyBuffer_Release(&values->edges);
+  return 0;
+}
+
+static void release_values(Values *values) {
+  PyBuffer_Release(&values->edges);
+  PyBuffer_Release(&values->data);
+}
+
+/* The value of a row; its size, or -1 where the edges are not those of this data. */
+static inline Py_ssize_t value_at(const Values *values, uint64_t row, const u8 **at) {
+  int32_t edge[2];
+  if (row + 1 >= (uint64_t)(values->edges.len / 4)) return -1;
+  memcpy(edge, (const u8 *)values->edges.buf + 4 * row, 8);
+  if (edge[0] < 0 || edge[1] < edge[0] || edge[1] > values->data.len) return -1;
+  *at = (const u8 *)values->data.buf + edge[0];
+  return edge[1] - edge[0];
+}
+
+/* The parts of one packet behind its head. */
+typedef struct {
+  u8 first;
+  const u8 *word, *properties, *payload;
+  Py_ssize_t word_n, properties_n, payload_n, length;
+} Packet;
+
+typedef struct {
+  PyObject **words;
+  Py_ssize_t words_n;
+  Py_buffer topic_ids, firsts, rows;
+  Values payload, properties;
+  int has_properties;
+} Table;
+
+static int packet_of(const Table *table, Py_ssize_t number, Packet *packet) {
+  uint64_t row;
+  uint32_t topic;
+  memcpy(&row, (const u8 *)table->rows.buf + 8 * number, 8);
+  if (row >= (uint64_t)table->firsts.len || row >= (uint64_t)(table->topic_ids.len / 4)) return 0;
+  memcpy(&topic, (const u8 *)table->topic_ids.buf + 4 * row, 4);
+  if (topic >= (uint64_t)table->words_n) return 0;
+  packet->first = ((const u8 *)table->firsts.buf)[row];
+  packet->word = (const u8 *)PyBytes_AS_STRING(table->words[topic]);
+  packet->word_n = PyBytes_GET_SIZE(table->words[topic]);
+  packet->properties_n = 0;
+  if (table->has_properties) packet->properties_n = value_at(&table->properties, row, &packet->properties);
+  packet->payload_n = value_at(&table->payload, row, &packet->payload);
+  if (packet->payload_n < 0 || packet->properties_n < 0) return 0;
+  packet->length = packet->word_n + (packet->first & 6 ? 2 : 0) + packet->properties_n + packet->payload_n;
+  return 1;
+}
+
+static u8 *put_packet(u8 *w, const Packet *packet) {
+  *w++ = packet->first;
+  w = put_length(w, packet->length);
+  memcpy(w, packet->word, (size_t)packet->word_n);
+  w += packet->word_n;
+  if (packet->first & 6) {
+    *w++ = 0;
+    *w++ = 1;
+  }
+  if (packet->properties_n) memcpy(w, packet->properties, (size_t)packet->properties_n);
+  w += packet->properties_n;
+  if (packet->payload_n) memcpy(w, packet->payload, (size_t)packet->payload_n);
+  return w + packet->payload_n;
+}
+
+static PyObject *pack_table(const Table *table) {
+  Py_ssize_t count = table->rows.len / 8, size = 0;
+  Packet packet;
+  PyObject *edges = PyBytes_FromStringAndSize(NULL, 8 * (count + 1)), *packets = NULL;
+  if (!edges) return NULL;
+  for (Py_ssize_t n = 0; n <= count; n++) {
+    int64_t edge = size;
+    memcpy(PyBytes_AS_STRING(edges) + 8 * n, &edge, 8);
+    if (n == count) break;
+    if (!packet_of(table, n, &packet)) {
+      PyErr_SetString(PyExc_ValueError, "a row is not in the columns");
+      goto failed;
+    }
+    if (packet.length > 268435455) {
+      PyErr_Format(PyExc_ValueError, "a message of %zd bytes is larger than any MQTT packet", packet.length);
+      goto failed;
+    }
+    size += 1 + length_bytes(packet.length) + packet.length;
+  }
+  packets = PyBytes_FromStringAndSize(NULL, size);
+  if (!packets) goto failed;
+  u8 *w = (u8 *)PyBytes_AS_STRING(packets);
+  for (Py_ssize_t n = 0; n < count && packet_of(table, n, &packet); n++) w = put_packet(w, &packet);
+  PyObject *answer = PyTuple_Pack(2, packets, edges);
+  Py_DECREF(packets);
+  Py_DECREF(edges);
+  return answer;
+failed:
+  Py_DECREF(edges);
+  return NULL;
+}
+
+static PyObject *kernel_pack_rows(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+  (void)self;
+  if (nargs != 8 || !PyTuple_CheckExact(args[0]))
+    return PyErr_Format(PyExc_TypeError, "pack_rows(words: tuple, topic_ids, firsts, payload_edges, payload, "
+                                         "properties_edges, properties, rows)");
+  Table table = {.words = PySequence_Fast_ITEMS(args[0]), .words_n = PyTuple_GET_SIZE(args[0])};
+  for (Py_ssize_t i = 0; i < table.words_n; i++)
+    if (!PyBytes_Check(table.words[i])) return PyErr_Format(PyExc_TypeError, "words are bytes");
+  PyObject *answer = NULL;
+  table.has_properties = args[5] != Py_None;
+  if (!get_column(args[1], &table.topic_ids, 4)) return NULL;
+  if (!get_column(args[2], &table.firsts, 1)) goto topic_ids;
+  if (!get_values(args[3], args[4], &table.payload)) goto firsts;
+  if (table.has_properties && !get_values(args[5], args[6], &table.properties)) goto payload;
+  if (!get_column(args[7], &table.rows, 8)) goto properties;
+  answer = pack_table(&table);
+  PyBuffer_Release(&table.rows);
+properties:
+  if (table.has_properties) release_values(&table.properties);
+payload:
+  release_values(&table.payload);
+firsts:
+  PyBuffer_Release(&table.firsts);
+topic_ids:
+  PyBuffer_Release(&table.topic_ids);
+  return answer;
+}
+
+/* The slices of `data` from each start to its end, laid end to end, and the edges between them. */
+static PyObject *gather_slices(const Py_buffer *data, const Py_buffer *starts, const Py_buffer *ends) {
+  Py_ssize_t count = starts->len / 8;
+  int64_t size = 0;
+  PyObject *edges = PyBytes_FromStringAndSize(NULL, 4 * (count + 1)), *slices = NULL, *answer = NULL;
+  if (!edges) return NULL;
+  for (Py_ssize_t i = 0; i <= count; i++) {
+    int64_t from, to;
+    int32_t edge = (int32_t)size;
+    memcpy(PyBytes_AS_STRING(edges) + 4 * i, &edge, 4);
+    if (i == count) break;
+    memcpy(&from, (const u8 *)starts->buf + 8 * i, 8);
+    memcpy(&to, (const u8 *)ends->buf + 8 * i, 8);
+    if (from < 0 || to < from || to > data->len || (size += to - from) > INT32_MAX) {
+      PyErr_SetString(PyExc_ValueError, "a slice is not in the data, or all of them are too much");
+      goto done;
+    }
+  }
+  slices = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+  if (!slices) goto done;
+  u8 *w = (u8 *)PyBytes_AS_STRING(slices);
+  for (Py_ssize_t i = 0; i < count; i++) {
+    int64_t from, to;
+    memcpy(&from, (const u8 *)starts->buf + 8 * i, 8);
+    memcpy(&to, (const u8 *)ends->buf + 8 * i, 8);
+    if (to > from) memcpy(w, (const u8 *)data->buf + from, (size_t)(to - from));
+    w += to - from;
+  }
+  answer = PyTuple_Pack(2, edges, slices);
+done:
+  Py_DECREF(edges);
+  Py_XDECREF(slices);
+  return answer;
+}
+
+static PyObject *kernel_gather(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+  (void)self;
+  if (nargs != 3) return PyErr_Format(PyExc_TypeError, "gather(data, starts, ends)");
+  Py_buffer data, starts, ends;
+  PyObject *answer = NULL;
+  if (!get_column(args[0], &data, 1)) return NULL;
+  if (!get_column(args[1], &starts, 8)) goto data;
+  if (!get_column(args[2], &ends, 8)) goto starts;
+  if (starts.len == ends.len) answer = gather_slices(&data, &starts, &ends);
+  else PyErr_SetString(PyExc_ValueError, "there are not as many ends as starts");
+  PyBuffer_Release(&ends);
+starts:
+  PyBuffer_Release(&starts);
+data:
+  PyBuffer_Release(&data);
+  return answer;
+}
+
 static PyMethodDef methods[] = {
     {"scan", (PyCFunction)(void *)kernel_scan, METH_FASTCALL, "see pure.py"},
     {"ack_run", (PyCFunction)(void *)kernel_ack_run, METH_FASTCALL, "see pure.py"},
@@ -565,6 +809,9 @@ static PyMethodDef methods[] = {
     {"skip", (PyCFunction)(void *)kernel_skip, METH_FASTCALL, "see pure.py"},
     {"reframe", (PyCFunction)(void *)kernel_reframe, METH_FASTCALL, "see pure.py"},
     {"scan_rows", (PyCFunction)(void *)kernel_scan_rows, METH_FASTCALL, "see blocks.py"},
+    {"first_bytes", (PyCFunction)(void *)kernel_first_bytes, METH_FASTCALL, "see blocks.py"},
+    {"pack_rows", (PyCFunction)(void *)kernel_pack_rows, METH_FASTCALL, "see packing.py"},
+    {"gather", (PyCFunction)(void *)kernel_gather, METH_FASTCALL, "see packing.py"},
     {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", "The byte loops of the broker in C.", -1,
                                     methods, NULL, NULL, NULL, NULL};

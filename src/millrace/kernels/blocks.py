@@ -6,7 +6,7 @@ last, the received PUBLISH packets laid end to end; positions in the columns cou
 `docs/format.md` draws both. All numbers are little endian and every section starts at a multiple of 8, so a
 column is a cast view and never a loop.
 
-`scan_rows` has a twin in C, which serves where it is built; the one here is the reference.
+`scan_rows` and `first_bytes` have twins in C, which serve where they are built; those here are the reference.
 
 No policy here: bytes in, bytes and tuples out, `ValueError` for input that is not what it claims to be. The
 packets were checked by the codec at the door; these loops check the lengths they walk on and nothing else.
@@ -186,11 +186,18 @@ def scan_rows(runs: Sequence[Run], topics: dict[bytes, int]) -> tuple[list[int],
     return counts, (numbers[0], deltas.tobytes(), *numbers[1:], bytes(rows[5::6]))
 
 
+def first_bytes(packets: bytes, positions: memoryview) -> bytes:
+    """The bytes at these places of the packets, each once and in rising order."""
+    return bytes(sorted(set(map(packets.__getitem__, positions))))
+
+
 _scan_rows = scan_rows
+_first_bytes = first_bytes
 if ACCELERATED:
     from millrace.kernels import _kernels
 
     _scan_rows = _kernels.scan_rows
+    _first_bytes = _kernels.first_bytes
 
 
 def _dictionary(words: Sequence[bytes]) -> list[bytes]:
@@ -333,6 +340,11 @@ def check_columns(columns: Columns, topic_count: int) -> None:
     for ids in (columns.publisher_ids, columns.producer_ids):
         if any(len(columns.names) <= name_id != NO_NAME for name_id in ids):
             raise ValueError("a name id is not in the dictionary")
+
+
+def packet_types(packets: bytes, columns: Columns) -> bytes:
+    """The first bytes that packets of these columns have, each once: type, QoS and marks."""
+    return _first_bytes(packets, columns.packet_positions)
 
 
 def rows_between(base_offset: int, count: int, first_offset: int, end_offset: int) -> tuple[int, int]:

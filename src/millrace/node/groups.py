@@ -26,13 +26,14 @@ from millrace.broker.durable_group import (
     group_to_dict,
     put_group,
 )
-from millrace.broker.filters import overlaps
+from millrace.broker.filters import covers, overlaps
 from millrace.broker.machine import Broker
 from millrace.broker.stream import DEFAULT_STREAM, Replication, Stream
 from millrace.errors import LocalError, MillraceError, StorageError
 from millrace.node.consumer_groups import ShardConsumers, Unavailable
 from millrace.node.publishing import NotStored, Publishing
 from millrace.node.reading import Stored, keys_of, matching_rows
+from millrace.node.unordered import check_order, shares
 from millrace.storage.log import Trimmed
 from millrace.storage.scan import RangeDamaged
 from millrace.types import Message, Properties, Reason
@@ -117,6 +118,8 @@ class Groups:
         if spec.name in self.by_name:
             raise GroupExists(f"group {spec.name!r} exists")
         self._check_stored(spec)
+        if spec.is_queue:
+            check_order(self._streams, spec)
         probe = DurableGroup(number=0, spec=spec)
         starts = {
             shard.number: shard.first_offset if earliest else shard.next_offset
@@ -163,6 +166,7 @@ class Groups:
     async def reset(self, name: str, to: "int | str") -> None:
         """Begin again at `earliest`, `latest` or an offset, in every shard of the group."""
         group = self.named(name)
+        check_order(self._streams, group.spec)
         for shard in self._shards(group):
             await self._cursor(group, shard)
             first, end = shard.first_offset, shard.next_offset
@@ -181,6 +185,29 @@ class Groups:
             position = min(max(position, shard.first_offset), shard.next_offset)
             if position > cursor.position:
                 await shard.consumers.do(["reset", group.number, position])
+            if self._wall_us() - cursor.used_us > _TOUCH_EVERY_US:
+                # Whoever reads past the group counts as one who asks it (PROTOCOLS.md 12).
+                await shard.consumers.do(["touch", group.number])
+
+    def held_from(self, shard: "Shard") -> int | None:
+        """The first offset that a group is not done with, of those that have a place in this shard's log."""
+        cursors = shard.consumers.state.cursors
+        return min(
+            (
+                cursors[group.number].low
+                for group in self.by_name.values()
+                if group.number in cursors and not self._is_aside(group, shard)
+            ),
+            default=None,
+        )
+
+    def _is_aside(self, group: DurableGroup, shard: "Shard") -> bool:
+        """Whether all that the group takes belongs to other streams: in `default` it only looks for what was
+        published before those were made, and whoever reads one stream by offset never looks there."""
+        if shard.stream.spec.name != DEFAULT_STREAM:
+            return False
+        named = [filter for stream in self._streams.table.streams.values() for filter in stream.spec.filters]
+        return all(any(covers(one, filter) for one in named) for filter in group.spec.filters)
 
     # -------------------------------------------------------------------------------------- taking
 
@@ -196,6 +223,9 @@ class Groups:
             shards = self._in_turn(group)
             with self.watching(group, shards, is_waiting=wait_ms > 0) as watcher:
                 taken = await self._take_now(group, shards, count, lease_us, request)
+                if not taken:
+                    # Not sooner: what was there before the stream became leaderless can be taken.
+                    check_order(self._streams, group.spec)
                 left_s = deadline_s - loop.time()
                 if taken or left_s <= 0:
                     return taken
@@ -432,6 +462,7 @@ class Groups:
             seen_to, found = shard.consumers.seen_to(group)
             lag += max(0, shard.next_offset - seen_to) + found + len(cursor.items)
             in_flight += sum(1 for item in cursor.items.values() if item.state is State.LEASED)
+        lag += sum(row["lag"] for row in shares(self._streams, group.spec.name))
         return {**group_to_dict(group.spec), "lag": lag, "in_flight": in_flight}
 
     async def show(self, name: str) -> dict[str, Any]:
@@ -458,7 +489,8 @@ class Groups:
                     "epoch": cursor.epoch,
                 }
             )
-        total = sum(row["lag"] for row in rows)
+        unordered = list(shares(self._streams, name))
+        total = sum(row["lag"] for row in (*rows, *unordered))
         in_flight = sum(row["in_flight"] for row in rows)
         return {
             **group_to_dict(group.spec),
@@ -467,6 +499,7 @@ class Groups:
             "waiting_here": self._waiting[group.number],
             "members_here": self.members_here(name),
             "shards": rows,
+            "leaderless": unordered,
         }
 
     async def _count(self, group: DurableGroup, shard: "Shard", position: int) -> tuple[int, bool]:

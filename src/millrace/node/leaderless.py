@@ -27,7 +27,7 @@ from millrace.node.leaderless_groups import StreamGroups
 from millrace.node.leaderless_keys import StreamKeys
 from millrace.node.leaderless_log import OriginFiles, OriginLog
 from millrace.node.reading import READ_BYTES_MAX, Reading
-from millrace.node.replicas import KIND_LEADERLESS
+from millrace.node.replicas import KIND_LEADERLESS, TICK_S
 from millrace.node.retention import is_to_end, trim_offset
 from millrace.node.shard import logged
 from millrace.replication.contract import (
@@ -59,7 +59,9 @@ from millrace.replication.leaderless_messages import (
     SetHolds,
     SetLevel,
     SetMembers,
+    Slept,
     Stored,
+    Take,
 )
 from millrace.storage.block import Block, Codec, Kind, data_blocks
 from millrace.types import Index, Reason
@@ -73,6 +75,7 @@ _BATCH_BYTES_MAX = 768 * 1024
 _BATCH_MESSAGES_MAX = 8_000
 # Ticks after which a publisher whose level was not reached is told so; its message stays.
 _LEVEL_TICKS_MAX = 200
+_TICK_MS = int(TICK_S * 1000)
 _SAVE_EVERY_TICKS = 600
 _CHORES_EVERY_TICKS = 20
 
@@ -99,6 +102,9 @@ class LeaderlessStream:
         self.keys = StreamKeys(self._broker, self.now_ms, self.wall_us)
         self.origins: dict[int, Origin] = {}
         self._ticks = 0
+        # Ticks that the machine knows of, those that it slept through included.
+        self._told_ticks = 0
+        self._started_ms = self.now_ms()
         self._clock_us = 0
         self._next_request = 0
         self._batches: deque[tuple[RequestId, Batch]] = deque()
@@ -345,11 +351,24 @@ class LeaderlessStream:
 
     # ------------------------------------------------------------------------------------------ time
 
+    def take(self, group: str, count: int) -> None:
+        """Ask for work; first the machine hears how late it is, for it may have been left out meanwhile."""
+        self._catch_up()
+        self.step(Take(group=group, count=count))
+
+    def _catch_up(self) -> None:
+        slept = (self.now_ms() - self._started_ms) // _TICK_MS - self._told_ticks
+        if slept > 0:
+            self._told_ticks += slept
+            self.step(Slept(ticks=slept))
+
     def tick(self) -> None:
         self._ticks += 1
         if self._is_overtaken and not self._waiting:
             self._begin_anew()
+        self._told_ticks += 1
         self.step(Tick())
+        self._catch_up()
         self.groups.tick()
         while self._batches and self._ticks - self._batches[0][1].tick > _LEVEL_TICKS_MAX:
             self._refuse(self._batches[0][0])

@@ -31,7 +31,6 @@ from millrace.replication.leaderless_messages import (
     Settle,
     Span,
     Subscribe,
-    Take,
     Unsubscribe,
 )
 from millrace.storage.block import Block, Kind
@@ -239,7 +238,7 @@ class StreamGroups:
         self._settle(tracker)
         room = min(tracker.held.room, _TAKE_MAX) - sum(span.end - span.start for span in tracker.todo)
         if tracker.connected and room > 0:
-            self._stream.step(Take(group=key, count=room))
+            self._stream.take(key, room)
 
     def look_all(self) -> None:
         """Something was stored: members that are there need not wait for it."""

@@ -5,9 +5,13 @@ and a process that was held up steps the ticks it missed before anything else: a
 nobody looked at the clock. What the machine reports becomes a command of the meta group, and what the meta
 group records comes back as `Appointed` as soon as it is applied here. And a replica that must start over,
 which only two nodes alone can need, is closed, emptied and opened again.
+
+Clients are told, on `$SYS/pairs`, of which shards this node is primary and under which epoch. The word goes
+out within the step that changes a role, before anything the node delivers in its new one.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
@@ -16,8 +20,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from millrace.broker import meta
+from millrace.broker.filters import overlaps
 from millrace.broker.pair_spec import PairSpec
-from millrace.broker.pairs import Pair
+from millrace.broker.pairs import PAIRS_TOPIC, Pair
 from millrace.broker.stream import Replication, Stream
 from millrace.errors import LocalError
 from millrace.node.group import Group, Machine
@@ -31,6 +36,7 @@ from millrace.replication.contract import (
     Persist,
     ReplicaId,
     Report,
+    RoleChanged,
     StartOver,
     Tick,
 )
@@ -103,6 +109,7 @@ class PairGroup(Group):
         self._began_s = self._loop.time()
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
+        self.on_role: Callable[[], None] = _nothing
         super().__init__(*args, **kwargs)
         self._arm()
 
@@ -131,6 +138,11 @@ class PairGroup(Group):
         return self._machine.may_accept
 
     @property
+    def leader(self) -> ReplicaId | None:
+        """Who is primary, as far as is known here."""
+        return self._machine.leader
+
+    @property
     def epoch(self) -> Term:
         return self._machine.status().term
 
@@ -145,6 +157,10 @@ class PairGroup(Group):
             self._pair = pair
             self.catch_up()
             self.step(pair)
+
+    def _on_role_changed(self, effect: RoleChanged) -> None:
+        self.on_role()
+        super()._on_role_changed(effect)
 
     # ---------------------------------------------------------------------------------------- time
 
@@ -203,8 +219,12 @@ class PairGroup(Group):
 class PairKeeper:
     """All pairs of a node."""
 
-    def __init__(self, streams: "Streams") -> None:
+    def __init__(self, streams: "Streams", publish_sys: Callable[[dict[str, str]], None]) -> None:
         self._streams = streams
+        self._publish_sys = publish_sys
+        self._said: tuple[object, ...] = ()
+        # Shards of which this node is primary alone, and that was said.
+        self._bare: set[int] = set()
         self._is_due = False
         self._reports: dict[int, Report] = {}
         self.started_over = 0
@@ -223,6 +243,8 @@ class PairKeeper:
         group = self._streams.replicas.open(number, app, founders, make)
         group.on_report = self._on_report
         group.on_start_over = self._on_start_over
+        assert isinstance(group, PairGroup)
+        group.on_role = self._say
         return group
 
     def _record(self, number: int) -> Pair:
@@ -259,6 +281,50 @@ class PairKeeper:
                 group.appoint(self._appointed(self._record(number)))
                 if isinstance(group.app, FrameApp):
                     group.app.tick()
+        self._warn()
+        self._say()
+
+    def _warn(self) -> None:
+        """A pair of one keeps no promise of a pair; its primary says so in its log, once."""
+        for number, pair in self._streams.definitions.pairs.by_shard.items():
+            is_bare = pair.backup is None and pair.primary == self._streams.replicas.replica
+            if is_bare and number not in self._bare:
+                self._bare.add(number)
+                log.warning("%s", _no_backup(number))
+            elif not is_bare and number in self._bare:
+                self._bare.discard(number)
+                log.info("shard %d has a backup now", number)
+
+    def warnings(self, stream: Stream) -> list[str]:
+        """For people: what a stream of this kind lacks to be one."""
+        pairs = self._streams.definitions.pairs.by_shard
+        return [_no_backup(n) for n in stream.shards if n in pairs and pairs[n].backup is None]
+
+    def _say(self) -> None:
+        """Tell clients of which shards this node is primary, and which topics are theirs, if that is news."""
+        groups = sorted(self.groups().items())
+        primary = [(number, int(one.epoch)) for number, one in groups if one.is_leader and not one.is_closed]
+        table = self._streams.table
+        said = (primary, self._streams.definitions.generation)
+        if said == self._said or not (primary or self._said):
+            return
+        self._said = said
+        mine = [stream for stream in table.streams.values() if self.takes(stream)]
+        rows: list[dict[str, Any]] = [
+            {"filters": stream.spec.filters, "shards": stream.shards} for stream in mine
+        ]
+        filters = [filter for stream in mine for filter in stream.spec.filters]
+        # Streams of other kinds that take topics away from these.
+        others = [
+            other
+            for stream in table.streams.values()
+            if not self.takes(stream)
+            for other in stream.spec.filters
+            if any(overlaps(filter, other) for filter in filters)
+        ]
+        rows.append({"filters": others, "shards": []})
+        word = {"cluster": self._streams.definitions.members.cluster, "primary": primary, "streams": rows}
+        self._publish_sys({PAIRS_TOPIC: json.dumps(word)})
 
     def _on_report(self, number: int, report: Report) -> None:
         """Called while the pair's effects run: the command leaves in the next turn of the loop."""
@@ -354,6 +420,14 @@ class PairKeeper:
             "in_sync": pair.is_in_sync if pair is not None else None,
             **(shard.shown() if isinstance(shard, FrameApp) else {}),
         }
+
+
+def _no_backup(number: int) -> str:
+    return f"shard {number} has no backup: what is lost with its node is lost; add a node to the cluster"
+
+
+def _nothing() -> None:
+    """Until the keeper of pairs listens."""
 
 
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

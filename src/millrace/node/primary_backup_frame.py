@@ -4,7 +4,8 @@ The group of the shard decides who is primary, under which epoch and lease; mess
 primary takes a message, acknowledges it (PROTOCOLS.md 23: accepted, not replicated), and works off copies to
 the backup and dispatches to subscribers, earliest deadline first, a bounded number per turn of the loop. A
 node that is not primary passes what its clients publish on and acknowledges when the primary has it. Nothing
-is stored: who is away misses what is dispatched meanwhile.
+is stored: who is away misses what is dispatched meanwhile. Words between nodes are gathered and leave
+together once per turn of the loop: a frame for every message costs as much as the message.
 
 What takes longer than its bound is reported: the dispatch of each topic class, the way to the backup, and the
 failover itself (PROTOCOLS.md 24).
@@ -13,7 +14,8 @@ failover itself (PROTOCOLS.md 24).
 import asyncio
 import logging
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +24,7 @@ from millrace.broker.inbound import topic_of
 from millrace.broker.intake import Arrival
 from millrace.broker.message import Run
 from millrace.broker.producers import Verdict
+from millrace.broker.routing import Route
 from millrace.errors import MalformedPacket
 from millrace.kernels import skip
 from millrace.node.primary_backup import PairGroup, bounds_of, terms_of
@@ -44,13 +47,18 @@ _TOPICS_MAX = 100_000
 _ECHO_EVERY = 32
 _ALERT_S = 10.0
 
+Row = TypeVar("Row")
 Wire = tuple[str, bytes, int, bool, bool, bytes, int]
 """Topic, packet, QoS, version 5, retain, producer, sequence."""
 _ENCODER = msgspec.msgpack.Encoder()
-_COPY_DECODER = msgspec.msgpack.Decoder(tuple[int, int, bool, Wire])
-_NUMBERS_DECODER = msgspec.msgpack.Decoder(tuple[int, int])
-_OFFER_DECODER = msgspec.msgpack.Decoder(tuple[int, Wire])
-_TAKEN_DECODER = msgspec.msgpack.Decoder(tuple[int, bool])
+_COPY_DECODER = msgspec.msgpack.Decoder(tuple[int, list[tuple[int, bool, Wire]]])
+_DISCARD_DECODER = msgspec.msgpack.Decoder(tuple[int, list[int]])
+_ECHO_DECODER = msgspec.msgpack.Decoder(tuple[int, int])
+_OFFER_DECODER = msgspec.msgpack.Decoder(list[tuple[int, Wire]])
+_TAKEN_DECODER = msgspec.msgpack.Decoder(list[tuple[int, bool]])
+# What one frame carries; one message may be larger.
+_BATCH_MAX = 256
+_BATCH_BYTES_MAX = 256 * 1024
 
 
 class Measured:
@@ -133,10 +141,19 @@ class FrameShard(Shard):
         self._epoch = 0
         self._held: dict[int, _Held] = {}
         self._is_working = False
+        # Messages accepted since jobs were last worked off; each is two jobs at most.
+        self._accepted = 0
         self._is_waiting = False
         # What this node passed on to the primary and has no answer for: number -> arrival, wire, when.
         self._offers: dict[int, tuple[Arrival | None, Wire, float]] = {}
         self._next_offer = 0
+        # What leaves at the end of the turn: offers by number, copies by number, numbers to discard.
+        self._to_offer: list[int] = []
+        self._to_copy: dict[int, tuple[int, bool, Wire]] = {}
+        self._to_discard: list[int] = []
+        # Dispatched in this turn and not handed over yet: neighbours with one route.
+        self._joint: list[Run] = []
+        self._joint_route: Route | None = None
         self._echo_s: dict[int, float] = {}
         self._way = Measured("to the backup", spec.backup_ms)
         self._failover = Measured("failover", spec.x_ms)
@@ -158,6 +175,12 @@ class FrameShard(Shard):
             self._route_again(arrivals)
             return
         self._pair.catch_up()
+        try:
+            self._take_in(arrivals)
+        finally:
+            self._send_offers()
+
+    def _take_in(self, arrivals: list[Arrival]) -> None:
         for position, arrival in enumerate(arrivals):
             if self._pair.may_accept:
                 self._take(arrival)
@@ -213,6 +236,7 @@ class FrameShard(Shard):
         if key[0]:
             self.producers.store(*key)
         self._held[number] = _Held(topic, run, cls, session, key, now_s)
+        self._accepted += 1
         self._start_work()
         return None
 
@@ -244,8 +268,10 @@ class FrameShard(Shard):
 
     def _work(self) -> None:
         """Some jobs, then the sockets again: what arrives meanwhile may be due earlier."""
-        primary = self._primary
-        for _ in range(_JOBS_PER_TURN):
+        primary, now_ms = self._primary, self._now_ms()
+        # Not fewer than one turn may bring: a turn that takes in more than it works off starves the dispatch.
+        budget, self._accepted = _JOBS_PER_TURN + 2 * self._accepted, 0
+        for _ in range(budget):
             job = primary.take()
             if job is None:
                 self._is_working = False
@@ -256,31 +282,63 @@ class FrameShard(Shard):
                 primary.done(job)
                 continue
             del self._held[job.number]
-            self._dispatch(held)
+            self._dispatch(held, now_ms)
             discard = primary.done(job)
-            if discard is not None:
-                self._to_backup(_DISCARD, (self._epoch, discard.number))
+            # A copy that has not left yet need not leave.
+            if discard is not None and self._to_copy.pop(discard.number, None) is None:
+                self._to_discard.append(discard.number)
         else:
             self._loop.call_soon(self._work)
+        self._pass_joint(now_ms)
+        self._tell_backup()
         self._wake()
 
-    def _dispatch(self, held: _Held) -> None:
-        self._broker.inbound.pass_on(held.session, held.topic, held.run, self._now_ms())
+    def _dispatch(self, held: _Held, now_ms: int) -> None:
+        """Neighbours with the same receivers leave as one run, at the end of the turn at the latest."""
+        inbound, run = self._broker.inbound, held.run
+        route = inbound.joint_route(held.topic, run)
+        if route is not self._joint_route or not self._joint or not _is_alike(self._joint[0], run):
+            self._pass_joint(now_ms)
+            self._joint_route = route
+        if route is None:
+            inbound.pass_on(held.session, held.topic, run, now_ms)
+        else:
+            self._joint.append(run)
         measured = held.cls.measured
         measured.add((self._loop.time() - held.arrived_s) * 1000)
         if measured.total % 1_000 == 0 and measured.is_above:
             self._alert("%s takes %.1f ms, its bound is %g ms", *self._named(measured))
 
+    def _pass_joint(self, now_ms: int) -> None:
+        runs, self._joint = self._joint, []
+        if runs and self._joint_route is not None:
+            first = runs[0]
+            data, count = b"".join(run.data for run in runs), sum(run.count for run in runs)
+            run = first if len(runs) == 1 else Run(data, count, first.qos, first.v5)
+            self._broker.inbound.pass_on_joint(self._joint_route, run, now_ms)
+        self._joint_route = None
+
     def _copy(self, job: Job, held: _Held) -> None:
         wants_echo = self._primary.copies % _ECHO_EVERY == 0
-        if self._to_backup(_COPY, (self._epoch, job.number, wants_echo, held.wire())) and wants_echo:
-            self._echo_s[job.number] = self._loop.time()
-            if len(self._echo_s) > 100:
-                del self._echo_s[next(iter(self._echo_s))]
+        self._to_copy[job.number] = job.number, wants_echo, held.wire()
 
-    def _to_backup(self, op: int, body: Any) -> bool:
+    def _tell_backup(self) -> None:
+        """Copies first: a discard that came before its copy must be remembered there."""
+        copies, self._to_copy = self._to_copy, {}
+        discards, self._to_discard = self._to_discard, []
         backup = self._pair.partner
-        return backup is not None and bool(self._send(backup, self.number, _frame(op, body)))
+        if backup is None:
+            return
+        for batch in _batches(copies.values(), lambda copy: len(copy[2][1])):
+            if not self._send(backup, self.number, _frame(_COPY, (self._epoch, batch))):
+                return
+            for number, wants_echo, _ in batch:
+                if wants_echo:
+                    self._echo_s[number] = self._loop.time()
+                    if len(self._echo_s) > 100:
+                        del self._echo_s[next(iter(self._echo_s))]
+        if discards:
+            self._send(backup, self.number, _frame(_DISCARD, (self._epoch, discards)))
 
     @staticmethod
     def _named(measured: Measured) -> tuple[str, float, float]:
@@ -322,20 +380,24 @@ class FrameShard(Shard):
         try:
             op, data = body[0], memoryview(body)[1:]
             if op == _COPY:
-                epoch, number, wants_echo, wire = _COPY_DECODER.decode(data)
+                epoch, copies = _COPY_DECODER.decode(data)
                 self._heard_s = self._loop.time()
-                self._backup.on_copy(epoch, number, _ENCODER.encode(wire))
-                if wants_echo:
-                    self._send(sender, self.number, _frame(_ECHO, (epoch, number)))
+                for number, wants_echo, wire in copies:
+                    self._backup.on_copy(epoch, number, _ENCODER.encode(wire))
+                    if wants_echo:
+                        self._send(sender, self.number, _frame(_ECHO, (epoch, number)))
             elif op == _DISCARD:
                 self._heard_s = self._loop.time()
-                self._backup.on_discard(*_NUMBERS_DECODER.decode(data))
+                epoch, numbers = _DISCARD_DECODER.decode(data)
+                for number in numbers:
+                    self._backup.on_discard(epoch, number)
             elif op == _OFFER:
-                self._on_offer(sender, *_OFFER_DECODER.decode(data))
+                self._on_offers(sender, _OFFER_DECODER.decode(data))
             elif op == _TAKEN:
-                self._on_taken(*_TAKEN_DECODER.decode(data))
+                for number, is_taken in _TAKEN_DECODER.decode(data):
+                    self._on_taken(number, is_taken)
             elif op == _ECHO:
-                self._on_echo(_NUMBERS_DECODER.decode(data)[1])
+                self._on_echo(_ECHO_DECODER.decode(data)[1])
             else:
                 raise MalformedPacket(f"a word of an unknown kind {op} about a frame schedule")
         except (msgspec.DecodeError, IndexError) as error:
@@ -363,23 +425,30 @@ class FrameShard(Shard):
             wire: Wire = (topic, run.data, run.qos, run.v5, run.retain, *key)
             is_last = position == len(messages) - 1
             self._offers[self._next_offer] = (arrival if is_last else None, wire, self._loop.time())
-            self._offer(self._next_offer)
+            self._to_offer.append(self._next_offer)
 
-    def _offer(self, number: int) -> None:
-        leader = self._pair.status().leader
-        if leader is not None:
-            self._send(leader, self.number, _frame(_OFFER, (number, self._offers[number][1])))
+    def _send_offers(self) -> None:
+        numbers, self._to_offer = self._to_offer, []
+        leader = self._pair.leader
+        if not numbers or leader is None:
+            return  # they are offered again
+        rows = [(number, self._offers[number][1]) for number in numbers if number in self._offers]
+        for batch in _batches(rows, lambda row: len(row[1][1])):
+            self._send(leader, self.number, _frame(_OFFER, batch))
 
-    def _on_offer(self, sender: str, number: int, wire: Wire) -> None:
+    def _on_offers(self, sender: str, offers: list[tuple[int, Wire]]) -> None:
         """As primary. Offers are repeated until they are answered, so they are known by their sender."""
-        if not self._pair.may_accept:
-            return
+        if self._pair.may_accept:
+            answers = [(number, self._take_offered(sender, number, wire)) for number, wire in offers]
+            self._send(sender, self.number, _frame(_TAKEN, answers))
+
+    def _take_offered(self, sender: str, number: int, wire: Wire) -> bool:
         topic, packet, qos, v5, retain, producer, sequence = wire
         key = (producer, sequence) if producer else (f"frame/{sender}".encode(), number)
         reason = None
         if self.producers.judge(*key) is Verdict.NEW:
             reason = self._accept(topic, Run(packet, 1, qos, v5, retain), key, None)
-        self._send(sender, self.number, _frame(_TAKEN, (number, reason is None)))
+        return reason is None
 
     def _on_taken(self, number: int, is_taken: bool) -> None:
         arrival, _, _ = self._offers.pop(number, (None, None, 0.0))
@@ -397,7 +466,8 @@ class FrameShard(Shard):
                     self._take_offer(number)
                 else:
                     self._offers[number] = (arrival, wire, now_s)
-                    self._offer(number)
+                    self._to_offer.append(number)
+        self._send_offers()
 
     def _take_offer(self, number: int) -> None:
         """This node is primary now: what it offered to another it takes itself."""
@@ -421,6 +491,23 @@ class FrameShard(Shard):
             "stored": len(self._backup),
             "recovered": self.recovered,
         }
+
+
+def _is_alike(one: Run, other: Run) -> bool:
+    return one.qos == other.qos and one.v5 == other.v5
+
+
+def _batches(rows: Iterable[Row], bytes_of: Callable[[Row], int]) -> Iterator[list[Row]]:
+    batch: list[Row] = []
+    size_bytes = 0
+    for row in rows:
+        batch.append(row)
+        size_bytes += bytes_of(row)
+        if len(batch) >= _BATCH_MAX or size_bytes >= _BATCH_BYTES_MAX:
+            yield batch
+            batch, size_bytes = [], 0
+    if batch:
+        yield batch
 
 
 def _frame(op: int, body: Any) -> bytes:

@@ -47,6 +47,12 @@ def trim_offset(segments: Sequence[SegmentInfo], policy: Policy, now_us: int) ->
     return offset
 
 
+def kept_from(offset: int, hard_offset: int, held_offset: int | None) -> int:
+    """Where the log begins if the policy lets go of everything below `offset`, and of what is below
+    `hard_offset` whoever holds it (PROTOCOLS.md 18)."""
+    return offset if held_offset is None else max(hard_offset, min(offset, held_offset))
+
+
 def is_to_end(active: SegmentInfo, policy: Policy, now_us: int, start_offset: int) -> bool:
     """Whether the segment that is being written should get no further entry: it has its share of what the
     policy keeps, or all that it holds may go. One that holds no message stays."""
@@ -63,11 +69,13 @@ class Retention:
         self,
         shards: "Mapping[int, Shard]",
         wall_us: Callable[[], int],
+        held_from: "Callable[[Shard], int | None]",
         state_groups: "Callable[[], list[Group]]",
     ) -> None:
-        """`state_groups`: those without messages."""
+        """`held_from`: the first offset that somebody holds. `state_groups`: those without messages."""
         self._shards = shards
         self._wall_us = wall_us
+        self._held_from = held_from
         self._state_groups = state_groups
 
     def tick(self) -> None:
@@ -94,6 +102,15 @@ class Retention:
                 # The next one begins with the next write; this is one.
                 group.propose([opaque_block(Kind.CONTROL, b"{}")], [None], EntryKind.CONTROL)
         offset = trim_offset(segments, policy, self._wall_us())
+        if is_leader and offset > shard.first_offset:
+            hard_offset = trim_offset(segments, policy.hard, self._wall_us())
+            held_offset = self._held_from(shard)
+            if held_offset is not None and held_offset < hard_offset:
+                log.warning(
+                    "shard %d of %s: a group is at %d and loses what is below %d",
+                    *(shard.number, shard.stream.spec.name, held_offset, hard_offset),
+                )
+            offset = kept_from(offset, hard_offset, held_offset)
         if is_leader and offset > shard.first_offset:
             log.info("shard %d of %s: below %d goes", shard.number, shard.stream.spec.name, offset)
             shard.trim(offset)

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import json
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace.broker.staging import AttemptKey, BlockKey, Place, Staged, Taken, parse_key
@@ -48,47 +49,52 @@ class ShardStaging:
 
     # ------------------------------------------------------------------------------------- proposals
 
-    async def stage(self, key: BlockKey, block: Block, user: str) -> None:
-        """Bring a block into the log outside the offsets; returns once it is on a majority's disks. NoRoom
-        and Unavailable say that it is not, or not known to be: the same block may be sent again."""
-        if self.state.has(key):
-            return
-        size = block.header.block_bytes
+    async def stage(self, blocks: Sequence[tuple[BlockKey, Block]], user: str) -> None:
+        """Bring blocks into the log outside the offsets, with one sync for all; returns once they are on a
+        majority's disks. NoRoom and Unavailable say that they are not, or not known to be: the same blocks
+        may be sent again."""
+        fresh = [(key, block) for key, block in blocks if not self.state.has(key)]
+        size = sum(block.header.block_bytes for _, block in fresh)
         if self.state.size_bytes + self._coming_bytes + size > self._staged_bytes_max:
             raise NoRoom(
                 f"shard {self._shard.number}: {self.state.size_bytes} bytes are staged and not decided; "
                 f"the limit is {self._staged_bytes_max} (limits.staged_bytes_max)"
             )
-        head = json.dumps({"key": key.encode().decode(), "user": user}, separators=(",", ":")).encode()
-        entry = opaque_block(Kind.CONTROL, (_HEAD.pack(MAGIC, len(head)), head, *block.buffers()))
+        entries = [_entry(key, block, user) for key, block in fresh]
         self._coming_bytes += size
         try:
-            is_there = await self.propose(entry, EntryKind.CONTROL)
+            found = await asyncio.gather(*self.propose(entries, EntryKind.CONTROL))
         finally:
             self._coming_bytes -= size
-        if not is_there:
-            raise Unavailable(f"block {key.block} of attempt {key.owner.attempt} came out of turn; try again")
+        for (key, _), is_there in zip(fresh, found, strict=True):
+            if not is_there:
+                raise Unavailable(
+                    f"block {key.block} of attempt {key.owner.attempt} came out of turn; try again"
+                )
 
-    def propose(self, block: Block, kind: EntryKind) -> "asyncio.Future[Any]":
-        """Offer an entry; the answer comes when it is applied here. Unavailable where it cannot get there."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        timed = self._shard.timed(block)
-        if not self._shard.group.propose([timed], [answer], kind, is_judged=True):
+    def propose(self, blocks: Sequence[Block], kind: EntryKind) -> "list[asyncio.Future[Any]]":
+        """Offer entries; the answer to each comes when it is applied here. Unavailable where they cannot get
+        there: then none of them did."""
+        loop = asyncio.get_running_loop()
+        answers: list[asyncio.Future[Any]] = [loop.create_future() for _ in blocks]
+        timed = [self._shard.timed(block) for block in blocks]
+        if not self._shard.group.propose(timed, answers, kind, is_judged=True):
             raise Unavailable(f"shard {self._shard.number} takes nothing right now; try again")
-        self._waiting.add(answer)
-        answer.add_done_callback(self._waiting.discard)
-        return answer
+        for answer in answers:
+            self._waiting.add(answer)
+            answer.add_done_callback(self._waiting.discard)
+        return answers
 
     async def note(self, op: str, **fields: Any) -> None:
         """An entry `settle` or `give_up`."""
         text = json.dumps({"op": op, **fields}, separators=(",", ":")).encode()
-        await self.settled(self.propose(opaque_block(Kind.CONTROL, text), EntryKind.CONTROL))
+        await self.settled(self.propose([opaque_block(Kind.CONTROL, text)], EntryKind.CONTROL))
 
-    async def settled(self, answer: "asyncio.Future[Any]") -> None:
-        """Wait for the answer, for a while: a replica that was set back by a snapshot never sees the entry
+    async def settled(self, answers: "Sequence[asyncio.Future[Any]]") -> None:
+        """Wait for the answers, for a while: a replica that was set back by a snapshot never sees the entries
         itself. Whoever gives up may propose again, since what is there already is not taken twice."""
         try:
-            await asyncio.wait_for(answer, _ANSWER_S)
+            await asyncio.wait_for(asyncio.gather(*answers), _ANSWER_S)
         except TimeoutError:
             raise Unavailable(f"shard {self._shard.number} does not get on; it is tried again") from None
 
@@ -134,6 +140,10 @@ class ShardStaging:
 
     def withdraw(self, key: bytes) -> None:
         self._taken.withdraw(parse_key(key))
+
+    def read_all(self, places: Sequence[Place]) -> list[Block]:
+        """*blocking* The blocks at these places."""
+        return [self.read(place) for place in places]
 
     def read(self, place: Place) -> Block:
         """*blocking* The staged block at this place, as an ordinary one that is not stamped."""
@@ -189,6 +199,12 @@ class ShardStaging:
             }
             for owner, attempt in self.state.attempts.items()
         ]
+
+
+def _entry(key: BlockKey, block: Block, user: str) -> Block:
+    """The control entry that a staged block is in the log."""
+    head = json.dumps({"key": key.encode().decode(), "user": user}, separators=(",", ":")).encode()
+    return opaque_block(Kind.CONTROL, (_HEAD.pack(MAGIC, len(head)), head, *block.buffers()))
 
 
 def is_staged(block: Block) -> bool:

@@ -19,6 +19,7 @@ from millrace.broker.meta import MetaState
 from millrace.broker.stamps import Stamps
 from millrace.broker.stream import Capture, Replication, Stream, StreamSpec, StreamTable
 from millrace.errors import LocalError, StorageError
+from millrace.node import sys_topics
 from millrace.node.cluster import Cluster
 from millrace.node.config import Config
 from millrace.node.edge import EdgeFunctions
@@ -124,7 +125,7 @@ class Streams:
         self._routing = meta.MetaState().table
         self._meta = _MetaApp(self._on_change)
         self._stamps = Stamps()
-        self.pairs = PairKeeper(self)
+        self.pairs = PairKeeper(self, self._publish_sys)
         self._pending: list[meta.Result] = []
         # Sealed shards whose end did not come in time.
         self._given_up: set[int] = set()
@@ -146,8 +147,8 @@ class Streams:
         self.replicas.before_close = self.leaderless.close
         logs = ChainMap[int, Any](self.shards, self.leaderless.logs)
         self.reader = LogReader(broker, logs, self._pool, now_ms, wall_us, wake)
-        self.retention = Retention(self.shards, wall_us, self._state_groups)
         self.groups = Groups(self, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
+        self.retention = Retention(self.shards, wall_us, self.groups.held_from, self._state_groups)
         self.work = SharedWork(self, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
         self.writing = Writing(self, self.shards, self._pool, wall_us)
         self.edges = EdgeStreams(
@@ -295,6 +296,10 @@ class Streams:
         if result.error is not None:
             raise LocalError(result.error)
         return result
+
+    def _publish_sys(self, values: dict[str, str]) -> None:
+        sys_topics.publish(self._broker, values, self._now_ms())
+        self._wake()
 
     def _on_change(self, result: meta.Result) -> None:
         """Called while the meta group applies: what follows from it waits until it has."""

@@ -19,6 +19,7 @@ not fit is refused and counted, never dropped in silence.
 import heapq
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from millrace.errors import LocalError
 
@@ -106,8 +107,9 @@ class JobKind(Enum):
     DISPATCH = "dispatch"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(NamedTuple):
+    """A tuple: two are made for every message."""
+
     kind: JobKind
     number: int
     """Of the message, in the order of arrival."""

@@ -34,6 +34,7 @@ from millrace.replication.contract import (
     Send,
     Tick,
 )
+from millrace.replication.leaderless_contact import Contacts, Peer
 from millrace.replication.leaderless_labour import Labour
 from millrace.replication.leaderless_messages import (
     NOWHERE,
@@ -71,6 +72,7 @@ from millrace.replication.leaderless_messages import (
     SetLevel,
     SetMembers,
     Settle,
+    Slept,
     Stored,
     Subscribe,
     Superseded,
@@ -98,6 +100,8 @@ class LeaderlessOptions:
     pulse_ticks: int = 4
     silent_ticks: int = 60
     """A peer that was not heard for so long takes no part in the division of labour."""
+    closed_ticks: int = 20
+    """Nor does one to which the link is closed for so long."""
     resend_ticks: int = 20
     pull_ticks: int = 6
     """A log that does not move while a peer holds more of it is pulled, and pulled again."""
@@ -127,20 +131,6 @@ class _Log:
         self.removed = 0
 
 
-@dataclass(slots=True)
-class _Peer:
-    """What is known of another member."""
-
-    boot: int | None = None
-    pulse: int = 0
-    heard_tick: int | None = None
-    hears_me: bool = False
-    positions: Positions | None = None
-    acked: int = 0
-    sent: int = 0
-    progress_tick: int = 0
-
-
 class Leaderless:
     def __init__(
         self,
@@ -166,7 +156,10 @@ class Leaderless:
         self._view = logs
         self._options = options
         self._mutations = mutations
-        self._now = 0
+        self._contacts = Contacts(
+            node, boot, members, silent_ticks=options.silent_ticks, closed_ticks=options.closed_ticks
+        )
+        self._peers = self._contacts.peers
         self._number = self._persisted = 0
         self.state = ControlState(mutations)
         covered = self.state.merge(state) if state is not None else {}
@@ -183,9 +176,9 @@ class Leaderless:
             positions=self._positions,
             extent=self._extent,
             is_held=self._is_held,
+            contacts=self._contacts,
             mutations=mutations,
         )
-        self._peers: dict[str, _Peer] = {name: _Peer() for name in members if name != node}
         # Own entries whose publishers wait: last index, bytes, request.
         self._waiting: deque[tuple[int, int, RequestId]] = deque()
         self._waiting_bytes = 0
@@ -193,6 +186,7 @@ class Leaderless:
         self._out: list[LeaderlessEffect] = []
         self._after: list[LeaderlessEffect] = []
         self._persist: PersistLog | None = None
+        self._has_hearsay = False
 
     def _replay(self, origin: Origin, after: int, last: int) -> None:
         """Control entries that the saved state does not cover."""
@@ -222,9 +216,7 @@ class Leaderless:
             case LinkOpened():
                 self._on_link_opened(event.peer)
             case LinkClosed():
-                if event.peer in self._peers:
-                    self._peers[event.peer].heard_tick = None
-                    self._review_live()
+                self._contacts.link_closed(event.peer)
             case Publish():
                 self._on_publish(event)
             case Subscribe():
@@ -236,7 +228,7 @@ class Leaderless:
             case Connected():
                 self.labour.division(event.group).connected = event.members
             case Take():
-                self._out.append(Given(group=event.group, spans=self.labour.take(event.group, event.count)))
+                self._on_take(event)
             case Settle():
                 self._on_settle(event)
             case Release():
@@ -248,6 +240,8 @@ class Leaderless:
             case SetLevel():
                 self.level = event.level
                 self._acknowledge()
+            case Slept():
+                self._contacts.slept(event.ticks)
             case Reorganise():
                 self.labour.start(event.group, event.order)
             case _:
@@ -273,7 +267,7 @@ class Leaderless:
         return max(log.removed, self._view.begin(origin).offset), log.durable.offset
 
     def _is_held(self, origin: Origin, entry: int) -> bool:
-        positions = (self._peers[name].positions or {} for name in self.labour.live)
+        positions = (self._peers[name].positions or {} for name in self._contacts.live)
         return any(held.get(origin, NOWHERE).entry >= entry for held in positions)
 
     def to_bytes(self) -> bytes:
@@ -287,35 +281,37 @@ class Leaderless:
     # ------------------------------------------------------------------------------------------ time
 
     def _on_tick(self) -> None:
-        self._now += 1
+        self._contacts.tick()
         options = self._options
-        self._review_live()
-        if self._now % options.pulse_ticks == 0:
+        if self._contacts.now % options.pulse_ticks == 0:
             pulse = self._pulse()
             for name in self._peers:
                 self._out.append(Send(to=ReplicaId(name), body=pulse))
         for name, peer in self._peers.items():
-            if peer.sent > peer.acked and self._now - peer.progress_tick >= options.resend_ticks:
-                peer.sent, peer.progress_tick = peer.acked, self._now
+            if peer.sent > peer.acked and self._contacts.now - peer.progress_tick >= options.resend_ticks:
+                peer.sent, peer.progress_tick = peer.acked, self._contacts.now
             self._stream(name, peer)
         self.labour.tick()
+        if self._has_hearsay and not self._is_overloaded:
+            self._has_hearsay = False
+            self._say_marks()
+
+    def _say_marks(self) -> None:
+        """Marks that were learnt from another's state instead of a log, said again in the own one: else nodes
+        could differ for ever about what is done."""
+        payloads = [mark(key, group.life, group.marks) for key, group in self.state.present()]
+        if payloads:
+            self._append(
+                tuple(LogEntry(kind=EntryKind.CONTROL, count=0, payload=payload) for payload in payloads)
+            )
 
     def _pulse(self) -> Pulse:
-        heard = (name for name, peer in self._peers.items() if self._is_heard(peer))
         return Pulse(
             boot=self._boot,
-            number=self._now,
+            number=self._contacts.elapsed,
             positions=self._positions(),
-            hears=tuple(sorted(heard)),
+            hears=self._contacts.heard_now(),
             labour=self.labour.in_force(),
-        )
-
-    def _is_heard(self, peer: _Peer) -> bool:
-        return peer.heard_tick is not None and self._now - peer.heard_tick <= self._options.silent_ticks
-
-    def _review_live(self) -> None:
-        self.labour.live = frozenset(
-            name for name, peer in self._peers.items() if peer.hears_me and self._is_heard(peer)
         )
 
     def _on_link_opened(self, name: ReplicaId) -> None:
@@ -323,16 +319,12 @@ class Leaderless:
         if peer is not None:
             # What was on its way over the old link is lost.
             peer.sent = peer.acked
+            self._contacts.link_opened(peer)
             self._out.append(Send(to=name, body=self._pulse()))
 
     def _on_set_members(self, members: tuple[ReplicaId, ...]) -> None:
         self.members = members
-        for name in members:
-            if name != self.node:
-                self._peers.setdefault(name, _Peer())
-        for gone in sorted(self._peers.keys() - set(members)):
-            del self._peers[gone]
-        self._review_live()
+        self._contacts.set_members(members)
         self._acknowledge()
 
     # ----------------------------------------------------------------------------------- own entries
@@ -433,6 +425,14 @@ class Leaderless:
                 event.request, remove_group(event.group, self.state.next_stamp(self.node, event.wall_us))
             )
 
+    def _on_take(self, event: Take) -> None:
+        spans = self.labour.take(event.group, event.count)
+        self._out.append(Given(group=event.group, spans=spans))
+        if self.labour.gone:
+            # Those who still have it would wait for this group for ever.
+            gone, self.labour.gone = tuple(self.labour.gone), []
+            self._on_settle(Settle(group=event.group, spans=gone))
+
     def _on_settle(self, event: Settle) -> None:
         """Marks are taken even under load: they are what makes it less."""
         group = self.state.find(event.group)
@@ -454,7 +454,7 @@ class Leaderless:
                 _, end, entries = log.tail.popleft()
                 is_begin = not entries
                 log.durable = end
-                log.moved_tick = self._now
+                log.moved_tick = self._contacts.now
                 self._positions_cache = None
                 for entry in entries:
                     if entry.kind is EntryKind.CONTROL:
@@ -525,20 +525,20 @@ class Leaderless:
         for name, peer in self._peers.items():
             if peer.sent == first - 1 and self._has_room(peer):
                 if peer.sent == peer.acked:
-                    peer.progress_tick = self._now
+                    peer.progress_tick = self._contacts.now
                 peer.sent = end.entry
                 self._out.append(Send(to=ReplicaId(name), body=body))
 
-    def _has_room(self, peer: _Peer) -> bool:
-        return self._is_heard(peer) and peer.sent - peer.acked < self._options.window_entries
+    def _has_room(self, peer: Peer) -> bool:
+        return self._contacts.is_heard(peer) and peer.sent - peer.acked < self._options.window_entries
 
-    def _stream(self, name: str, peer: _Peer) -> None:
+    def _stream(self, name: str, peer: Peer) -> None:
         """Own entries that a peer lacks, from the log."""
         durable = self._logs[self.origin].durable.entry
         if peer.sent >= durable or not self._has_room(peer):
             return
         if peer.sent == peer.acked:
-            peer.progress_tick = self._now
+            peer.progress_tick = self._contacts.now
         begin = self._view.begin(self.origin)
         if peer.sent < begin.entry:
             self._out.append(
@@ -562,10 +562,10 @@ class Leaderless:
         streams needs none of this."""
         if log.pulled_tick is None or log.tail:
             return
-        for name in sorted(self.labour.live):
+        for name in sorted(self._contacts.live):
             held = (self._peers[name].positions or {}).get(origin, NOWHERE)
             if held.entry > log.last.entry:
-                log.pulled_tick = self._now
+                log.pulled_tick = self._contacts.now
                 body = Pull(origin=origin, first_index=log.last.entry + 1)
                 self._out.append(Send(to=ReplicaId(name), body=body))
                 return
@@ -602,7 +602,7 @@ class Leaderless:
             case _:
                 assert_never(body)
 
-    def _on_pulse(self, sender: ReplicaId, peer: _Peer, body: Pulse) -> None:
+    def _on_pulse(self, sender: ReplicaId, peer: Peer, body: Pulse) -> None:
         if peer.boot == body.boot and body.number < peer.pulse:
             return
         peer.pulse = body.number
@@ -614,13 +614,13 @@ class Leaderless:
         if peer.boot != body.boot:
             # It may have lost what it had.
             peer.boot, peer.acked, peer.sent = body.boot, mine, mine
+            peer.mutual = peer.confirmed = 0
         elif mine > peer.acked:
             self._progress(peer, mine)
         peer.positions = positions
-        peer.heard_tick = self._now
-        peer.hears_me = self.node in body.hears
-        self._review_live()
-        self.labour.on_pulse(sender, dict(body.labour))
+        self._contacts.heard(peer, body)
+        if peer.hears_me:
+            self.labour.on_pulse(sender, dict(body.labour))
         for origin, position in body.positions:
             if origin != self.origin:
                 self._compare(sender, origin, position)
@@ -633,14 +633,16 @@ class Leaderless:
             if len(self._logs) >= self._options.origins_max:
                 raise ProtocolError(f"more than {self._options.origins_max} origins")
             log = self._logs[origin] = _Log(NOWHERE)
-            log.moved_tick = self._now
+            log.moved_tick = self._contacts.now
             self._positions_cache = None
         if position.entry <= log.last.entry:
             return
-        is_still = self._now - log.moved_tick >= self._options.pull_ticks
-        is_waiting = log.pulled_tick is not None and self._now - log.pulled_tick < self._options.pull_ticks
-        if (is_still or origin.node not in self.labour.live) and not is_waiting:
-            log.pulled_tick = self._now
+        is_still = self._contacts.now - log.moved_tick >= self._options.pull_ticks
+        is_waiting = (
+            log.pulled_tick is not None and self._contacts.now - log.pulled_tick < self._options.pull_ticks
+        )
+        if (is_still or origin.node not in self._contacts.live) and not is_waiting:
+            log.pulled_tick = self._contacts.now
             self._out.append(Send(to=sender, body=Pull(origin=origin, first_index=log.last.entry + 1)))
 
     def _on_entries(self, sender: ReplicaId, body: Entries) -> None:
@@ -658,8 +660,8 @@ class Leaderless:
         if body.first_index > last.entry + 1 and "gap_accepted" in self._mutations:
             log.last = last = Position(body.first_index - 1, body.base_offset)
         if body.first_index > last.entry + 1:
-            if log.pulled_tick is None or self._now - log.pulled_tick >= self._options.pull_ticks:
-                log.pulled_tick = self._now
+            if log.pulled_tick is None or self._contacts.now - log.pulled_tick >= self._options.pull_ticks:
+                log.pulled_tick = self._contacts.now
                 self._out.append(Send(to=sender, body=Pull(origin=body.origin, first_index=last.entry + 1)))
             return
         known = last.entry + 1 - body.first_index
@@ -678,7 +680,7 @@ class Leaderless:
         have = Send(to=sender, body=Have(origin=body.origin, position=log.last))
         (self._out if "have_before_sync" in self._mutations else self._after).append(have)
 
-    def _on_have(self, sender: ReplicaId, peer: _Peer, body: Have) -> None:
+    def _on_have(self, sender: ReplicaId, peer: Peer, body: Have) -> None:
         if body.origin != self.origin:
             return
         if body.position.entry > self._logs[self.origin].last.entry:
@@ -689,10 +691,10 @@ class Leaderless:
             self._acknowledge()
         self._stream(sender, peer)
 
-    def _progress(self, peer: _Peer, index: int) -> None:
+    def _progress(self, peer: Peer, index: int) -> None:
         peer.acked = index
         peer.sent = max(peer.sent, index)
-        peer.progress_tick = self._now
+        peer.progress_tick = self._contacts.now
 
     def _on_pull(self, sender: ReplicaId, body: Pull) -> None:
         log = self._logs.get(body.origin)
@@ -712,7 +714,11 @@ class Leaderless:
         log = self._logs.setdefault(body.origin, _Log(NOWHERE))
         if body.begin.entry <= log.last.entry or log.tail:
             return
-        self.state.merge(body.state)
+        covered = self.state.merge(body.state)
+        # It may tell of entries that are nowhere but on its sender's disk and go with it.
+        self._has_hearsay = self._has_hearsay or any(
+            position.entry > self._held(origin).entry for origin, position in covered.items()
+        )
         self._number += 1
         log.last = body.begin
         log.tail.append((self._number, body.begin, ()))
@@ -748,7 +754,7 @@ class Leaderless:
         low, first = group.low(origin), self._extent(origin)[0]
         return low if low >= first else group.done(origin).after(first)
 
-    def _received(self, peer: _Peer, origin: Origin) -> int:
+    def _received(self, peer: Peer, origin: Origin) -> int:
         """How much of a log this member is known to hold. Its word counts once its own entries up to then are
         here: a group that it made before is known then."""
         if peer.positions is None:

@@ -9,8 +9,13 @@ answered one ignores those below it, and an initiator that answers a higher one 
 
 Nothing is given twice or forgotten while nodes reach each other (PROTOCOLS.md 26), because an answer tells
 what is in the hands of members, which stays there, and how far the answering node's logs reach: nobody takes
-work under the new division before it holds every mark that was made under the old one. A node that cannot be
-reached takes no part and goes on by itself: across a partition each side delivers.
+work under the new division before it holds every mark that was made under the old one.
+
+A node that is cut off takes no part and goes on by itself: across a partition each side delivers. Slow is not
+cut off (see `leaderless_contact`): nodes that have only just met wait for each other, and a node takes work
+only under a lease from every participant, so that nobody who was left out without knowing it (stopped,
+starved) goes on by the old division. As soon as nodes that were apart hear each other again they stop, and
+divide anew.
 """
 
 from collections.abc import Callable
@@ -19,6 +24,7 @@ from random import Random
 from zlib import crc32
 
 from millrace.replication.contract import ReplicaId, Send
+from millrace.replication.leaderless_contact import Contacts
 from millrace.replication.leaderless_messages import (
     NEVER,
     NOWHERE,
@@ -87,7 +93,14 @@ class Division:
     starts: object = None
     """The group's, as the cursors know them."""
     again: list[Span] = field(default_factory=list)
+    gone: dict[Origin, int] = field(default_factory=dict)
+    """Up to where this node said what is not there any more."""
     in_flight: dict[Origin, Ranges] = field(default_factory=dict)
+
+    @property
+    def is_disputed(self) -> bool:
+        """Whether somebody goes by another division."""
+        return max(self.odd.values(), default=0) >= ODD_PULSES
 
     @property
     def is_in_force(self) -> bool:
@@ -104,6 +117,7 @@ class Labour:
         positions: Callable[[], WirePositions],
         extent: Callable[[Origin], tuple[int, int]],
         is_held: Callable[[Origin, int], bool],
+        contacts: Contacts,
         mutations: frozenset[str],
     ) -> None:
         """`positions` is what this disk holds, `extent` the offsets that can be read of one log, `is_held`
@@ -114,10 +128,11 @@ class Labour:
         self._positions = positions
         self._extent = extent
         self._is_held = is_held
+        self._contacts = contacts
         self._mutations = mutations
         self.divisions: dict[str, Division] = {}
-        self.live: frozenset[str] = frozenset()
-        """Peers that hear this node and are heard."""
+        self.gone: list[Span] = []
+        """Found by the last take: of the group's, and not there any more."""
         self.out: list[LeaderlessEffect] = []
 
     def division(self, group: str) -> Division:
@@ -125,6 +140,13 @@ class Labour:
         if found is None:
             found = self.divisions[group] = Division()
         return found
+
+    @property
+    def _reachable(self) -> frozenset[str]:
+        """Peers that are not cut off."""
+        if "alone_before_heard" in self._mutations:
+            return self._contacts.live
+        return self._contacts.live | self._contacts.awaited
 
     def in_force(self) -> tuple[tuple[str, Generation], ...]:
         return tuple(
@@ -154,7 +176,14 @@ class Labour:
             elif division.delay_ticks:
                 division.delay_ticks -= 1
             else:
-                self.start(group)
+                self.start(group, self._chosen_order(division))
+
+    def _chosen_order(self, division: Division) -> tuple[str, ...]:
+        """What somebody chose stays while all its nodes are there and nobody goes by another one."""
+        installed = division.installed
+        if installed is None or not installed.is_manual or division.is_disputed:
+            return ()
+        return installed.order if self._reachable.issuperset({*installed.order} - {self.node}) else ()
 
     def _is_wrong(self, division: Division) -> bool:
         installed = division.installed
@@ -165,10 +194,15 @@ class Labour:
             return True
         if division.again and not is_in:
             return True
-        if max(division.odd.values(), default=0) >= ODD_PULSES:
+        if division.is_disputed or self._is_somebody_back(installed):
             return True
-        involved = {*installed.order, *(name for name, _ in installed.holdings)} - {self.node}
-        return not involved <= self.live
+        involved = {*installed.order, *installed.participants} - {self.node}
+        return not involved <= self._reachable
+
+    def _is_somebody_back(self, installed: Install) -> bool:
+        """Whether a node that had no part in the division can be talked with: it may have done some of it."""
+        is_back = not self._contacts.live.issubset(installed.participants)
+        return is_back and "returned_unasked" not in self._mutations
 
     def _is_hopeless(self, division: Division) -> bool:
         """Whether this node waits for entries that were lost with whoever had them."""
@@ -184,8 +218,8 @@ class Labour:
         return division.waiting_ticks > STUCK_TICKS
 
     def on_pulse(self, peer: str, named: dict[str, Generation]) -> None:
-        """A peer says which divisions are in force there. One that takes part and names none has restarted:
-        what it had in its hands it has no longer."""
+        """A peer that can be talked with says which divisions are in force there. One that takes part and
+        names none has restarted: what it had in its hands it has no longer."""
         if "other_division_unnoticed" in self._mutations:
             return
         for group, division in self.divisions.items():
@@ -195,19 +229,29 @@ class Labour:
                 continue
             theirs = named.get(group)
             is_involved = peer in installed.order or any(peer == name for name, _ in installed.holdings)
-            if theirs == installed.generation or (theirs is None and not is_involved):
-                division.odd.pop(peer, None)
+            if theirs is None:
+                is_odd = is_involved
             else:
+                division.counter_seen = max(division.counter_seen, theirs.counter)
+                is_odd = theirs != installed.generation
+                if is_odd and (theirs > installed.generation or peer not in installed.participants):
+                    # Both would give the same messages: nothing more before they have divided anew. (A lower
+                    # one of somebody who answered for this one is an old word.)
+                    division.odd[peer] = ODD_PULSES
+            if is_odd:
                 division.odd[peer] = division.odd.get(peer, 0) + 1
+            else:
+                division.odd.pop(peer, None)
 
     # ------------------------------------------------------------------------------------ sessions
 
     def start(self, group: str, order: tuple[str, ...] = ()) -> None:
-        """Open a session with everybody this node can talk with."""
+        """Open a session with everybody but those that are cut off. One that is merely slow is asked, and
+        waited for until it answers or has been silent for too long: it may be taking work."""
         division = self.division(group)
         counter = max(division.promised.counter, division.counter_seen) + 1
         generation = Generation(counter, self.node)
-        participants = self.live | {self.node}
+        participants = self._reachable | {self.node}
         self._promise(division, generation)
         division.session = session = Session(generation, participants, order)
         session.answers[self.node] = self._answer(group, division)
@@ -232,7 +276,7 @@ class Labour:
     def _urge(self, group: str, division: Division, session: Session) -> None:
         session.quiet_ticks += 1
         missing = session.participants - session.answers.keys()
-        if not missing <= self.live or session.quiet_ticks > STUCK_TICKS:
+        if not missing <= self._reachable or session.quiet_ticks > STUCK_TICKS:
             self.start(group, session.order)
         elif session.quiet_ticks % ASK_AGAIN_TICKS == 0:
             self._ask(group, session)
@@ -253,7 +297,10 @@ class Labour:
 
     def on_reorg(self, sender: ReplicaId, body: Reorg) -> None:
         division = self.division(body.group)
-        if body.generation < division.promised:
+        # One that is in force here is over: its initiator has restarted and counts from the beginning.
+        if body.generation < division.promised or (
+            body.generation == division.promised and division.is_in_force
+        ):
             self.out.append(Send(to=sender, body=Superseded(group=body.group, generation=division.promised)))
             return
         if body.generation > division.promised:
@@ -264,7 +311,7 @@ class Labour:
         division = self.division(body.group)
         division.counter_seen = max(division.counter_seen, body.generation.counter)
         session = division.session
-        if session is not None and session.generation < body.generation:
+        if session is not None and session.generation <= body.generation:
             self.start(body.group, session.order)
 
     def on_answer(self, sender: ReplicaId, body: Answer) -> None:
@@ -291,6 +338,7 @@ class Labour:
             generation=session.generation,
             order=session.order or tuple(name for _, name in sorted(drawn)),
             is_manual=bool(session.order),
+            participants=tuple(sorted(session.participants)),
             holdings=tuple(
                 (name, answer.in_flight)
                 for name, answer in sorted(session.answers.items())
@@ -342,6 +390,11 @@ class Labour:
             return False
         if not division.is_in_force and "takes_between_divisions" not in self._mutations:
             return False
+        if division.is_disputed or self._is_somebody_back(installed):
+            return False
+        if not self._contacts.leased.issuperset(installed.participants):
+            if "lease_ignored" not in self._mutations:
+                return False
         if not division.is_ready:
             held = dict(self._positions())
             division.is_ready = "marks_not_awaited" in self._mutations or all(
@@ -361,7 +414,7 @@ class Labour:
             # Somebody else made the group earlier in some log: what was passed over there is its own too.
             division.starts = group.starts
             division.cursors.clear()
-        count = min(count, TAKE_MAX)
+        count, self.gone = min(count, TAKE_MAX), []
         taken: dict[Origin, Ranges] = {}
         again, division.again = division.again, []
         for span in again:
@@ -379,7 +432,12 @@ class Labour:
             first, end = self._extent(origin)
             done, busy = group.done(origin), division.in_flight.setdefault(origin, Ranges())
             held = division.elsewhere.get(origin, Ranges())
-            offset = max(division.cursors.get(origin, 0), group.low(origin), first)
+            low = group.low(origin)
+            if low < first and division.gone.get(origin, 0) < first:
+                # Removed before this node knew of the group: nobody who delivers could ever give it.
+                division.gone[origin] = first
+                self.gone.append(Span(origin, low, first))
+            offset = max(division.cursors.get(origin, 0), low, first)
             while offset < end and count and scanned < SCAN_MAX:
                 scanned += 1
                 if offset in done:

@@ -196,6 +196,14 @@ class SetHolds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slept:
+    """So many ticks went by that this node was not given: it stood still. To be told before anything else
+    that happens then, above all before a `Take`."""
+
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetLevel:
     level: Level
 
@@ -225,6 +233,7 @@ LeaderlessEvent: TypeAlias = (
     | SetMembers
     | SetHolds
     | SetLevel
+    | Slept
     | Reorganise
 )
 
@@ -340,6 +349,16 @@ Holding = tuple[tuple[Origin, tuple[tuple[int, int], ...]], ...]
 """Ranges of each log."""
 
 
+class Heard(NamedTuple):
+    """A peer that the sender of a pulse hears."""
+
+    node: str
+    boot: int
+    number: int
+    """Of its last pulse that said that it hears the sender too; 0 for none. For `silent_ticks` from then on
+    it is not left out of a division."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse(PeerBody):
     """Every few ticks to every member: what the sender holds, whom it hears, how its labour is divided."""
@@ -347,9 +366,10 @@ class Pulse(PeerBody):
     boot: int
     """Another one after every start: it may hold less than before."""
     number: int
-    """Grows: of two that overtook each other the later one counts."""
+    """The sender's ticks until now, those that it slept through included. Of two that overtook each other the
+    later one counts."""
     positions: WirePositions
-    hears: tuple[str, ...]
+    hears: tuple[Heard, ...]
     labour: tuple[tuple[str, Generation], ...]
     """The division in force of each group; those in between two are left out."""
 
@@ -415,6 +435,8 @@ class Install(PeerBody):
     order: tuple[str, ...]
     is_manual: bool
     """Somebody chose the order: who has members does not change it."""
+    participants: tuple[str, ...]
+    """Who answered. Those left out were cut off and may go by a division of their own."""
     holdings: tuple[tuple[str, Holding], ...]
     needs: WirePositions
     """What a node must hold before it takes work: every mark that anybody had made."""
@@ -442,6 +464,9 @@ MUTATIONS: dict[str, str] = {
     "marks_not_awaited": "a node takes work before it holds the marks of the others",
     "in_flight_not_handed_over": "an answer does not tell what is in the hands of members",
     "other_division_unnoticed": "it does not matter that a peer goes by another division, or by none",
+    "alone_before_heard": "a node divides without peers of which it has not heard yet",
+    "returned_unasked": "a node that comes back is not asked what its members have done",
+    "lease_ignored": "a node goes on taking work though others may have left it out",
     "removal_below_one_mark": "a message goes once one group is done with it",
     "removal_before_all_hold": "a message goes before every member has received it",
     "tombstone_ignored": "an old subscription comes back after it was ended",

@@ -4,7 +4,9 @@
 - Acknowledged means on as many disks as the level says, at that moment, and is never lost afterwards.
 - A message is removed only when every group is done with it.
 - A group gives a message to one member at a time, and not again once it is acknowledged, while nodes reach
-  each other; across faults every message is acknowledged by every group at least once.
+  each other, however slow; a node that was cut off takes no more work by what it knew before. Across faults
+  every message is acknowledged by every group at least once.
+- Nodes that talk again never give what one of them knew to be done.
 - A node that answered for a division goes by none before it.
 - After healing all nodes hold the same logs and the same groups, clients and marks, and go by one division.
 """
@@ -22,7 +24,7 @@ from millrace.replication.leaderless_messages import (
     PersistLog,
     Span,
 )
-from millrace.replication.leaderless_state import Ranges
+from millrace.replication.leaderless_state import Group, Ranges
 from millrace.sim.violation import Violation
 
 if TYPE_CHECKING:
@@ -43,7 +45,11 @@ class LeaderlessChecks:
         """Whoever had the entry on disk at some time."""
         self._at: dict[bytes, Place] = {}
         self._acknowledged: dict[bytes, Place] = {}
-        self._holders: dict[tuple[str, Origin, int], str] = {}
+        self._holders: dict[tuple[str, Origin, int], tuple[str, Host | None]] = {}
+        self._settlers: dict[tuple[str, Origin, int], Host | None] = {}
+        self._excused: set[tuple[str, Origin, int]] = set()
+        self._marked: dict[str, dict[Origin, Ranges]] = {}
+        """What some node knew to be done when all went by one division; nothing was lost since."""
         self.done: dict[str, dict[Origin, Ranges]] = {}
         self._ends: dict[Origin, int] = {}
         self._starts: dict[str, dict[Origin, int] | None] = {}
@@ -143,6 +149,11 @@ class LeaderlessChecks:
         """The answer never came: either outcome is right."""
         self._in.pop((group, client), None)
 
+    def has_start(self, name: str, group: Group) -> bool:
+        """Whether the group, as somebody knows it, begins where it was made, or before."""
+        starts = self._starts.get(name) or {}
+        return all(offset <= starts.get(origin, 0) for origin, offset in group.starts.items())
+
     def forget_start(self, group: str) -> None:
         """Whoever made the group may have lost it: it was made again, who knows where."""
         self._starts[group] = None
@@ -150,12 +161,32 @@ class LeaderlessChecks:
     def given(self, consumer: "Consumer", span: Span) -> None:
         self.given_count += 1
         key = (consumer.group, span.origin, span.start)
-        holder = self._holders.get(key)
-        if self.is_strict and holder is not None:
-            raise Violation("once per group", f"{key} is with {holder} and goes to {consumer.name}")
-        if self.is_strict and span.start in self._done(consumer.group, span.origin):
-            raise Violation("once per group", f"{key} was acknowledged and goes to {consumer.name}")
-        self._holders[key] = consumer.name
+        holder, host = self._holders.get(key, (None, self._settlers.get(key)))
+        if host is not None and host is not consumer.host and host.is_hesitant:
+            # Who stood still for long was cut off: what it has in hand, or has said nothing of yet, goes to
+            # others. The other way round there is no excuse.
+            self._excused.add(key)
+        if self.is_strict and key not in self._excused:
+            if holder is not None:
+                raise Violation("once per group", f"{key} is with {holder} and goes to {consumer.name}")
+            if span.start in self._done(consumer.group, span.origin):
+                raise Violation("once per group", f"{key} was acknowledged and goes to {consumer.name}")
+        if span.start in self._marked.get(consumer.group, {}).get(span.origin, ()):
+            raise Violation("given again", f"{key} was marked everywhere and goes to {consumer.name}")
+        self._holders[key] = (consumer.name, consumer.host)
+
+    def remember_marks(self) -> None:
+        """Nodes that talk with each other never give again what one of them knows to be done."""
+        for host in self._world.host_list:
+            for name in self._world.groups:
+                group = host.machine.state.find(name) if host.machine is not None else None
+                for origin, marks in group.marks.items() if group is not None else ():
+                    known = self._marked.setdefault(name, {}).setdefault(origin, Ranges())
+                    for start, end in marks:
+                        known.add(start, end)
+
+    def forget_marks(self) -> None:
+        self._marked.clear()
 
     def answered(self, host: "Host", group: str, generation: Generation) -> None:
         key = (host.name, host.boot, group)
@@ -173,13 +204,19 @@ class LeaderlessChecks:
             self._holders.pop((group, span.origin, span.start), None)
 
     def settled(self, group: str, span: Span) -> None:
-        self._holders.pop((group, span.origin, span.start), None)
+        key = (group, span.origin, span.start)
+        _, self._settlers[key] = self._holders.pop(key, ("", None))
         self._done(group, span.origin).add(span.start, span.end)
 
     def _done(self, group: str, origin: Origin) -> Ranges:
         return self.done.setdefault(group, {}).setdefault(origin, Ranges())
 
     def removed(self, host: "Host", origin: Origin, offset: int) -> None:
+        for other in self._world.host_list:
+            if other.name not in self._losers and other.disk.end(origin).offset < offset:
+                raise Violation(
+                    "removal", f"{host.name} removes {origin} below {offset}, {other.name} has not got it"
+                )
         for group, starts in self._starts.items():
             if starts is None:
                 continue
@@ -212,14 +249,15 @@ class LeaderlessChecks:
             with_members = {h.name for h in self._world.host_list if h.consumers.get(group)}
             if not with_members:
                 continue
-            # Nodes that were never asked had no part in it.
+            # One that restarted and has no members is not asked again: its part is known.
             asked = [division for division in divisions if division.promised != NEVER]
             if not asked or not all(division.is_in_force for division in asked):
                 return False
-            installed = {division.installed for division in asked}
-            if (
-                len(installed) != 1
-                or {name for one in installed if one for name in one.order} != with_members
+            installed = asked[0].installed
+            if installed is None or any(division.installed != installed for division in asked):
+                return False
+            if set(installed.order) != with_members or set(installed.participants) != set(
+                self._world.members
             ):
                 return False
         return True

@@ -34,6 +34,7 @@ from millrace.replication.leaderless_messages import (
     Remove,
     SetHolds,
     Settle,
+    Slept,
     Span,
     Stored,
     Subscribe,
@@ -132,7 +133,14 @@ class Host:
         self._requests: dict[RequestId, Callable[[Any], None]] = {}
         self._settled: dict[str, list[Span]] = {}
         self.is_paused = False
+        self.hesitant_until_us = 0
+        self._slept_ticks = 0
         self._inbox: list[LeaderlessEvent] = []
+
+    @property
+    def is_hesitant(self) -> bool:
+        """Whether it stood still for so long, a moment ago, that others may have left it out."""
+        return self._clock.now_us < self.hesitant_until_us
 
     @property
     def is_up(self) -> bool:
@@ -172,6 +180,7 @@ class Host:
             self._world.checks.durable(self, persist)
         self._queue.clear()
         self._is_syncing = self.is_paused = False
+        self._slept_ticks = 0
         self._requests.clear()
         self._settled.clear()
         self._inbox.clear()
@@ -188,6 +197,9 @@ class Host:
         if self.machine is None or boot != self.boot:
             return
         self._clock.after(int(TICK_US * self.drift), self._tick, boot)
+        if self.is_paused:
+            self._slept_ticks += 1
+            return
         self.handle(_TICK)
         if self._rng.random() < 0.2:
             self.handle(SetHolds(holds=()))
@@ -199,8 +211,16 @@ class Host:
         if self.machine is not None and self._rng.random() < 0.02:
             self.disk.state = self.machine.to_bytes()
 
+    def pause(self) -> None:
+        """The process stands still; what is said to it waits."""
+        self.is_paused = True
+
     def resume(self) -> None:
+        if not self.is_paused:
+            return
         self.is_paused = False
+        slept, self._slept_ticks = self._slept_ticks, 0
+        self.handle(Slept(ticks=slept))
         inbox, self._inbox = self._inbox, []
         for event in inbox:
             self.handle(event)

@@ -28,6 +28,7 @@ from millrace.sim.world import RunResult
 CALLS_MAX = 600_000
 _SETTLE_TICKS_MAX = 2_000
 _CALM_TICKS = 150
+_OPENING_TICKS = 30
 _LATE_GROUPS = 3
 FAULTS = ("crash", "split", "one way", "bridge", "storm", "pause", "lose disk")
 
@@ -62,6 +63,7 @@ def make_leaderless_plan(seed: int) -> LeaderlessPlan:
     is_calm = rng.random() < 0.1
     has_disks = rng.random() < 0.7
     drift = rng.choice((0.0, 0.05, 0.3))
+    silent_ticks = rng.choice((20, 30))
     chosen = tuple(kind for kind in FAULTS if rng.random() < 0.6) or ("crash", "split")
     return LeaderlessPlan(
         seed=seed,
@@ -70,7 +72,8 @@ def make_leaderless_plan(seed: int) -> LeaderlessPlan:
         has_disks=has_disks,
         options=LeaderlessOptions(
             pulse_ticks=rng.choice((1, 2, 4)),
-            silent_ticks=rng.choice((12, 20)),
+            silent_ticks=silent_ticks,
+            closed_ticks=rng.choice((6, 12)),
             resend_ticks=rng.choice((6, 20)),
             pull_ticks=rng.choice((3, 6)),
             entries_bytes_max=rng.choice((30, 1_000, 100_000)),
@@ -100,7 +103,7 @@ def make_leaderless_plan(seed: int) -> LeaderlessPlan:
         publishers=rng.randint(2, 3),
         think_us_max=rng.choice((300_000, 800_000, 2_000_000)),
         sync_us_max=rng.choice((300, 5_000, 40_000)),
-        calm_latency_us_max=rng.choice((2_000, 60_000, 300_000)),
+        calm_latency_us_max=rng.choice((2_000, 60_000, silent_ticks * TICK_US // 8)),
         move_ticks_max=rng.choice((5, 12, 30)),
         members_per_group=rng.choice((1, 2, 3)),
         ends_with_power_loss=has_disks and rng.random() < 0.35,
@@ -156,9 +159,12 @@ class LeaderlessWorld:
                 host.handle(LinkOpened(peer=peer.name))
 
     def on_crash(self, host: Host) -> None:
-        for group, maker in self._late_makers.items():
-            if host is maker and not (self.plan.has_disks and self.checks.is_member(group, f"{group}.0")):
-                self.checks.forget_start(group)
+        if not self.plan.has_disks:
+            self._forget_starts(host)
+        else:
+            for group, maker in self._late_makers.items():
+                if host is maker and not self.checks.is_member(group, f"{group}.0"):
+                    self.checks.forget_start(group)
         for peer in self.host_list:
             if peer.is_up and self._rng.random() < 0.7 and self.network.is_open(host.name, peer.name):
                 self.clock.after(1_000, peer.handle, LinkClosed(peer=host.name))
@@ -189,12 +195,10 @@ class LeaderlessWorld:
                     host.crash("the disk is lost")
                     host.disk.lose()
                     self.checks.lost_disk(host)
-                    for group, maker in self._late_makers.items():
-                        if host is maker:
-                            self.checks.forget_start(group)
+                    self._forget_starts(host)
             case "pause":
                 if host.is_up and not host.is_paused:
-                    host.is_paused = True
+                    host.pause()
                     self._later(host.resume)
             case "split":
                 self.network.split(names[:cut], names[cut:])
@@ -218,6 +222,15 @@ class LeaderlessWorld:
             for other in self.host_list
         )
         return knows_groups and self.checks.may_lose(host)
+
+    def _forget_starts(self, host: Host) -> None:
+        """Groups that this host made are gone with its disk, unless somebody else has heard of them; who has
+        made one again meanwhile, not knowing of it, may have begun it later."""
+        for group, maker in self._late_makers.items():
+            others = (other.machine for other in self.host_list if other is not host)
+            found = (machine.state.find(group) for machine in others if machine is not None)
+            if host is maker and not any(one and self.checks.has_start(group, one) for one in found):
+                self.checks.forget_start(group)
 
     def _later(self, call: Callable[[], None]) -> None:
         self.clock.after(int((1 + self._rng.random() * self.plan.fault_ticks_max) * TICK_US), call)
@@ -313,6 +326,7 @@ class LeaderlessWorld:
     def require_settled(self, when: str) -> None:
         checks = self.checks
         self.require(f"one division {when}", checks.is_divided)
+        checks.remember_marks()
         self.require(f"everything delivered {when}", checks.is_drained)
         self.require(f"equal logs and states {when}", checks.is_converged)
 
@@ -322,9 +336,18 @@ class LeaderlessWorld:
             self.restart(host)
         self._add("a", plan.members_per_group)
         self._add("b", plan.members_per_group)
+        # Members and messages come before the nodes know each other.
+        self.checks.is_strict = True
         for consumer in self.consumers:
             consumer.connect(self._rng.choice(self.host_list))
+        for publisher in self.publishers:
+            publisher.start()
+        self.run_ticks(_OPENING_TICKS)
+        for publisher in self.publishers:
+            publisher.stop()
         self.require_settled("at the start")
+        self.checks.is_strict = False
+        self.checks.forget_marks()
         self._is_faulty, self._is_moving = bool(plan.faults), True
         self.network.weather = plan.weather
         for publisher in self.publishers:
@@ -354,11 +377,46 @@ class LeaderlessWorld:
         for publisher in self.publishers:
             publisher.start()
         self._move()
+        self._hesitate()
         self.run_ticks(_CALM_TICKS)
         for publisher in self.publishers:
             publisher.stop()
         self.heal()
         self.require_settled("in the calm part")
+
+    def _hesitate(self) -> None:
+        """A node stands still for a while, a link breaks and is made again: slow is not cut off. Or it stands
+        still for long; then it must know when it wakes up."""
+        if not self._is_moving:
+            return
+        options = self.plan.options
+        self.clock.after(1 + int(self._rng.random() * 2 * options.silent_ticks * TICK_US), self._hesitate)
+        one, other = self._rng.choice(self.host_list), self._rng.choice(self.host_list)
+        if one is other and not one.is_paused:
+            self.note(f"{one.name} stands still")
+            one.pause()
+            silent_us = options.silent_ticks * TICK_US
+            pause_us = int(self._rng.random() * silent_us / 2)
+            if self._rng.random() < 0.5:
+                pause_us += silent_us
+                one.hesitant_until_us = self.clock.now_us + pause_us + 2 * silent_us
+            self.clock.after(pause_us, one.resume)
+        elif self.network.is_open(one.name, other.name):
+            self.note(f"the link of {one.name} and {other.name} breaks")
+            self.network.split([one.name], [other.name])
+            self._tell_link(one, other, LinkClosed)
+            ticks = self._rng.random() * (options.closed_ticks - 2)
+            self.clock.after(int(ticks * TICK_US), self._link_again, one, other)
+
+    def _link_again(self, one: Host, other: Host) -> None:
+        self.network.unblock([one.name], [other.name])
+        self.network.unblock([other.name], [one.name])
+        self._tell_link(one, other, LinkOpened)
+
+    @staticmethod
+    def _tell_link(one: Host, other: Host, event: type[LinkClosed] | type[LinkOpened]) -> None:
+        one.handle(event(peer=other.name))
+        other.handle(event(peer=one.name))
 
     def power_loss(self) -> None:
         self.note("power loss of all nodes")

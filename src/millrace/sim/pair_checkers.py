@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.broker.pairs import Pair
 from millrace.replication.contract import Accepted, Config, Effect, Propose, ReplicaId, Reply, RoleChanged
+from millrace.replication.primary_backup import PrimaryBackup
 from millrace.sim.checkers import Checkers
 from millrace.sim.violation import Violation
 
@@ -41,6 +42,19 @@ class PairCheckers(Checkers):
                         f"epoch {self._accepted_epoch} serves",
                     )
                 self._accepted_epoch = effect.outcome.term
+                self._check_alone(process, effect.outcome.term)
+
+    def _check_alone(self, serving: "Process", epoch: int) -> None:
+        """Nobody else would take a proposal at this moment, whether or not a client asks it."""
+        for process in self.processes.values():
+            machine = process.machine
+            if process is serving or process.is_paused or not isinstance(machine, PrimaryBackup):
+                continue
+            if machine.may_accept:
+                raise Violation(
+                    "one serves",
+                    f"{process.replica} would take a proposal, {serving.replica} does in {epoch}",
+                )
 
     def _on_role(self, process: "Process", change: RoleChanged) -> None:
         process.role, process.term, process.is_serving = change.role, change.term, change.serving

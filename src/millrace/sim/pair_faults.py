@@ -15,6 +15,10 @@ _WITH_AUTHORITY = (
     "split pair",
     "one way",
     "isolate",
+    # More often than others: a primary that is checked on, and neither heard nor told that it is replaced.
+    "unheard",
+    "unheard",
+    "unheard",
     "cut from authority",
     "pause primary",
     "pause backup",
@@ -97,6 +101,9 @@ class PairNemesis:
             network.block(*(([here], [there]) if self._rng.random() < 0.5 else ([there], [here])))
         elif kind == "isolate":
             network.split([here], everybody)
+            self._cut_off(here)
+        elif kind == "unheard":
+            network.block([here], [there])
             self._cut_off(here)
         elif kind == "cut from authority":
             self._cut_off(self._rng.choice((here, there)))

@@ -6,8 +6,8 @@ that a block without a wanted topic is never expanded; by time. Blocks are views
 views of the block; blocks are gathered until a batch is worth its overhead, because a quiet stream has blocks
 of one message. A batch shares no memory with the answer, whose room may be filled again.
 
-Payloads lie between the other bytes of the answer. Starts and ends taken in turn are the offsets of an Arrow
-binary array in which every second element is a payload: one `take` of those is the gather, and the only copy.
+Payloads lie between the other bytes of the answer: a kernel gathers them, which is the only copy. Arrays are
+made of buffers: Arrow's own functions, and arrays made of NumPy's, import half a second of modules first.
 
 MQTT 5 properties differ little from message to message: the distinct ones of a batch are decoded, once each.
 """
@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT, NO_NAME, Columns
-from millrace.spark.offsets import Span
+from millrace.kernels.packing import collect
+from millrace.spark.offsets import TIME_US_MAX, TIME_US_MIN, Span
 from millrace.storage.block import HEAD_BYTES, Block, BlockDamaged, Kind, attach_body, parse_header
 from millrace.types import Properties, Version
 from millrace.wire.mqtt.properties import decode_properties
@@ -28,8 +29,6 @@ from millrace.wire.mqtt.properties import decode_properties
 BATCH_ROWS_AIM = 10_000
 BATCH_BYTES_AIM = 4 << 20
 """A batch is closed once it has passed one of these; a block goes into one batch whole."""
-
-TIME_US_MIN, TIME_US_MAX = -(1 << 63), (1 << 63) - 1
 
 Takes = Callable[[bytes], bool]
 
@@ -186,9 +185,26 @@ def _fixed(values: Any, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def _words(words: Iterable[bytes]) -> pa.Array:
-    # The door took only UTF-8 (MQTT 5, 1.5.4); the cast proves it once more for a whole dictionary.
-    return pa.array(list(words), pa.binary()).cast(pa.string())
+def _words(words: Sequence[bytes], ids: Any, is_missing: Any = None) -> pa.Array:
+    """For each id its word; nothing where it is missing."""
+    try:
+        # The door took only UTF-8 (MQTT 5, 1.5.4); proved once more for a whole dictionary. No character
+        # reaches over a zero.
+        b"\0".join(words).decode()
+    except UnicodeDecodeError as error:
+        raise BlockDamaged(f"a word of a block is not UTF-8: {error}") from None
+    edges = np.zeros(len(words) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, words), np.int64, len(words)), out=edges[1:])
+    if len(ids) and int(ids.max()) >= len(words):
+        raise BlockDamaged("a word of a block is not in its dictionary")
+    known = ids if is_missing is None else np.where(is_missing, 0, ids)
+    starts, ends = edges[known], edges[known + 1]
+    validity = None
+    if is_missing is not None:
+        ends = np.where(is_missing, starts, ends)
+        validity = pa.py_buffer(np.packbits(~is_missing, bitorder="little"))
+    places, data = collect(memoryview(b"".join(words)), starts.data, ends.data)
+    return pa.Array.from_buffers(pa.string(), len(ids), [validity, pa.py_buffer(places), pa.py_buffer(data)])
 
 
 def _topic(gathered: _Gathered, kind: pa.DataType) -> pa.Array:
@@ -202,24 +218,28 @@ def _topic(gathered: _Gathered, kind: pa.DataType) -> pa.Array:
             base = len(words)
             words += known
         shifts.append(base)
-    return _words(words).take(pa.array(gathered.column("topic_ids", np.int32, shifts)))
+    return _words(words, gathered.column("topic_ids", np.int64, shifts))
 
 
 def _publisher(gathered: _Gathered, kind: pa.DataType) -> pa.Array:
     words: list[bytes] = []
-    ids = np.full(gathered.count, -1, dtype=np.int32)
-    at = 0
+    ids = np.full(gathered.count, -1, dtype=np.int64)
+    known: tuple[bytes, ...] | None = None
+    at = base = 0
     for part in gathered.parts:
         own = np.asarray(part.columns.publisher_ids)
         if len(own):
             own = own if part.rows is None else own[part.rows]
-            ids[at : at + part.count] = np.where(own == NO_NAME, -1, own.astype(np.int32) + len(words))
-            words += part.columns.names
+            if part.columns.names != known:
+                known = part.columns.names
+                base = len(words)
+                words += known
+            ids[at : at + part.count] = np.where(own == NO_NAME, -1, own.astype(np.int64) + base)
         at += part.count
     is_missing = ids < 0
     if is_missing.all():
         return pa.nulls(gathered.count, kind)
-    return _words(words).take(pa.array(ids, mask=is_missing if is_missing.any() else None))
+    return _words(words, ids, is_missing if is_missing.any() else None)
 
 
 def _offset(gathered: _Gathered, kind: pa.DataType) -> pa.Array:
@@ -252,7 +272,8 @@ def _qos(gathered: _Gathered, kind: pa.DataType) -> pa.Array:
 
 
 def _retain(gathered: _Gathered, kind: pa.DataType) -> pa.Array:
-    return pa.array((gathered.column("flags", np.uint8) & FLAG_RETAIN) != 0)
+    bits = np.packbits((gathered.column("flags", np.uint8) & FLAG_RETAIN) != 0, bitorder="little")
+    return pa.Array.from_buffers(kind, gathered.count, [None, pa.py_buffer(bits)])
 
 
 _MAKERS: dict[str, Callable[[_Gathered, pa.DataType], pa.Array]] = {
@@ -268,15 +289,13 @@ _MAKERS: dict[str, Callable[[_Gathered, pa.DataType], pa.Array]] = {
 
 
 def _slices(pool: Any, starts: Any, ends: Any, kind: pa.DataType) -> pa.Array:
-    """The bytes from each start to its end. Starts rise, and no slice reaches into the next."""
-    edges = np.empty(2 * len(starts), dtype=np.int32)
-    edges[0::2] = starts
-    edges[1::2] = ends
-    # Arrow believes offsets; ours came over the network, and a wrong one would read other memory.
-    if len(edges) and (edges[0] < 0 or int(ends[-1]) > len(pool) or (edges[1:] < edges[:-1]).any()):
-        raise BlockDamaged("the columns of a block do not fit its packets")
-    whole = pa.Array.from_buffers(kind, max(0, len(edges) - 1), [None, pa.py_buffer(edges), pool])
-    return whole.take(pa.array(np.arange(0, len(edges), 2, dtype=np.int32)))
+    """The bytes from each start to its end."""
+    try:
+        edges, data = collect(memoryview(pool).cast("B"), starts.data, ends.data)
+    except ValueError:
+        # The columns came over the network.
+        raise BlockDamaged("the columns of a block do not fit its packets") from None
+    return pa.Array.from_buffers(kind, len(starts), [None, pa.py_buffer(edges), pa.py_buffer(data)])
 
 
 # ---------------------------------------------------------------------------------------- properties

@@ -19,6 +19,8 @@ from millrace.errors import ConfigError
 EARLIEST = "earliest"
 LATEST = "latest"
 
+TIME_US_MIN, TIME_US_MAX = -(1 << 63), (1 << 63) - 1
+
 TASK_ROWS_AIM = 1_000_000
 """A longer range is split, so that the cores of a machine share it."""
 TASK_ROWS_LEAST = 10_000

@@ -74,7 +74,7 @@ class Options:
     partitions_min: int = 1
     is_loss_fatal: bool = True
     group: str | None = None
-    """A durable group that shows how far a streaming query has come."""
+    """A durable group that shows how far a streaming query has come, and holds the log for it."""
     password_file: str | None = None
     token_file: str | None = None
     is_pushing: bool = False

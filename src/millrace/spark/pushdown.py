@@ -22,8 +22,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from millrace.spark.arrow import TIME_US_MAX, TIME_US_MIN
-from millrace.spark.offsets import Span, to_us
+from millrace.spark.offsets import TIME_US_MAX, TIME_US_MIN, Span, to_us
 
 OFFSET_TOP = (1 << 63) - 1
 _NEVER_NULL = frozenset(("topic", "shard", "offset", "timestamp", "payload", "qos", "retain"))

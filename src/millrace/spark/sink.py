@@ -125,7 +125,7 @@ class BatchWriter(DataSourceArrowWriter):
         _commit(self._options, messages, 0)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _abort(self._options, messages)
+        _void(self._options, self._writer)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -285,6 +285,19 @@ def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None])
         if isinstance(message, Staged) and message.blocks:
             wanted.setdefault((message.writer, message.batch), []).append(message.attempt)
     _give_up(options, wanted)
+
+
+def _void(options: SinkOptions, writer: str) -> None:
+    """Decide the only batch of a writer without winners. Tasks that were killed have told nobody what they
+    staged, and may still be at it: so it is given up with its batch, not attempt by attempt. Where the batch
+    was decided before, this changes nothing."""
+    doors = Doors(*access(options), patience_s=5.0)
+    try:
+        doors.commit(writer, 0, {})
+    except LocalError as error:
+        log.warning("what was staged stays for a day: %s", error)
+    finally:
+        doors.close()
 
 
 def _give_up(options: SinkOptions, wanted: dict[tuple[str, int], list[str]]) -> None:

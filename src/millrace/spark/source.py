@@ -2,7 +2,8 @@
 
 The driver plans in one Python process, executors read in others, and Spark carries the reader and the spans
 between them as pickles. So a reader holds options and nothing else: connections are opened where they are
-used, and no secret is in a pickle (see `options`).
+used, and no secret is in a pickle (see `options`). Each of these processes is a new one for every query, so
+what only a task or only a sink needs is imported there.
 
 The offsets of a batch are fixed when it is planned. Blocks below the end of a log never change, so a task
 that runs again reads the same rows, and so does a batch that is repeated after a restart from a checkpoint.
@@ -13,9 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -25,7 +25,6 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -36,13 +35,17 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from millrace.broker.filters import levels_match
-from millrace.spark import offsets, options, pushdown, sink
-from millrace.spark.arrow import Choice, Takes, batches
+from millrace.spark import offsets, options, pushdown
 from millrace.spark.nodes import Body, Expired, NobodyAnswers, Nodes
 from millrace.spark.offsets import EARLIEST, LATEST, Extent, Span, Start
 from millrace.spark.options import Options
 from millrace.spark.pushdown import EVERYTHING, Conditions
 from millrace.spark.schema import SCHEMA, check
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from millrace.spark.arrow import Takes
 
 log = logging.getLogger("millrace.spark")
 
@@ -73,11 +76,15 @@ class MillraceSource(DataSource):
         return StreamReader(options.parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from millrace.spark import sink
+
         parsed = options.parse_sink(self.options)
         sink.check(schema, parsed, overwrite=overwrite)
         return sink.BatchWriter(parsed)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from millrace.spark import sink
+
         parsed = options.parse_sink(self.options)
         # Spark calls the output mode "complete" an overwrite: every batch would hold all rows again.
         sink.check(schema, parsed, overwrite=overwrite)
@@ -113,7 +120,7 @@ class BatchReader(DataSourceReader):
         pieces = offsets.split(wanted, given.partitions_min)
         return [Task(span=span, conditions=self._conditions) for span in pieces]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return _read(self._options, self._schema, partition)
 
 
@@ -184,12 +191,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         whole = offsets.spans(offsets.from_json(start), offsets.from_json(end))
         return [Task(span=span) for span in offsets.split(whole, self._options.partitions_min)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return _read(self._options, self._schema, partition)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Spark has written down that it is done with everything below `end`: the group may show it. It is a
-        view, so a cluster that does not answer just now costs the query nothing; a refusal ends it."""
+        """Spark has written down that it is done with everything below `end`: the group shows it and lets it
+        go. A cluster that does not answer just now holds the log a little longer, which costs the query
+        nothing; a refusal ends it."""
         given = self._options
         if given.group is None:
             return
@@ -221,10 +229,14 @@ def _position(
 # ------------------------------------------------------------------------------------ in the executor
 
 
-def _read(given: Options, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def _read(given: Options, schema: StructType, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
     """The rows of a task. Spark hands out an empty partition where there is no task at all."""
     if not isinstance(partition, Task):
         return
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from millrace.spark.arrow import Choice, batches
+
     arrow_schema: Any = to_arrow_schema(schema, timezone="UTC")
     conditions = partition.conditions
     takes = _takes(given.topics, conditions)
@@ -274,7 +286,7 @@ def _fetch(nodes: Nodes, given: Options, span: Span, at: int, room: bytearray) -
     return at, b"", at
 
 
-def _takes(filters: tuple[str, ...], conditions: Conditions) -> Takes | None:
+def _takes(filters: tuple[str, ...], conditions: Conditions) -> "Takes | None":
     """Whether a topic of a dictionary is wanted; None where every topic is."""
     if not filters and not conditions.has_topics:
         return None

@@ -32,6 +32,8 @@ _REPORT_EVERY_S = 1.0
 _REPORT_TIMEOUT_S = 2.0
 _REPORTS_MAX = 10_000
 _LOG_TAIL_BYTES = 20_000
+URL_SETTING = "spark.millrace.url"
+"""Setting of Spark in which a declarative project finds the nodes."""
 PROJECT_FILES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 
 NO_JAVA = "Spark needs Java 17 or newer: install it (Debian: apt install openjdk-17-jre-headless)"
@@ -236,9 +238,11 @@ class Supervisor:
         plan = self.plan
         if plan.file.is_dir():
             spec = next(plan.file / name for name in PROJECT_FILES if (plan.file / name).exists())
-            options = [word for one in plan.configuration for word in ("--conf", one)]
+            # It speaks to Spark through a Connect server of its own, which it starts at this master.
+            settings = (f"{URL_SETTING}={plan.urls}", *plan.configuration)
+            options = [word for one in settings for word in ("--conf", one)]
             program = str(Path(sys.executable).parent / "spark-pipelines")
-            return [program, "--master", plan.master, *options, "run", "--spec", str(spec.resolve())]
+            return [program, "--remote", plan.master, *options, "run", "--spec", str(spec.resolve())]
         command = [sys.executable, "-m", "millrace.spark.job", str(plan.file), "--name", plan.name]
         command += ["--url", plan.urls, "--master", plan.master, "--report", str(report)]
         command += ["--checkpoints", plan.checkpoints or str((plan.state / "checkpoints").resolve())]

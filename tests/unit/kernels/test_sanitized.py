@@ -83,7 +83,7 @@ def _fuzz(extension: Path, environment: dict[str, str], seed: int, seconds: floa
         env=environment,
         capture_output=True,
         text=True,
-        timeout=seconds + 60,
+        timeout=20 * seconds + 60,
     )
     assert done.returncode == 0, f"seed {seed}:\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
     return int(done.stdout)

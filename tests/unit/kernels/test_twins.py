@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.kernels import blocks, pure
+from millrace.kernels import blocks, packing, pure
 from unit.kernels.kernel_inputs import BYTES_MAX, ROUTES, calls
 
 compiled = pytest.importorskip("millrace.kernels._kernels", reason="the C kernels are not built")
@@ -31,8 +31,12 @@ def agree(name: str, arguments: tuple[Any, ...]) -> Any:
 
 def test_both_twins_offer_the_same_kernels() -> None:
     offered = {name for name in vars(compiled) if not name.startswith("_")}
-    assert offered == {"ack_run", "acks", "packet_ids", "reframe", "scan", "scan_rows", "skip"}
-    assert all(callable(getattr(pure, name, None) or getattr(blocks, name)) for name in offered)
+    assert offered == {
+        *("ack_run", "acks", "first_bytes", "gather", "pack_rows", "packet_ids"),
+        *("reframe", "scan", "scan_rows", "skip"),
+    }
+    twins = (pure, blocks, packing)
+    assert all(any(callable(getattr(twin, name, None)) for twin in twins) for name in offered)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from millrace.broker.stream import Retention
-from millrace.node.retention import is_to_end, trim_offset
+from millrace.node.retention import is_to_end, kept_from, trim_offset
 from millrace.storage.log import SegmentInfo
 from millrace.types import Index, Offset
 
@@ -73,3 +73,26 @@ def test_a_segment_ends_when_all_its_messages_may_go_but_not_without_any() -> No
     assert not is_to_end(active, forever, NOW_US, 9)
     assert is_to_end(active, forever, NOW_US, 10)
     assert not is_to_end(replace(active, next_offset=Offset(0)), Retention(age_s=1, bytes_max=1), NOW_US, 10)
+
+
+@pytest.mark.parametrize(
+    ("held_offset", "kept"),
+    [(None, 30), (35, 30), (25, 25), (10, 10), (5, 10)],
+    ids=["nobody", "past it", "behind", "at the hard limit", "behind the hard limit"],
+)
+def test_what_a_group_has_not_read_stays_up_to_the_hard_limit(held_offset: int | None, kept: int) -> None:
+    assert kept_from(30, 10, held_offset) == kept
+
+
+@pytest.mark.parametrize(
+    ("policy", "hard"),
+    [
+        (Retention(age_s=60, bytes_max=0, hold_age_s=600), (600, 0)),
+        (Retention(age_s=60, bytes_max=0, hold_age_s=10), (60, 0)),
+        (Retention(age_s=0, bytes_max=100, hold_age_s=600), (0, 100)),
+        (Retention(age_s=0, bytes_max=100, hold_bytes=1000), (0, 1000)),
+    ],
+)
+def test_the_hard_limit_is_never_below_the_policy(policy: Retention, hard: tuple[int, int]) -> None:
+    """And a bound that the policy does not have is no hard limit either."""
+    assert (policy.hard.age_s, policy.hard.bytes_max) == hard

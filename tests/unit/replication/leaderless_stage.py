@@ -19,6 +19,7 @@ from millrace.replication.leaderless_messages import (
     Publish,
     Remove,
     SetHolds,
+    Settle,
     Spans,
     Stored,
     Subscribe,
@@ -55,7 +56,9 @@ class Stage:
         options: LeaderlessOptions = OPTIONS,
         mutations: frozenset[str] = frozenset(),
         seed: int = 1,
+        ticks: int = 4,
     ) -> None:
+        """After so many ticks the nodes have met, unless there are none."""
         self.names = tuple(ReplicaId(name) for name in "abcdefg"[:count])
         self.level, self.options, self.mutations, self.seed = level, options, mutations, seed
         self.nodes: dict[ReplicaId, Node] = {}
@@ -68,7 +71,7 @@ class Stage:
         """Every machine that ever ran, in the order of their starts."""
         for name in self.names:
             self.start(name, OriginDisk())
-        self.tick(4)
+        self.tick(ticks)
 
     def start(self, name: str, disk: OriginDisk) -> None:
         if not disk.is_whole:
@@ -207,6 +210,10 @@ class Stage:
     def take(self, name: str, group: str, count: int = 100) -> Spans:
         self.step(name, Take(group=group, count=count))
         return self[name].given
+
+    def settle(self, name: str, group: str, spans: Spans) -> None:
+        self.step(name, Settle(group=group, spans=spans))
+        self.deliver()
 
     def texts(self, name: str, spans: Spans) -> list[str]:
         """The messages of one-message blocks."""

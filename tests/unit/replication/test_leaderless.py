@@ -20,7 +20,6 @@ from millrace.replication.leaderless_messages import (
     Release,
     RemoveGroup,
     Reorganise,
-    Settle,
     Subscribe,
 )
 from millrace.replication.leaderless_state import ControlState, Ranges, Stamp, make_group, mark, put_client
@@ -155,8 +154,7 @@ def settle_all(stage: Stage, name: str, group: str) -> list[str]:
     spans = stage.take(name, group)
     texts = stage.texts(name, spans)
     if spans:
-        stage.step(name, Settle(group=group, spans=spans))
-        stage.deliver()
+        stage.settle(name, group, spans)
     return texts
 
 

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from millrace.errors import LocalError, StorageError
 from millrace.node.groups import GroupExists, NoSuchGroup, Unavailable
 from millrace.node.publishing import NotStored
+from millrace.node.unordered import Unordered
 from millrace.storage.log import Trimmed
 from millrace.storage.scan import RangeDamaged
 from millrace.types import Reason
@@ -79,7 +80,7 @@ def of_local(error: LocalError) -> JSONResponse:
     match error:
         case NoSuchGroup():
             return response(404, str(error))
-        case GroupExists():
+        case GroupExists() | Unordered():
             return response(409, str(error))
         case Unavailable():
             return response(503, str(error), {"Retry-After": _RETRY_AFTER_S})

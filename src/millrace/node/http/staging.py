@@ -17,7 +17,7 @@ from millrace.broker.staging import SECTION, BlockKey, check_name, make_key
 from millrace.broker.stream import Capture, Replication
 from millrace.broker.writers import Winners, winners_from
 from millrace.errors import LocalError, RemoteError
-from millrace.kernels.blocks import FLAG_RETAIN, Columns, Run
+from millrace.kernels.blocks import FLAG_RETAIN, Columns, Run, packet_types
 from millrace.node.http.forms import Form, server_of
 from millrace.node.http.guard import Caller, CallerIs, identify
 from millrace.node.http.problems import Problem
@@ -74,17 +74,21 @@ async def stage(
         raise Problem(507, "the disk of the node is full; nothing is staged until there is room")
     codec = Codec.ZLIB if stream.spec.compression == "zlib" else Codec.NONE
     topics = _Topics(server, caller, name)
+    made: dict[int, list[tuple[BlockKey, Block]]] = {}
     waiting = []
     blocks = rows = 0
     body = await request.body()
     try:
         for number, version, key, packets in _sections(body, writer, batch, attempt):
-            shard = _open_shard(server, name, stream.shards, number)
+            _open_shard(server, name, stream.shards, number)
             block = _block(server, topics, number, version, key, packets, codec)
-            waiting.append(asyncio.ensure_future(shard.staging.stage(key, block, caller.username or "")))
+            made.setdefault(number, []).append((key, block))
             blocks, rows = blocks + 1, rows + block.header.count
             # One section takes about a millisecond; others want their turn.
             await asyncio.sleep(0)
+        for number, pairs in made.items():
+            shard = _open_shard(server, name, stream.shards, number)
+            waiting.append(asyncio.ensure_future(shard.staging.stage(pairs, caller.username or "")))
         await asyncio.wait_for(asyncio.gather(*waiting), _STAGE_S)
     except NoRoom as error:
         raise Problem(507, str(error)) from None
@@ -170,10 +174,10 @@ def _block(
         raise Problem(400, f"block {key.block}: {error}") from None
     for topic in block.topics():
         topics.check(topic, shard)
-    if not set(map(packets.__getitem__, columns.packet_positions)) <= _FIRST_BYTES:
+    if not _FIRST_BYTES.issuperset(packet_types(packets, columns)):
         raise Problem(400, f"block {key.block}: a packet has QoS 3 or is marked as a duplicate")
-    if max(columns.packet_sizes) > server.config.limits.packet_bytes_max:
-        limit = server.config.limits.packet_bytes_max
+    limit = server.config.limits.packet_bytes_max
+    if len(packets) > limit and max(columns.packet_sizes) > limit:
         raise Problem(413, f"block {key.block}: a message of more than {limit} bytes")
     if not server.config.mqtt.retain and any(flag & FLAG_RETAIN for flag in set(columns.flags)):
         raise Problem(400, "retained messages are off here")

@@ -52,6 +52,8 @@ class StreamForm(Form):
     capture: str | None = None
     retention_age_s: int | None = None
     retention_bytes: int | None = None
+    hold_age_s: int | None = None
+    hold_bytes: int | None = None
     compression: str | None = None
     edge: str | None = None
     primary_backup: dict[str, Any] | None = None
@@ -67,6 +69,8 @@ class StreamChange(Form):
     capture: str | None = None
     retention_age_s: int | None = None
     retention_bytes: int | None = None
+    hold_age_s: int | None = None
+    hold_bytes: int | None = None
     compression: str | None = None
     edge: str | None = None
     primary_backup: dict[str, Any] | None = None
@@ -374,6 +378,7 @@ def _shown(server: "Server", stream: Stream) -> dict[str, Any]:
             if row["shard"] in server.streams.shards:
                 row.update(server.streams.pairs.shown(server.streams.shards[row["shard"]]))
         shown["topic_classes"] = admit(stream.spec.primary_backup)
+        shown["warnings"] = server.streams.pairs.warnings(stream)
     if stream.leaderless:
         shown["groups"] = server.streams.leaderless.groups(stream)
     return shown

@@ -1,8 +1,8 @@
 """Primary-backup under load: publishing on a beat through kills of the primary, and what came of it.
 
-For the demo and for campaigns with many kills. The publisher keeps its last messages and changes over to the
-other broker by itself; the subscriber holds connections to both. What is lost, doubled and late is counted
-from what the subscriber saw.
+For the demo and for campaigns with many kills. Every topic has a publisher that keeps its last messages and
+changes over to the other broker by itself; one subscriber holds connections to both. What is lost, doubled
+and late is counted, topic by topic, from what the subscriber saw.
 """
 
 import asyncio
@@ -25,6 +25,16 @@ _WAIT_S = 60.0
 _STAMP = struct.Struct("<dI")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """What is published: on which topic, and how many of the last messages are sent again."""
+
+    topic: str = TOPIC
+    keep_last: int = 400
+    loss_tolerance: int = 0
+    """Messages in a row that may be lost."""
+
+
 @dataclass
 class Outcome:
     published: int = 0
@@ -32,6 +42,7 @@ class Outcome:
     """Number of a message -> how long it took, in seconds, first arrival."""
     doubled: int = 0
     order_broken: int = 0
+    newest: int = -1
     sources: list[str] = field(default_factory=list)
     arrivals_s: list[float] = field(default_factory=list)
     kills_s: list[float] = field(default_factory=list)
@@ -123,14 +134,16 @@ class PairRun:
         cluster: LocalCluster,
         *,
         interval_s: float,
-        keep_last: int,
+        beats: tuple[Beat, ...] = (Beat(),),
         say: Callable[[str, str], None],
     ) -> None:
         self._cluster = cluster
         self._interval_s = interval_s
-        self._keep_last = keep_last
         self._say = say
-        self.outcome = Outcome()
+        self.outcomes = {beat: Outcome() for beat in beats}
+        self._by_topic = {beat.topic: outcome for beat, outcome in self.outcomes.items()}
+        # The first one tells when messages come again.
+        self.outcome = self.outcomes[beats[0]]
         self._is_publishing = True
         self._subscriber: Subscriber | None = None
 
@@ -142,19 +155,20 @@ class PairRun:
         async with Subscriber(*urls, "alarms/#") as subscriber:
             self._subscriber = subscriber
             reading = asyncio.create_task(self._read(subscriber))
-            async with Publisher(urls, interval_s=self._interval_s, keep_last=self._keep_last) as publisher:
-                publishing = asyncio.create_task(self._publish(publisher))
+            publishing = [asyncio.create_task(self._publish(beat, urls)) for beat in self.outcomes]
+            try:
                 await asyncio.sleep(before_s)
                 for number in range(kills):
                     await self._kill_once(number)
                     await asyncio.sleep(after_s)
                 self._is_publishing = False
-                await publishing
                 async with asyncio.timeout(_WAIT_S):
-                    await publisher.settled()
-            async with asyncio.timeout(_WAIT_S):
-                while self.outcome.lost and time.monotonic() - self.outcome.arrivals_s[-1] < 3.0:
-                    await asyncio.sleep(0.05)
+                    await asyncio.gather(*publishing)
+                    await self._quiet()
+            finally:
+                for task in publishing:
+                    task.cancel()
+                await asyncio.gather(*publishing, return_exceptions=True)
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
         return self.outcome
@@ -188,15 +202,24 @@ class PairRun:
             while self._subscriber.repeated < seen + 5:
                 await asyncio.sleep(0.02)
 
-    async def _publish(self, publisher: Publisher) -> None:
-        while self._is_publishing:
-            publisher.publish(TOPIC, _STAMP.pack(time.time(), self.outcome.published))
-            self.outcome.published += 1
-            await asyncio.sleep(self._interval_s)
+    async def _quiet(self) -> None:
+        """Until everything is there, or nothing came for a while."""
+        for outcome in self.outcomes.values():
+            while outcome.lost and time.monotonic() - max(outcome.arrivals_s, default=0.0) < 3.0:
+                await asyncio.sleep(0.05)
+
+    async def _publish(self, beat: Beat, urls: list[str]) -> None:
+        outcome = self.outcomes[beat]
+        async with Publisher(urls, interval_s=self._interval_s, keep_last=beat.keep_last) as publisher:
+            while self._is_publishing:
+                publisher.publish(beat.topic, _STAMP.pack(time.time(), outcome.published))
+                outcome.published += 1
+                await asyncio.sleep(self._interval_s)
+            await publisher.settled()
 
     async def _read(self, subscriber: Subscriber) -> None:
-        outcome, newest = self.outcome, -1
         async for sourced in subscriber:
+            outcome = self._by_topic[sourced.message.topic]
             sent_s, number = _STAMP.unpack(sourced.message.payload)
             outcome.arrivals_s.append(time.monotonic())
             outcome.sources.append(sourced.source)
@@ -204,5 +227,5 @@ class PairRun:
                 outcome.doubled += 1
                 continue
             outcome.arrived[number] = time.time() - sent_s
-            outcome.order_broken += number < newest
-            newest = max(newest, number)
+            outcome.order_broken += number < outcome.newest
+            outcome.newest = max(outcome.newest, number)
