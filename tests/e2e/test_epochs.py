@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from e2e.relay import Relay
-from millrace.campaign.pair_run import create_stream, settled
+from millrace.campaign.pair_run import create_stream, settled, taken_over
 from millrace.client import Client, Epochs, Outdated, Publisher, Subscriber
 from millrace.demo.stage import ready
 from millrace.demo.story import Story
@@ -116,12 +116,6 @@ def test_a_primary_that_was_stopped_past_the_promotion_doubles_and_loses_nothing
             assert publisher.given_up == 0
 
     asyncio.run(asyncio.wait_for(scenario(), SCENARIO_S_MAX))
-
-
-async def taken_over(cluster: LocalCluster, primary: NodeProcess, backup: NodeProcess) -> None:
-    """Wait until these are primary and backup. A node that was cut off says for a moment what it knew."""
-    while await settled(cluster) != (primary, backup):
-        await asyncio.sleep(0.05)
 
 
 async def partition(data: Path) -> None:

@@ -111,6 +111,12 @@ async def settled(cluster: LocalCluster) -> tuple[NodeProcess, NodeProcess]:
     raise TimeoutError("the backup is not in sync")
 
 
+async def taken_over(cluster: LocalCluster, primary: NodeProcess, backup: NodeProcess) -> None:
+    """Wait until these are primary and backup. A node that was cut off says for a moment what it knew."""
+    while await settled(cluster) != (primary, backup):
+        await asyncio.sleep(0.05)
+
+
 async def stored(cluster: LocalCluster) -> set[int]:
     """The numbers of the messages in the log, as a running node has it."""
     node = next(each for each in cluster.nodes if each.is_running)

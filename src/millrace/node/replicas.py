@@ -79,7 +79,6 @@ class Replicas:
         self.before_close: Callable[[], None] = _nothing
         # Write what the clients of this node wait for. Set by the node.
         self.flush_clients: Callable[[], None] = _nothing
-        self._origin = 0
         self._encoded: tuple[PeerBody | None, bytes] = None, b""
         self._next_request = 0
         self._requests: dict[int, asyncio.Future[Any]] = {}
@@ -96,8 +95,6 @@ class Replicas:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         self.directory = DataDirectory.open(self.disk, path, owner=owner, fresh=self._random.randbytes(24))
         self.replica = ReplicaId(self.directory.identity.hex())
-        # Another one with every start: numbers of an earlier run mean nothing now.
-        self._origin = self._random.getrandbits(63) | 1
         storage = self._config.storage
         self.syncer = self._make_syncer(
             loop, self._on_failure, in_place=storage.sync_in_place, sync_every_s=storage.sync_every_s
@@ -171,7 +168,9 @@ class Replicas:
             ),
             app,
             self.syncer,
-            origin=self._origin,
+            # Another one each time: the numbers of an earlier run, or of the group before it began again with
+            # nothing, mean something else.
+            origin=self._random.getrandbits(63) | 1,
             rng=Random(self._random.getrandbits(64)),
             send=self._send,
             forward=self._forward,
