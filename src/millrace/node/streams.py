@@ -420,10 +420,13 @@ class Streams:
                     arrivals, intake.arrivals = intake.arrivals, []
                     shard.refuse(arrivals, Reason.QUOTA_EXCEEDED)
                     continue
+            elif intake.is_sealed:
+                # All that it refuses in one go, in their order.
+                is_early = intake.shard in pending
             else:
-                is_early = oldest is not None and oldest < intake.shard and not intake.is_sealed
+                is_early = oldest is not None and oldest < intake.shard
             (self._too_early if is_early else in_time).append(intake)
-        return in_time
+        return sorted(in_time, key=lambda intake: not intake.is_sealed)
 
     def _link_opened(self, peer: str) -> None:
         self.interest.link_opened(peer)

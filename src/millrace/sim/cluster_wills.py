@@ -200,7 +200,7 @@ class Wills(Work):
 
     def is_complete(self) -> bool:
         # Reading all logs takes its time: not at every look.
-        if self.world.now_s < self._look_s:
+        if self.world.now_s < self._look_s or not self.world.is_quiet():
             return False
         self._look_s = self.world.now_s + 1
         logs = Logs(self.world.members)
