@@ -10,6 +10,8 @@ What a node had to deliver stays its own until an entry releases it. Each node t
 is (`done`): everything of its turns below a position is acknowledged, but for the ranges it names. When a
 node has no member any more, is declared gone, or begins a new run, what it owed goes to those who have
 members; so a crash repeats what was not acknowledged, and what was acknowledged since the node last told.
+Where nobody holds the group then, all of that waits for whoever takes it over, and so does what comes
+meanwhile.
 
 A range is (first, end, by): the offsets of `by`'s turns in it. The turns of the past are kept as *eras* as
 long as some range reaches back to them.
@@ -74,7 +76,8 @@ class _Group:
         self.nodes: dict[str, Counts] = {}
         self.eras: list[_Era] = []
         self.marks: dict[str, Mark] = {}
-        # What nodes owed that are gone, while nobody else holds the group yet.
+        # What nodes owed that are gone, while nobody else holds the group yet. The last range is open: what
+        # comes meanwhile belongs to it.
         self.orphans: list[Range] = []
         self.orphaned_us = 0
 
@@ -126,6 +129,12 @@ class _Group:
         mark.version += 1
         return ranges
 
+    def adopt(self, offset: int) -> list[Range]:
+        """What was left behind, and what came since: the last era is still that of the node that is gone."""
+        *ranges, (first, _, by) = self.orphans
+        self.orphans = []
+        return [*ranges, (first, offset, by)] if first < offset else ranges
+
     def prune(self) -> None:
         floors = [mark.position for mark in self.marks.values()]
         floors += [first for mark in self.marks.values() for first, _, _ in mark.owed]
@@ -171,7 +180,7 @@ class Labour:
         state.turn(offset)
         self._release(state, offset, news)
         if state.orphans:
-            ranges, state.orphans = state.orphans, []
+            ranges = state.adopt(offset)
             if time_us - state.orphaned_us <= _ORPHANED_US_MAX:
                 state.grant(ranges, news)
         state.prune()
@@ -193,7 +202,7 @@ class Labour:
         if not is_gone:
             del self._groups[group]
             return
-        state.orphans += state.surrender(node, offset)
+        state.orphans = [*state.surrender(node, offset), (offset, offset, node)]
         state.orphaned_us = time_us
         del state.marks[node]
 
@@ -254,8 +263,10 @@ class Labour:
         """The offsets of [first, end) that are the node's by the last entry, as spans; None where no entry
         speaks of the group."""
         state = self._groups.get(group)
-        if state is None or not state.nodes:
+        if state is None:
             return None
+        if not state.nodes:
+            return []
         era = state.eras[-1]
         if len(era.names) == 1:
             return [(first, end)] if era.names[0] == node else []
@@ -271,7 +282,9 @@ class Labour:
         state = self._groups.get(group)
         if state is None:
             return False
-        return bool(state.orphans) or any(m.owed or m.position < end for m in state.marks.values())
+        if any(first < end for first, _, _ in state.orphans):
+            return True
+        return any(m.owed or m.position < end for m in state.marks.values())
 
     def is_of(self, group: str, offset: int, by: str) -> bool:
         """Whether the offset was `by`'s turn, as far as that is remembered."""

@@ -121,11 +121,13 @@ class Record:
 class SessionStore:
     """All records, by client id."""
 
-    __slots__ = ("incarnations", "records")
+    __slots__ = ("incarnations", "owners", "records")
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
         self.incarnations = 0
+        # Node -> how many records it looks after, as far as there are any.
+        self.owners: dict[str, int] = {}
 
     def apply(self, operations: list[Operation]) -> None:
         """In order. `["by", node]` says whose operations follow: those of a node that no longer owns a
@@ -157,7 +159,7 @@ class SessionStore:
                 if rest[0] == record.epoch:
                     record.will = None
                     if not record.expiry_s and record.away_us is not None:
-                        del self.records[client_id]
+                        self._forget(record)
             case "away":
                 away_us, will, *epoch = rest
                 if not epoch or epoch[0] == record.epoch:
@@ -206,16 +208,27 @@ class SessionStore:
     def _end(self, record: Record, will: list[Any] | None = None) -> None:
         """With a will that is on its way: the record ends with the word that it is stored."""
         if will is None:
-            del self.records[record.client_id]
+            self._forget(record)
             return
         record.expiry_s, record.will = 0, will
         record.away_us = record.away_us or 0
+
+    def _forget(self, record: Record) -> None:
+        del self.records[record.client_id]
+        self._count(record.owner, -1)
+
+    def _count(self, owner: str, change: int) -> None:
+        count = self.owners.pop(owner, 0) + change
+        if count:
+            self.owners[owner] = count
 
     def _adopt(self, gone: str, owner: str, time_us: int) -> None:
         """A node is gone for good or for long: another looks after the sessions it served, whose clients are
         away from now on unless they went before (PROTOCOLS.md 10)."""
         for record in self.records.values():
             if record.owner == gone:
+                self._count(gone, -1)
+                self._count(owner, 1)
                 record.owner = owner
                 if record.away_us is None:
                     record.away_us = time_us
@@ -233,6 +246,7 @@ class SessionStore:
         if record is not None:
             # What was clean did not outlive its connection, whatever its will left behind.
             record.is_resumed = not is_clean and record.expiry_s > 0
+            self._count(record.owner, -1)
         self.incarnations += 1
         if record is None or not record.is_resumed:
             record = self.records[client_id] = Record(client_id)
@@ -240,6 +254,7 @@ class SessionStore:
         record.epoch = self.incarnations
         record.username = username
         record.owner = owner
+        self._count(owner, 1)
         record.expiry_s = expiry_s
         record.will = will
         record.away_us = None
@@ -258,6 +273,7 @@ class SessionStore:
         for fields in records:
             record = Record.from_json(fields)
             store.records[record.client_id] = record
+            store._count(record.owner, 1)
         return store
 
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from millrace.broker import meta
@@ -103,9 +103,14 @@ class Cluster:
             await self._streams.command(meta.command("cluster.init", cluster=cluster, member=self._myself()))
             log.info("formed cluster %s", cluster)
 
+    def take_in(self) -> None:
+        """From now on take members into the groups led here. This node may wait for a group of which it is
+        one voter and a newcomer the other, while the newcomer waits to be taken into the meta group."""
+        self._repeat(self._approach)
+
     def run(self) -> None:
         """From now on keep everything where it belongs."""
-        self._review_task = asyncio.get_running_loop().create_task(self._review_for_ever())
+        self._repeat(self._review)
 
     async def stop(self) -> None:
         if self._review_task is not None:
@@ -180,13 +185,20 @@ class Cluster:
 
     # -------------------------------------------------------------------------------------- review
 
-    async def _review_for_ever(self) -> None:
-        while True:
-            try:
-                await self._review()
-            except LocalError as error:
-                log.debug("review: %s", error)
-            await asyncio.sleep(_REVIEW_S)
+    def _repeat(self, review: Callable[[], Awaitable[None]]) -> None:
+        """In place of what was repeated before."""
+
+        async def for_ever() -> None:
+            while True:
+                try:
+                    await review()
+                except LocalError as error:
+                    log.debug("review: %s", error)
+                await asyncio.sleep(_REVIEW_S)
+
+        if self._review_task is not None:
+            self._review_task.cancel()
+        self._review_task = asyncio.get_running_loop().create_task(for_ever())
 
     async def _review(self) -> None:
         members = self.members
@@ -201,13 +213,18 @@ class Cluster:
             await self._place()
             await self._streams.pairs.review()
         self._streams.pairs.appoint()
+        await self._approach()
+        self._spread_leaders()
+
+    async def _approach(self) -> None:
+        """Bring the groups led here one step closer to where they belong."""
+        members = self.members
         everybody = tuple(members.members)
         for number, group in list(self._replicas.groups.items()):
             assignment = members.assignments.get(number)
             if assignment is not None and group.is_leader:
                 others = tuple(r for r in everybody if r not in assignment.replicas)
                 group.approach(assignment.replicas, others)
-        self._spread_leaders()
 
     def _spread_leaders(self) -> None:
         """Hand groups over to the nodes that should lead them, when nothing else is going on."""
@@ -239,7 +256,13 @@ class Cluster:
         """Who has been silent, and since when. What follows from it concerns sessions, never membership."""
         now_s = asyncio.get_running_loop().time()
         links = self._replicas.links
-        for replica in self.members.members:
+        # Also who is no member: a node that was removed, or replaced before anybody missed it, leaves its
+        # sessions and their wills behind. They wait as long as others do, for this node may not know of a
+        # new member yet.
+        watched = dict.fromkeys((*self.members.members, *self._streams.sessions.store.owners))
+        for replica in self._silent_since_s.keys() - watched.keys():
+            del self._silent_since_s[replica]
+        for replica in watched:
             if replica == self._replicas.replica or (links is not None and links.is_heard(replica)):
                 self._silent_since_s.pop(replica, None)
                 continue

@@ -59,6 +59,7 @@ from millrace.replication.contract import Config as GroupConfig
 from millrace.replication.options import RaftOptions
 from millrace.replication.raft import Raft
 from millrace.storage.block import Block, Kind, mark_of
+from millrace.storage.log import LogFailed
 from millrace.storage.scan import RangeDamaged
 from millrace.types import Index
 
@@ -101,6 +102,10 @@ class App(Protocol):
 
     def lost(self, token: Any) -> None:
         """Nobody led the group for too long: what was proposed with this token may or may not happen."""
+
+    def covered(self, token: Any) -> None:
+        """What was proposed with this token happened: it is part of the state that was just restored. What
+        it came to, and at which offset, nobody will say."""
 
 
 class Pending(NamedTuple):
@@ -256,11 +261,10 @@ class Group:
             self.app.lost(token)
 
     def _give_up_covered(self) -> None:
-        """Own blocks that a snapshot covers are in the log, but they do not pass here: what became of them,
-        and at which offset, nobody will say."""
+        """Own blocks that a snapshot covers are in the log, but they do not pass here."""
         covered = self._origins.get(self._origin, 0)
         while self._pending and self._pending[0].sequence <= covered:
-            self.app.lost(self._settled(self._pending[0].sequence))
+            self.app.covered(self._settled(self._pending[0].sequence))
 
     def _offer(self) -> None:
         """Bring what is pending to the leader, whoever it is."""
@@ -475,6 +479,12 @@ class Group:
         try:
             while self._events:
                 self._run(self._machine.step(self._events.popleft()))
+        except LogFailed:
+            if not self.replica_log.log.has_failed:
+                raise
+            # The syncer says so, and the node stops; its thread may be a moment ahead of the loop. Until then
+            # this replica is silent: nobody knows what its disk holds.
+            self.is_closed = True
         finally:
             self._is_stepping = False
 

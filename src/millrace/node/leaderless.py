@@ -64,6 +64,7 @@ from millrace.replication.leaderless_messages import (
     Take,
 )
 from millrace.storage.block import Block, Codec, Kind, data_blocks
+from millrace.storage.log import LogFailed
 from millrace.types import Index, Reason
 
 if TYPE_CHECKING:
@@ -182,6 +183,11 @@ class LeaderlessStream:
                         self._persist(effect)
                         break
                     self._run(effect)
+        except LogFailed:
+            if not any(one.replica_log.log.has_failed for one in self.files.logs.values()):
+                raise
+            # The node is about to stop: see `Group.step`.
+            self.is_closed = True
         finally:
             self._is_stepping = False
 

@@ -67,6 +67,7 @@ class MqttConnection(PacedOutput):
         "_door",
         "_exchange",
         "_inbox",
+        "_is_welcome",
         "_packet_bytes_max",
         "_parked",
         "_state",
@@ -86,6 +87,8 @@ class MqttConnection(PacedOutput):
         self._door = door
         self._state = _NEW
         self._inbox = Inbox()
+        # CONNACK is out.
+        self._is_welcome = False
         self._parked: list[bytes] | None = None
         self._packet_bytes_max = door.limits.packet_bytes_max
         self._client_bytes_max = 0
@@ -541,6 +544,7 @@ class MqttConnection(PacedOutput):
             if self.session is not session:
                 return
             session.blocked = False
+            self._is_welcome = True
             self._send(session, answer)
             broker.resume(session, self.seen_ms)
             follow()
@@ -618,7 +622,7 @@ class MqttConnection(PacedOutput):
             session.expiry_s = min(packet.session_expiry_s, door.limits.session_expiry_s_max)
         keeps_will = packet.reason is not Reason.SUCCESS
         self.session = None
-        self._hand_out(session)
+        self.hand_out(session)
         self._end()
         door.broker.disconnect(session, self.seen_ms, will=keeps_will)
         self._wake()
@@ -639,15 +643,17 @@ class MqttConnection(PacedOutput):
             return
         session, self.session = self.session, None
         if session is not None and session.connection is self:
-            self._hand_out(session)
-        if self._v5:
+            self.hand_out(session)
+        # Before CONNACK nothing else may be sent ([MQTT-3.2.0-1]).
+        is_told = self._v5 and self._is_welcome
+        if is_told:
             self._write_bounded(Disconnect(reason=reason, reason_string=detail), Disconnect(reason=reason))
-        self._end(told=self._v5)
+        self._end(told=is_told)
         if session is not None and session.connection is self:
             self._door.broker.disconnect(session, self._door.now_ms(), will=True)
         self._wake()
 
-    def _hand_out(self, session: Session) -> None:
+    def hand_out(self, session: Session) -> None:
         """What was answered before the end still arrives."""
         out, session.out = session.out, []
         if out:

@@ -102,6 +102,9 @@ class SessionGroup:
         session = self._broker.sessions.get(client_id)
         if session is not None:
             connection = session.connection
+            if connection is not None:
+                # Among it may be the CONNACK.
+                connection.hand_out(session)
             if owner:
                 self.before_release(session, owner)
             self._broker.release(session)
@@ -133,7 +136,7 @@ class SessionGroup:
 
     def adopt(self, gone: str, time_us: int) -> None:
         """As leader of this group: look after the sessions of a node that is gone."""
-        if any(record.owner == gone for record in self.store.records.values()):
+        if gone in self.store.owners:
             log.warning("the sessions of a node that is gone are looked after here")
             self._broker.journal.add(["adopt", gone, self._broker.node, time_us])
             self._wake()
@@ -163,5 +166,14 @@ class SessionGroup:
         self._look_after()
 
     def lost(self, token: Any) -> None:
-        """Nobody led the group for too long. Whoever waited is not answered, and will ask again."""
+        """Nobody led the group for too long. Whoever waited is not answered: it has to connect again."""
         log.warning("operations of sessions were given up: no majority of their group is there")
+        for session in list(self._broker.sessions.values()):
+            if session.is_recorded and session.connection is not None:
+                session.connection.fail(Reason.SERVER_BUSY, "no majority of the cluster was there")
+
+    def covered(self, token: Any) -> None:
+        """They happened: the records say so."""
+        for then in token or ():
+            then()
+        self._wake()

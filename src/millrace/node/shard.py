@@ -267,6 +267,10 @@ class Shard:
         else:
             self.consumers.lost(batch)
 
+    def covered(self, batch: object) -> None:
+        """Stored, but whether a part of it was refused is not known here: nothing is acknowledged."""
+        self.lost(batch)
+
     # ---------------------------------------------------------------------------------- committed
 
     def apply(self, block: Block, token: Any) -> None:

@@ -86,6 +86,9 @@ class _MetaApp:
     def restore(self, state: bytes) -> None:
         self.state = meta.MetaState.from_bytes(state)
 
+    def covered(self, token: Any) -> None:
+        self.lost(token)
+
     def lost(self, token: Any) -> None:
         if isinstance(token, asyncio.Future) and not token.done():
             token.set_exception(
@@ -165,6 +168,7 @@ class Streams:
         await self.replicas.start()
         self._open_interest()
         await self.cluster.begin(ports)
+        self.cluster.take_in()
         for spec in self._config.stream_specs():
             known = self.table.streams.get(spec.name)
             if known is None or known.spec != spec:
@@ -407,9 +411,8 @@ class Streams:
         """Those whose messages may go on now. Others wait: for messages that came in before and are still on
         their way to a log that is sealed, as what it refuses goes first; or, where that log's leader was
         quicker, for the word which log comes after it."""
-        sealed = self._broker.outbound.sealed
-        pending = [number for number in sealed if self.shards[number].group.has_data_pending]
-        oldest = min(pending, default=None)
+        sealed = self._broker.outbound.sealed - self._given_up
+        pending = {number for number in sealed if self.shards[number].group.has_data_pending}
         self._too_early = []
         in_time: list[Intake] = []
         for intake in waiting:
@@ -424,7 +427,8 @@ class Streams:
                 # All that it refuses in one go, in their order.
                 is_early = intake.shard in pending
             else:
-                is_early = oldest is not None and oldest < intake.shard
+                # Also in an older log: a topic may fall back to the stream that it was taken from.
+                is_early = bool(pending)
             (self._too_early if is_early else in_time).append(intake)
         return sorted(in_time, key=lambda intake: not intake.is_sealed)
 

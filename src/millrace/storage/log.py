@@ -391,6 +391,11 @@ class Log:
                 return Index(max(index, segment.first_index))
         return Index(self.last_index + 1)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether an error left the disk in a state that is not known. One that was merely closed has not."""
+        return self._failure is not None and not isinstance(self._failure, LogFailed)
+
     # ------------------------------------------------------------------------------------- helpers
 
     def _check(self) -> None:

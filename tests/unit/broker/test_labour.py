@@ -83,12 +83,27 @@ def test_a_new_run_owes_what_the_last_one_had_given_out() -> None:
 
 
 def test_what_a_lost_node_owed_waits_for_its_successor_but_not_for_ever() -> None:
-    for late_us, due in ((1_000_000, set(range(10))), (3_600_000_000, set())):
+    for late_us, due in ((1_000_000, set(range(20))), (3_600_000_000, set())):
         labour = Labour()
         labour.put(G, "a", 1, True, offset=0)
         labour.put(G, "a", 0, False, offset=10, time_us=5, is_gone=True)
         news = labour.put(G, "b", 1, True, offset=20, time_us=5 + late_us)
         assert offsets(labour, news.granted.get("b", [])) == due
+
+
+def test_what_comes_while_a_lost_node_has_no_successor_is_its_successors() -> None:
+    """Also where the lost node was through with everything, and after a snapshot: nobody may deliver it in
+    between, or it would come twice."""
+    labour = Labour()
+    labour.put(G, "a", 1, True, offset=0)
+    labour.done(G, "a", 0, 10, [])
+    labour.put(G, "a", 0, False, offset=10, is_gone=True)
+    assert not labour.is_owed(G, 10) and labour.is_owed(G, 11)
+    assert labour.turns(G, "b", 10, 15) == []
+    labour = Labour.from_json(json.loads(json.dumps(labour.to_json())))
+    news = labour.put(G, "b", 1, True, offset=15)
+    assert offsets(labour, news.granted["b"]) == set(range(10, 15))
+    assert labour.turns(G, "b", 15, 20) == [(15, 20)]
 
 
 def test_a_group_whose_last_member_leaves_is_over() -> None:

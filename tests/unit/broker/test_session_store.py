@@ -1,5 +1,8 @@
 """Records of sessions: what a restart finds, and that no old cursor sends again what went at QoS 2."""
 
+from collections import Counter
+from typing import Any
+
 from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker
 from millrace.broker.session_store import SessionStore, decode, encode, subscribe_operation
@@ -86,3 +89,27 @@ def test_a_new_session_of_a_client_has_other_keys() -> None:
     store.apply([["end", "c"], ["open", "c", False, None, 60, None]])
     assert store.records["c"].incarnation != before
     assert store.records["c"].next_token == 1
+
+
+def test_who_looks_after_records_is_known_at_any_time() -> None:
+    """Opened, taken over, opened anew, adopted, fired, ended: the counts are those of the records."""
+    store = SessionStore()
+    will = ["w", "", 1, True, False, 0, None]
+    steps: list[list[Any]] = [
+        ["open", "a", False, None, 60, None, "n1"],
+        ["open", "b", False, None, 60, None, "n1"],
+        ["open", "c", False, None, 0, will, "n2"],
+        ["open", "b", False, None, 60, None, "n2"],
+        ["open", "a", True, None, 60, None, "n2"],
+        ["adopt", "n2", "n3", 5],
+        ["fired", "c", 3],
+        ["end", "b"],
+        ["end", "a"],
+    ]
+    seen = []
+    for step in steps:
+        store.apply([step])
+        owners = Counter(record.owner for record in store.records.values())
+        assert store.owners == owners == SessionStore.from_bytes(store.to_bytes()).owners
+        seen.append(dict(owners))
+    assert seen[4:] == [{"n2": 3}, {"n3": 3}, {"n3": 2}, {"n3": 1}, {}]

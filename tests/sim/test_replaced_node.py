@@ -1,0 +1,49 @@
+"""A node that loses its disk and is back at once: its name is there, and nobody missed it."""
+
+import dataclasses
+
+from millrace.sim.cluster_plan import make_cluster_plan
+from millrace.sim.cluster_wills import Wills
+from millrace.sim.cluster_world import ClusterWorld
+from millrace.sim.host import Host
+
+# Within this time nobody takes the node for gone.
+SOON_S = 1
+
+
+def test_the_will_of_a_client_of_a_node_that_was_replaced_is_published() -> None:
+    """The client goes with its node, for good; who owned its session is no member any more."""
+    one = make_cluster_plan(1)
+    none: dict[str, object] = {"changes": (), "faults": (), "forming_fault_s": 0, "spares": 0}
+    one = dataclasses.replace(one, nodes=3, work=("wills",), messages=1, **none)  # type: ignore[arg-type]
+    world = ClusterWorld(one, None)
+    wills = next(work for work in world.work if isinstance(work, Wills))
+    for host in world.hosts:
+        host.start()
+    world.until(60, world.is_quiet, "forming", world.describe)
+
+    def home(name: str) -> Host | None:
+        for host in world.hosts:
+            assert host.server is not None
+            record = host.server.streams.sessions.store.records.get(name)
+            session = host.server.broker.sessions.get(name)
+            if record is not None and session is not None and session.connection is not None:
+                return host
+        return None
+
+    mortal = wills.mortals[0]
+    world.until(60, lambda: home(mortal.name) is not None, "a client", world.describe)
+    lost = home(mortal.name)
+    assert lost is not None
+    last = mortal.lives[-1]
+    lost.is_wanted = False
+    lost.crash(is_power_loss=True)
+    wills.heal()
+    world.until(SOON_S, None, "", str)
+    lost.wipe()
+    lost.join_through([host.address for host in world.hosts if host is not lost])
+    lost.start()
+    world.until(60, lambda: wills.is_answered() and world.is_quiet(), "replacing", world.describe)
+    assert mortal.lives[-1] is last, "the client did not come back"
+    world.until(30, wills.is_complete, "the will", world.describe)
+    world.end()

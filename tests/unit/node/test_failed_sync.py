@@ -1,0 +1,131 @@
+"""After a failed sync a replica is silent until its node has stopped; nothing is raised into the loop."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from millrace.errors import StorageError
+from millrace.node.group import Group
+from millrace.node.replica_log import ReplicaLog
+from millrace.node.syncer import Job, Syncer
+from millrace.replication.contract import Entry, EntryKind, PeerBody, ReplicaId
+from millrace.replication.messages import Append, AppendReply
+from millrace.sim.disk import SimDisk
+from millrace.storage.block import Block
+from millrace.storage.directory import DataDirectory
+from millrace.storage.log import LogFailed
+from millrace.types import Index, Term
+
+ME, LEADER = ReplicaId("a"), ReplicaId("b")
+
+
+class InPlace(Syncer):
+    """Every batch is small and every sync quick: nothing is ever handed out."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _now_s(self) -> float:
+        return 0.0
+
+    def _hand_out(self, batch: list[Job]) -> None:
+        raise AssertionError("a batch was handed out")
+
+
+class Nothing:
+    """The state of a group whose blocks mean nothing."""
+
+    def apply(self, block: Block, token: object) -> None:
+        """Forgotten."""
+
+    def begin_term(self) -> None:
+        raise AssertionError("it never leads")
+
+    def admit(self, block: Block) -> Block:
+        return block
+
+    def withdraw(self, block: Block) -> None:
+        """Nothing was noted."""
+
+    def to_bytes(self) -> bytes:
+        return b""
+
+    def restore(self, state: bytes) -> None:
+        """Nothing to restore."""
+
+    def lost(self, token: object) -> None:
+        raise AssertionError("nothing is proposed here")
+
+    def covered(self, token: object) -> None:
+        raise AssertionError("nothing is proposed here")
+
+
+def append(previous: int, *indexes: int) -> Append:
+    entries = tuple(
+        Entry(term=Term(1), index=Index(index), kind=EntryKind.NOOP, payload=b"") for index in indexes
+    )
+    prev_term = Term(1 if previous else 0)
+    return Append(
+        term=Term(1), prev_index=Index(previous), prev_term=prev_term, commit=Index(0), entries=entries
+    )
+
+
+class Follower:
+    """One of two replicas, on a simulated disk. Needs a running loop."""
+
+    def __init__(self) -> None:
+        self.disk = SimDisk(Random(1))
+        self.failures: list[StorageError] = []
+        self.sent: list[PeerBody] = []
+        self.syncer = InPlace(
+            asyncio.get_running_loop(), self.failures.append, in_place=True, sync_every_s=0.0
+        )
+        directory = DataDirectory.open(self.disk, "/data", owner="test", fresh=bytes(24))
+        self.group = Group(
+            7,
+            ME,
+            ReplicaLog(self.disk, directory, 7, (ME, LEADER), has_peers=True),
+            Nothing(),
+            self.syncer,
+            origin=1,
+            rng=Random(1),
+            send=lambda number, to, body: self.sent.append(body),
+            forward=lambda number, to, kind, block: False,
+        )
+
+    def hear(self, body: Append) -> None:
+        self.group.on_peer(LEADER, body)
+        self.syncer.start()
+
+
+def test_a_replica_whose_sync_failed_takes_frames_without_a_word() -> None:
+    """Frames that are already in the socket are handled before the node gets to stop."""
+
+    async def scene() -> None:
+        follower = Follower()
+        follower.hear(append(0, 1, 2))
+        assert any(isinstance(body, AppendReply) for body in follower.sent), "a working disk answers"
+        follower.disk.fail_next_sync()
+        follower.sent.clear()
+        follower.hear(append(2, 3))
+        assert len(follower.failures) == 1
+        # It follows an entry that only the log knows the term of.
+        follower.hear(append(1, 2, 3))
+        follower.hear(append(3, 4))
+        follower.group.tick()
+        assert follower.sent == []
+        assert len(follower.failures) == 1
+
+    asyncio.run(scene())
+
+
+def test_a_log_that_was_closed_under_its_group_is_a_fault_of_ours_and_raised() -> None:
+    async def scene() -> None:
+        follower = Follower()
+        follower.hear(append(0, 1, 2))
+        follower.group.replica_log.close()
+        with pytest.raises(LogFailed, match="closed"):
+            follower.hear(append(1, 2))
+
+    asyncio.run(scene())

@@ -1,0 +1,75 @@
+"""A node that comes back may need a newcomer before it can serve, and the newcomer needs it."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from millrace.broker import meta
+from millrace.broker.meta import spec_from_dict
+from millrace.local_cluster import PortBlock
+from millrace.node import config as settings
+from millrace.node.server import Server
+
+TIMEOUT_S = 20.0
+
+
+def node(name: str, data: Path, port: int, join: str = "") -> Server:
+    values = {
+        "node.id": name,
+        "node.data": str(data / name),
+        "listeners.mqtt": "127.0.0.1:0",
+        "listeners.http": "",
+        "listeners.peer": f"127.0.0.1:{port}",
+        "cluster.join": join,
+        "cluster.secret": "a secret of this test",
+    }
+    return Server(settings.load(None, {}, [f"{key}={value}" for key, value in values.items()]))
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while not is_so():
+            await asyncio.sleep(0)
+
+
+async def ended(starting: asyncio.Task[None]) -> None:
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+
+
+async def scene(data: Path, first_port: int, second_port: int) -> None:
+    join = f"127.0.0.1:{first_port}"
+    first = node("first", data, first_port)
+    await first.start()
+    # It takes the newcomer's name, and goes before it takes it into a group.
+    await first.streams.cluster.stop()
+    starting = asyncio.create_task(node("second", data, second_port, join).start())
+    await until(lambda: len(first.streams.cluster.members.members) == 2)
+    await ended(starting)
+    spec = spec_from_dict({"name": "both", "filters": ["both/#"], "replicas": 2})
+    await first.streams.command(meta.put_stream(spec, create=True))
+    (shard,) = first.streams.table.streams["both"].shards
+    assert len(first.streams.cluster.members.assignments[shard].replicas) == 2
+    await first.stop()
+
+    first, second = node("first", data, first_port), node("second", data, second_port, join)
+    both = [asyncio.create_task(one.start()) for one in (first, second)]
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            await asyncio.gather(*both)
+        assert first.streams.shards[shard].group.serving.is_set()
+    finally:
+        for starting in both:
+            await ended(starting)
+        for one in (second, first):
+            await one.stop()
+
+
+def test_the_only_voter_of_the_meta_group_comes_back_to_a_shard_that_it_shares_with_a_newcomer(
+    tmp_path: Path,
+) -> None:
+    ports = PortBlock()
+    try:
+        asyncio.run(scene(tmp_path, ports.take(), ports.take()))
+    finally:
+        ports.close()
