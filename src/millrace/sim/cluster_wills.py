@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from millrace.sim.cluster_world import ClusterWorld
 
 _DIAL_S = 4.0
+_ANSWER_S = 10.0
 _STAY_S_MAX = 8.0
 _AWAY_S_MAX = 5.0
 _KEEP_ALIVE_S = 4
@@ -106,13 +107,17 @@ class Mortal(asyncio.Protocol):
             return
 
     async def _stay(self, life: Life) -> None:
-        until_s = self.loop.time() + self._rng.random() * _STAY_S_MAX
+        begun_s = self.loop.time()
+        until_s = begun_s + self._rng.random() * _STAY_S_MAX
         while self._transport is not None:
             self._protocol_turn()
             if self._may_end and life.is_accepted:
                 life.is_last = True
                 return
             if self.loop.time() > until_s and not self._may_end:
+                return
+            if self.loop.time() > begun_s + _ANSWER_S and not life.is_accepted:
+                # A node without power does not even say that it is gone.
                 return
             await asyncio.sleep(_TURN_S)
 
