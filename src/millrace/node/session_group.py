@@ -40,6 +40,7 @@ class SessionGroup:
         self._wake = wake
         self.store = SessionStore()
         self.group: Group
+        self._is_reset_due = False
         # The record says that another node serves this session. Set by the node.
         self.before_release: Callable[[Session, str], None] = _let_go
 
@@ -166,11 +167,18 @@ class SessionGroup:
         self._look_after()
 
     def lost(self, token: Any) -> None:
-        """Nobody led the group for too long. Whoever waited is not answered: it has to connect again."""
-        log.warning("operations of sessions were given up: no majority of their group is there")
-        for session in list(self._broker.sessions.values()):
-            if session.is_recorded and session.connection is not None:
-                session.connection.fail(Reason.SERVER_BUSY, "no majority of the cluster was there")
+        """Nobody led the group for too long. Whoever waited is not answered; and as the sessions here are
+        ahead of their records now (an id counts as received whose message went nowhere), they begin again."""
+        if not self._is_reset_due:
+            self._is_reset_due = True
+            log.warning("operations of sessions were given up: no majority of their group is there")
+            asyncio.get_running_loop().call_soon(self._reset)
+
+    def _reset(self) -> None:
+        self._is_reset_due = False
+        for client_id in [s.client_id for s in self._broker.sessions.values() if s.is_recorded]:
+            self._give_up(client_id)
+        self._look_after()
 
     def covered(self, token: Any) -> None:
         """They happened: the records say so."""
