@@ -50,9 +50,8 @@ sim: $(READY)
 	@$(BIN)/millrace sim --mode cluster --seeds 200 --jobs $(JOBS) --resume sim-campaign.json
 	@$(BIN)/millrace sim --mutation all --jobs $(JOBS)
 	@$(BIN)/millrace sim --mode primary-backup --seeds 1000 --jobs $(JOBS)
-	@$(BIN)/millrace sim --mode primary-backup --mutation all --jobs $(JOBS)
 	@$(BIN)/millrace sim --mode routed --seeds 2000 --jobs $(JOBS)
-	@$(BIN)/millrace sim --mode routed --mutation all --jobs $(JOBS)
+	@$(BIN)/millrace sim --mode leaderless --seeds 2000 --jobs $(JOBS)
 
 # Real faults on real processes, in small (about 8 minutes); docs/operations.md has the long ones.
 campaign: $(READY)
