@@ -159,6 +159,5 @@ async def partition(data: Path) -> None:
         assert publisher.given_up == 0
 
 
-@pytest.mark.slow
 def test_in_a_partition_the_lower_epoch_is_refused_and_its_publishes_are_repeated(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(partition(tmp_path), SCENARIO_S_MAX))

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from millrace.campaign.pair_run import STREAM, Beat, PairRun, call, create_stream, settled
+from millrace.campaign.pair_run import STREAM, Beat, PairRun, call, create_stream, settled, taken_over
+from millrace.client import Client
 from millrace.demo.stage import ready
 from millrace.demo.story import Story
 from millrace.errors import LocalError
@@ -128,3 +129,25 @@ async def alone_then_two(data: Path) -> None:
 
 def test_a_stream_without_a_backup_says_so_until_there_is_one(tmp_path: Path) -> None:
     asyncio.run(alone_then_two(tmp_path))
+
+
+async def backup_begins_again(data: Path) -> None:
+    async with LocalCluster(2, data) as cluster:
+        await ready(Story(), cluster, 2)
+        await create_stream(cluster, FRAME)
+        primary, backup = await settled(cluster)
+        async with Client(primary.url) as reader, AsyncExitStack() as stack:
+            alarms = await stack.enter_async_context(reader.subscribe("alarms/#"))
+            for life in range(2):
+                async with Client(backup.url) as writer:
+                    for number in range(5):
+                        await writer.publish("alarms/1", b"%d %d" % (life, number), qos=1)
+                got = [(await asyncio.wait_for(anext(alarms), 10)).payload for _ in range(5)]
+                assert got == [b"%d %d" % (life, number) for number in range(5)]
+                await backup.kill()
+                await backup.start()
+                await taken_over(cluster, primary, backup)
+
+
+def test_what_is_published_at_a_backup_that_began_again_is_not_taken_for_a_repeat(tmp_path: Path) -> None:
+    asyncio.run(asyncio.wait_for(backup_begins_again(tmp_path), 60))

@@ -422,6 +422,10 @@ class FrameShard(Shard):
             self._acknowledge(arrival)
         for position, (topic, run, key) in enumerate(messages):
             self._next_offer += 1
+            if not key[0]:
+                # Repeated until it is answered, so the primary must know it again. A replica that begins
+                # anew counts anew, hence the origin: its numbers were used by the one before it.
+                key = (b"frame/%x" % self.group.origin, self._next_offer)
             wire: Wire = (topic, run.data, run.qos, run.v5, run.retain, *key)
             is_last = position == len(messages) - 1
             self._offers[self._next_offer] = (arrival if is_last else None, wire, self._loop.time())
@@ -437,18 +441,16 @@ class FrameShard(Shard):
             self._send(leader, self.number, _frame(_OFFER, batch))
 
     def _on_offers(self, sender: str, offers: list[tuple[int, Wire]]) -> None:
-        """As primary. Offers are repeated until they are answered, so they are known by their sender."""
+        """As primary. Offers are repeated until they are answered, so they are known by their keys."""
         if self._pair.may_accept:
-            answers = [(number, self._take_offered(sender, number, wire)) for number, wire in offers]
+            answers = [(number, self._take_offered(wire)) for number, wire in offers]
             self._send(sender, self.number, _frame(_TAKEN, answers))
 
-    def _take_offered(self, sender: str, number: int, wire: Wire) -> bool:
+    def _take_offered(self, wire: Wire) -> bool:
         topic, packet, qos, v5, retain, producer, sequence = wire
-        key = (producer, sequence) if producer else (f"frame/{sender}".encode(), number)
-        reason = None
-        if self.producers.judge(*key) is Verdict.NEW:
-            reason = self._accept(topic, Run(packet, 1, qos, v5, retain), key, None)
-        return reason is None
+        if self.producers.judge(producer, sequence) is not Verdict.NEW:
+            return True
+        return self._accept(topic, Run(packet, 1, qos, v5, retain), (producer, sequence), None) is None
 
     def _on_taken(self, number: int, is_taken: bool) -> None:
         arrival, _, _ = self._offers.pop(number, (None, None, 0.0))
@@ -471,13 +473,12 @@ class FrameShard(Shard):
 
     def _take_offer(self, number: int) -> None:
         """This node is primary now: what it offered to another it takes itself."""
-        topic, packet, qos, v5, retain, producer, sequence = self._offers[number][1]
-        key = (producer, sequence)
-        if producer and self.producers.judge(*key) is not Verdict.NEW:
-            self._on_taken(number, True)
-        else:
-            run = Run(packet, 1, qos, v5, retain)
-            self._on_taken(number, self._accept(topic, run, key, None) is None)
+        self._on_taken(number, self._take_offered(self._offers[number][1]))
+
+    def end(self) -> list[Arrival]:
+        offered = [arrival for arrival, _, _ in self._offers.values() if arrival is not None]
+        self._offers.clear()
+        return [*offered, *super().end()]
 
     # -------------------------------------------------------------------------------------- status
 

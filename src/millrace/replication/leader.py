@@ -299,7 +299,9 @@ class Leader:
         if peer.pace is Pace.REPLICATE and peer.match < self._core.log.last_index:
             self._nudge(peer)
         peer.is_probe_out = False
-        if peer.pace is Pace.SNAPSHOT or peer.match < self._core.log.last_index:
+        # A probe that got lost is repeated also where nothing is lacking: until it is answered the follower
+        # counts as not caught up.
+        if peer.pace is not Pace.REPLICATE or peer.match < self._core.log.last_index:
             self._replicate(peer)
         self._append_cached = None
         self._send_commit_if_due(peer)

@@ -377,7 +377,9 @@ class PrimaryBackup:
             core.enter_term(term)
             core.vote = leader
             self._is_returning = False
+            # Whether it may follow on this primary is asked with the next tick, not an interval later.
             self._is_promotable = False
+            self._asked_tick = None
         self._heard()
 
     def _heard(self) -> None:
@@ -483,6 +485,9 @@ class PrimaryBackup:
         if not event.has_quorum:
             if self._primary is not None and is_mine:
                 self._primary.appointed(event)
+            elif event.is_in_sync and self._partner is not None and not self._is_promotable:
+                # The record is no permission here, but a reason to ask for it before an interval is over.
+                self._ask()
             return
         if event.epoch > core.term and event.primary != core.replica:
             self.become_backup(leader=event.primary, term=event.epoch)

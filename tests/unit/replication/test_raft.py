@@ -263,6 +263,21 @@ def test_a_follower_that_lost_its_last_entry_without_knowing_gets_it_again() -> 
     assert stage.nodes[N3].applied_index == held + 1
 
 
+def test_a_follower_that_lacks_nothing_is_caught_up_again_though_the_first_question_was_lost() -> None:
+    """A node that begins again links before it has opened its groups: what is sent at once is not heard."""
+    stage = Stage(3)
+    stage.elect(N1)
+    stage.rounds(2 * SMALL.heartbeat_ticks)
+    stage.crash(N3)
+    stage.link_closed(N1, N3)
+    stage.link_opened(N1, N3)
+    stage.mail.clear()
+    stage.start(N3)
+    stage.rounds(2 * SMALL.heartbeat_ticks)
+    (peer,) = [peer for peer in stage.machine(N1).status().peers if peer.replica == N3]
+    assert peer.is_caught_up
+
+
 # -------------------------------------------------------------------------------------------------- reads
 
 
