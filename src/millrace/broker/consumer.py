@@ -10,7 +10,9 @@ says in the entry what was found (`Scan`), so applying it costs the messages tak
 that another operation overtook does no harm: what is below the position is passed over, and a scan that
 begins above the position is not believed.
 
-A request that names itself gets the same answer when it is repeated, as long as it is remembered.
+A request that names itself gets the same answer when it is repeated, as long as it is remembered. Whoever
+answers it from elsewhere, or with nothing, first makes void what is still under way for it here: each `take`
+says how often the request had been made void when it set out.
 """
 
 from bisect import bisect_left
@@ -26,6 +28,8 @@ IN_FLIGHT_MAX = 10_000
 """Messages of one cursor that are out, put off or dead, unless its settings say otherwise."""
 ANSWERED_MAX = 10_000
 """Messages in the answers that are remembered, over all requests of one cursor."""
+VOIDED_MAX = 1_000
+"""Requests without an answer here that are remembered."""
 
 Delivery = tuple[int, int]
 """Offset, and how often it was delivered with this time."""
@@ -75,6 +79,7 @@ class Cursor:
         "_answers",
         "_due",
         "_ready",
+        "_voided",
         "dead",
         "epoch",
         "items",
@@ -100,6 +105,7 @@ class Cursor:
         self._ready: list[int] = []
         self._answers: dict[str, list[Delivery]] = {}
         self._answered = 0
+        self._voided: dict[str, int] = {}
 
     @property
     def low(self) -> int:
@@ -108,11 +114,22 @@ class Cursor:
 
     # -------------------------------------------------------------------------------------- taking
 
-    def take(self, request: str, count: int, lease_us: int, now_us: int, scan: Scan | None) -> list[Delivery]:
-        """The next messages, what comes again first. Without a lease they are done with this."""
+    def take(
+        self,
+        request: str,
+        count: int,
+        lease_us: int,
+        now_us: int,
+        scan: Scan | None,
+        voided: int | None = None,
+    ) -> list[Delivery]:
+        """The next messages, what comes again first. Without a lease they are done with this. Nothing, where
+        the request was made void more often than it knew."""
         known = self.answer(request)
         if known is not None:
             return known
+        if voided is not None and voided < self.voided(request):
+            return []
         self.used_us = now_us
         self.advance(now_us)
         taken: list[Delivery] = []
@@ -151,6 +168,20 @@ class Cursor:
     def answer(self, request: str) -> list[Delivery] | None:
         """What this request was given, if it is remembered."""
         return self._answers.get(request) if request else None
+
+    def void(self, request: str) -> list[Delivery]:
+        """What this request was given; if nothing, then takes for it that are under way get nothing."""
+        known = self.answer(request)
+        if known is not None:
+            return known
+        self._voided[request] = self._voided.pop(request, 0) + 1
+        if len(self._voided) > VOIDED_MAX:
+            del self._voided[next(iter(self._voided))]
+        return []
+
+    def voided(self, request: str) -> int:
+        """How often."""
+        return self._voided.get(request, 0)
 
     def _remember(self, request: str, taken: list[Delivery]) -> None:
         self._answers[request] = taken
@@ -296,16 +327,19 @@ class Cursor:
             [self.settings.deliveries_max, self.settings.in_flight_max],
             [[o, int(i.state), i.deliveries, i.due_us] for o, i in sorted(self.items.items())],
             list(self._answers.items()),
+            list(self._voided.items()),
         ]
 
     @staticmethod
     def from_json(fields: list[Any]) -> "Cursor":
-        position, epoch, missed, used_us, settings, items, answers = fields
+        # A state that was written before requests could be made void has none.
+        position, epoch, missed, used_us, settings, items, answers, *voided = fields
         cursor = Cursor(position, settings_from_json(settings), used_us)
         cursor.epoch, cursor.missed = epoch, missed
         cursor.items = {o: Item(State(state), deliveries, due) for o, state, deliveries, due in items}
         cursor._answers = {request: [(o, n) for o, n in taken] for request, taken in answers}
         cursor._answered = sum(map(len, cursor._answers.values()))
+        cursor._voided = dict(*voided)
         cursor._index()
         return cursor
 
@@ -344,11 +378,13 @@ class Consumers:
             return True
         cursor = self.cursors.get(group)
         if cursor is None:
-            return [] if name in ("take", "ack", "nack", "extend") else False
+            return [] if name in ("take", "void", "ack", "nack", "extend") else False
         match name:
             case "take":
-                request, count, lease_us = rest
-                return cursor.take(request, count, lease_us, now_us, scans.get(group))
+                request, count, lease_us, *voided = rest
+                return cursor.take(request, count, lease_us, now_us, scans.get(group), *voided)
+            case "void":
+                return cursor.void(rest[0])
             case "ack":
                 return _each(cursor, rest[0], rest[1], cursor.ack)
             case "nack":

@@ -2,15 +2,16 @@
 
 Such a group collects while nobody is there and lives until it is deleted (PROTOCOLS.md 12). It takes the
 messages of its filters in every shard that may hold some; `starts` fixes where it begins in the shards that
-existed when it was made, and a shard opened later is read from 0. The number is never used again, so a cursor
-left over from a deleted group is told from one of a later group of the same name.
+existed when it was made, and a shard opened later is read from 0, also if the topics have left its stream
+before anybody asked the group. The number is never used again, so a cursor left over from a deleted group is
+told from one of a later group of the same name.
 
 The HTTP queue of a topic is the group `queue:TOPIC` with the topic as its only filter.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -83,7 +84,7 @@ class DurableGroup:
     number: int
     spec: GroupSpec
     starts: Mapping[int, int] = field(default_factory=dict)
-    """Shard -> offset, for the shards that were there when the group was made."""
+    """Shard -> offset, for the shards that were there when the group was made, and those its topics left."""
 
     def start(self, shard: int) -> int:
         return self.starts.get(shard, 0)
@@ -165,6 +166,15 @@ class DurableGroups:
         self.changes += 1
         if self.by_name.pop(name, None) is None:
             raise LocalError(f"there is no group {name!r}")
+
+    def keep(self, left_by: Callable[[str], Iterable[int]]) -> None:
+        """Streams changed, and a filter's topics left these shards. A group that nobody has asked since they
+        were opened has no cursor there, and nothing else would lead it to what they hold."""
+        for name, group in self.by_name.items():
+            left = {shard for filter in group.spec.filters for shard in left_by(filter)}
+            if not left <= group.starts.keys():
+                starts = {**dict.fromkeys(sorted(left), 0), **group.starts}
+                self.by_name[name] = replace(group, starts=starts)
 
     def to_json(self) -> list[Any]:
         return [self._next_number, [group.to_dict() for _, group in sorted(self.by_name.items())]]

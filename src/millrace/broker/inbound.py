@@ -118,8 +118,11 @@ class Inbound:
             self._arrive_recorded(intake, Arrival(session, route, self._router.generation, fresh, None, ack))
             return
         if intake is not None:
-            # Also where nothing is fresh: a repeat is answered no earlier than the message it repeats.
-            self._arrive(intake, Arrival(session, route, self._router.generation, fresh, None, ack))
+            arrival = Arrival(session, route, self._router.generation, fresh, None, ack)
+            if fresh is None:
+                self._arrive_after(intake, arrival)
+            else:
+                self._arrive(intake, arrival)
             return
         self._outbound.put(session, ack)
         if fresh is not None and route.has_receivers:
@@ -156,7 +159,11 @@ class Inbound:
             arrival.producer = session.producer
             arrival.sequence = session.next_token
         session.next_token += run.count
-        operation = ["in", session.client_id, packet_ids(run.data)]
+        ids = packet_ids(run.data)
+        if session.logged_ids is None:
+            session.logged_ids = set()
+        session.logged_ids.update(ids)
+        operation = ["in", session.client_id, ids]
 
         def written() -> None:
             # If the session moved meanwhile, the client sends again to whoever serves it now. Back at this
@@ -165,6 +172,16 @@ class Inbound:
                 self._arrive(intake, arrival)
 
         self.journal.add(operation, written)
+
+    def _arrive_after(self, intake: Intake, answer: Arrival) -> None:
+        """A repeat is answered no earlier than the message it repeats, which may still wait for the word that
+        its id is on disk before it comes here: behind that word."""
+        session = answer.session
+        assert session is not None
+        if session.is_recorded:
+            self.journal.add(["in", session.client_id, []], lambda: self._arrive(intake, answer))
+        else:
+            self._arrive(intake, answer)
 
     # ------------------------------------------------------------------------------- careful path
 
@@ -224,7 +241,8 @@ class Inbound:
             self._arrive(route.intake, arrival)
             return
         if route.intake is not None:
-            self._arrive(route.intake, Arrival(session, route, self._router.generation, None, topic, ack))
+            arrival = Arrival(session, route, self._router.generation, None, topic, ack)
+            self._arrive_after(route.intake, arrival)
         else:
             self._outbound.put(session, ack)
 
@@ -353,9 +371,15 @@ class Inbound:
         """Their shard was sealed before they got there: by the routes of now, packet by packet, and before
         what came in later."""
         moved: dict[Intake, list[Arrival]] = {}
+        last: Intake | None = None
         for arrival in arrivals:
+            if arrival.run is None and last is not None:
+                # It may repeat one of those before it: answered no earlier than that is committed.
+                moved[last].append(arrival)
+                continue
             for intake, one in self._moved(arrival, now_ms):
                 moved.setdefault(intake, []).append(one)
+                last = intake
         for intake, earlier in moved.items():
             if not intake.arrivals:
                 self.waiting.append(intake)
@@ -365,25 +389,26 @@ class Inbound:
     def _moved(self, arrival: Arrival, now_ms: int) -> Iterator[tuple[Intake, Arrival]]:
         run, session = arrival.run, arrival.session
         if run is None:
-            if arrival.ack and session is not None and session.epoch == arrival.epoch:
-                self._outbound.put(session, arrival.ack)
+            self.committed([arrival], 0, 0, now_ms)
             return
         self.uncommitted_bytes -= len(run.data)
         data = run.data
         for position in range(run.count):
             end = skip(data, 1)
             packet, data = data[:end], data[end:]
-            one = Run(packet, 1, run.qos, run.v5, run.retain, run.expires_ms)
-            ack = b""
-            if arrival.ack:
-                ack = acks(packet, _PUBACK if run.qos == 1 else _PUBREC)
             topic = topic_of(packet)
             route = self._router.route(topic)
-            moved = Arrival(session, route, self._router.generation, one, topic, ack)
-            moved.epoch = arrival.epoch
-            moved.is_retained_only = arrival.is_retained_only
-            moved.producer, moved.sequence = arrival.producer, arrival.sequence + position
-            moved.is_doubtful, moved.done = arrival.is_doubtful, arrival.done
+            if run.count == 1:
+                # The same one: whoever waits looks there for where it stands.
+                moved = arrival
+                moved.route, moved.generation, moved.topic = route, self._router.generation, topic
+            else:
+                one = Run(packet, 1, run.qos, run.v5, run.retain, run.expires_ms)
+                ack = acks(packet, _PUBACK if run.qos == 1 else _PUBREC) if arrival.ack else b""
+                moved = Arrival(session, route, self._router.generation, one, topic, ack)
+                moved.epoch = arrival.epoch
+                moved.producer, moved.sequence = arrival.producer, arrival.sequence + position
+                moved.is_doubtful = arrival.is_doubtful
             if route.intake is not None:
                 yield route.intake, moved
             else:
@@ -493,6 +518,7 @@ class Inbound:
         if is_told or arrival.producer is None or not session.is_recorded:
             # To a client that is told, the id is free again (MQTT 5, 4.3.3).
             session.received.difference_update(ids)
+            (session.logged_ids or set()).difference_update(ids)
             return
         # This may have been a repeat already, of one that an earlier run of this program stored: the next one
         # has the same token.

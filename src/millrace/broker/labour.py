@@ -13,6 +13,9 @@ members; so a crash repeats what was not acknowledged, and what was acknowledged
 Where nobody holds the group then, all of that waits for whoever takes it over, and so does what comes
 meanwhile.
 
+A log that is newer than a group begins with who holds the group in the others (`inherit`): its first messages
+may come before any node has spoken there, and would be nobody's.
+
 A range is (first, end, by): the offsets of `by`'s turns in it. The turns of the past are kept as *eras* as
 long as some range reaches back to them.
 """
@@ -27,6 +30,9 @@ Counts = tuple[int, bool]
 """Members connected at a node, and whether a session there holds the group at all."""
 Range = tuple[int, int, str]
 """First offset, the one after the last, and whose turns are meant."""
+Holders = dict[str, Counts]
+"""Node -> what it has of a group."""
+_GONE: Counts = (0, False)
 
 # Beyond so many the oldest are forgotten, and its offsets count as anybody's: repeated rather than lost.
 _ERAS_MAX = 1_000
@@ -236,6 +242,21 @@ class Labour:
             all_news.append(news)
         return all_news
 
+    def inherit(self, group: str, holders: Holders, *, offset: int, time_us: int) -> None:
+        """What other logs say of a group; nothing new to a log that has heard of it. Where all are gone that
+        held it, what comes waits for whoever takes it over."""
+        if group in self._groups or not holders:
+            return
+        state = self._groups[group] = _Group()
+        there = {node: counts for node, counts in holders.items() if counts != _GONE}
+        state.nodes = there or {min(holders): _GONE}
+        state.turn(offset)
+        if there:
+            state.marks = {node: Mark(offset) for node in there}
+        else:
+            state.orphans, state.orphaned_us = [(offset, offset, min(holders))], time_us
+            state.nodes = {}
+
     def done(self, group: str, node: str, version: int, position: int, owed: Iterable[Range]) -> None:
         """A node tells how far it is."""
         state = self._groups.get(group)
@@ -252,8 +273,16 @@ class Labour:
         state = self._groups.get(group)
         return (0, False) if state is None else state.nodes.get(node, (0, False))
 
+    def knows(self, group: str) -> bool:
+        return group in self._groups
+
     def groups(self) -> list[str]:
         return list(self._groups)
+
+    def holders(self, group: str) -> Holders:
+        """Who holds it; where nobody does any more, who did."""
+        state = self._groups[group]
+        return dict(state.nodes) or {by: _GONE for _, _, by in state.orphans[-1:]}
 
     def nodes(self) -> set[str]:
         """Every node that takes part in some group."""

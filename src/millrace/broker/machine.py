@@ -32,6 +32,7 @@ from millrace.types import Reason, RetainHandling, Subscription
 _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
 # Timers that may be out of date before it is worth to look for them.
 _TIMERS_SPARE = 64
+_WILLS_AGAIN_MS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,9 @@ class Broker:
         # (due, order, epoch, session, will): the session ends where will is None, else a delayed will.
         self._timers: list[tuple[int, int, int, Session, WillPlan | None]] = []
         self._timer_order = 0
+        # By client: wills that their log could not take, with the epochs of their records.
+        self._refused_wills: dict[str, tuple[int, Session, WillPlan]] = {}
+        self._wills_again_ms = 0
 
     @property
     def has_work(self) -> bool:
@@ -243,6 +247,9 @@ class Broker:
                 session.delayed_will = None
                 self._fire(session, plan, now_ms)
                 self._record_away(session)
+        if self._refused_wills and now_ms >= self._wills_again_ms:
+            self._wills_again_ms = now_ms + _WILLS_AGAIN_MS
+            self._fire_refused(now_ms)
         return self._timers[0][0] if self._timers else None
 
     def _timer(self, due_ms: int, session: Session, plan: WillPlan | None) -> None:
@@ -273,26 +280,48 @@ class Broker:
         # Asked again: the rules may have changed since the client connected.
         if session.principal.may_publish(plan.topic):
             run = plan.due(now_ms)
-            self.inbound.enter(plan.topic, run, now_ms, self._keyed_will(session, plan, run))
+            arrival = None
+            if session.is_recorded:
+                arrival = self._keyed_will(session, session.record_epoch, plan, run)
+            if arrival is not None:
+                session.firing_will = plan
+            self.inbound.enter(plan.topic, run, now_ms, arrival)
 
-    def _keyed_will(self, session: Session, plan: WillPlan, run: Run) -> Arrival | None:
+    def _fire_refused(self, now_ms: int) -> None:
+        """Wills that their log could not take, for want of room or of a leader, once more: but where the
+        client is back since, or another node looks after its record."""
+        refused, self._refused_wills = self._refused_wills, {}
+        for client_id, (epoch, session, plan) in refused.items():
+            record = self.find_record(client_id)
+            if record is None or record.epoch != epoch or record.owner != self.node:
+                continue
+            run = plan.due(now_ms)
+            arrival = self._keyed_will(session, epoch, plan, run)
+            self.inbound.enter(plan.topic, run, now_ms, arrival)
+            if arrival is None:
+                self.journal.add(["fired", client_id, epoch])
+
+    def _keyed_will(self, session: Session, epoch: int, plan: WillPlan, run: Run) -> Arrival | None:
         """Under a token: a node that was taken for gone, and the one that looks after its sessions since, may
-        both fire it (PROTOCOLS.md 10). Its record keeps the will until it is stored, for a crash before."""
+        both fire it (PROTOCOLS.md 10). Its record keeps the will until it is stored, for a crash before. None
+        where no log keeps it."""
         route = self.router.route(plan.topic)
         intake = route.intake
-        if not session.is_recorded or intake is None or not (run.qos or intake.captures_all):
+        if intake is None or not (run.qos or intake.captures_all):
             return None
-        client_id, epoch = session.client_id, session.record_epoch
+        client_id = session.client_id
         arrival = Arrival(None, route, self.router.generation, run, plan.topic, b"")
         arrival.producer, arrival.sequence = f"will/{client_id}".encode(), epoch
         arrival.is_doubtful = True
-        session.firing_will = plan
 
         def done(offset: int | None) -> None:
-            if offset is not None:
-                if session.firing_will is plan:
-                    session.firing_will = None
-                self.journal.add(["fired", client_id, epoch])
+            if offset is None:
+                if self._refused_wills.get(client_id, (0,))[0] <= epoch:
+                    self._refused_wills[client_id] = (epoch, session, plan)
+                return
+            if session.firing_will is plan:
+                session.firing_will = None
+            self.journal.add(["fired", client_id, epoch])
 
         arrival.done = done
         return arrival
@@ -545,6 +574,7 @@ class Broker:
             complete = ack_run(_PUBCOMP, packet_id, count)
             self._answer_recorded(session, ["rel", session.client_id, packet_id, count], complete)
         received.difference_update(ids)
+        (session.logged_ids or set()).difference_update(ids)
 
     def _answer_recorded(self, session: Session, operation: list[Any], answer: bytes) -> None:
         """An answer that must not leave before the operation is on disk (PROTOCOLS.md 8)."""
@@ -626,6 +656,7 @@ class Broker:
         session.next_token = record.next_token
         session.producer = producer_of(record)
         session.received = set(record.received) or None
+        session.logged_ids = set(record.received) or None
         session.uncertain = dict(record.received) or None
         session.restored = {i: (shard, offset) for i, (shard, offset) in record.sent.items()} or None
         for packet_id in record.released:

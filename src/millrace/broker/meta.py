@@ -150,8 +150,19 @@ class MetaState:
                 *(opened if is_leaderless else ()),
             ),
         )
-        self.table = StreamTable(streams)
+        before, self.table = self.table, StreamTable(streams)
+        self.groups.keep(lambda filter: self._left_by(filter, before, spec.name))
         return Result(sealed=sealed, opened=opened)
+
+    def _left_by(self, filter: str, before: StreamTable, changed: str) -> set[int]:
+        """Shards where a filter's messages may be, though its topics belong elsewhere now. What a wildcard
+        takes is lost by the changed stream alone; a topic may leave any."""
+        is_wild = "+" in filter or "#" in filter
+        old = before.streams.get(changed) if is_wild else before.find(filter)
+        if old is None:
+            return set()
+        now = self.table.streams[old.spec.name]
+        return before.shards_for(old, filter) - self.table.shards_for(now, filter)
 
     def _delete(self, name: str) -> Result:
         if name == DEFAULT_STREAM:

@@ -49,8 +49,9 @@ class Outbound:
         # Which offsets of a log this node gives to members of a group: (group, shard, first, end) to spans
         # (first, end). Set by the node.
         self.turns: Callable[[str, int, int, int], list[tuple[int, int]]] | None = None
-        # Logs that take no more: a session reads them to their end before others (PROTOCOLS.md 16).
-        self.sealed: set[int] = set()
+        # Logs that take no more: a session reads them to their end before others, those with the smallest
+        # number here first (PROTOCOLS.md 16).
+        self.sealed: dict[int, int] = {}
         # Logs from which nothing is delivered yet: older ones of theirs are not complete here.
         self.held: set[int] = set()
         # For messages of a group that stand in a log and that nobody can take now: keeps in mind where they
@@ -338,7 +339,7 @@ class Outbound:
             return False
         if lag and shard in lag:
             return True
-        if shard not in self.held and (not lag or self.sealed.isdisjoint(lag)):
+        if shard not in self.held and (not lag or self.sealed.keys().isdisjoint(lag)):
             return False
         session.fall_behind(shard, run.offset)
         self.behind[session] = None

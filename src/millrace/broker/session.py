@@ -64,6 +64,7 @@ class Session:
         "inflight_count",
         "is_recorded",
         "lag",
+        "logged_ids",
         "next_token",
         "out",
         "out_bytes",
@@ -136,6 +137,8 @@ class Session:
         self.lag: dict[int, int] | None = None
         # QoS 2 from this client: ids received and not yet released.
         self.received: set[int] | None = None
+        # Those of them whose messages a log is to keep, by its record or on their way to it.
+        self.logged_ids: set[int] | None = None
 
         # Whether there is a record of this session in the session store: what it must not forget is written
         # there before anything that depends on it leaves.
@@ -321,7 +324,7 @@ class Session:
         """Drop everything on the way in either direction (a session that starts clean)."""
         self.inflight = self.released = self.resending = self.queue = None
         self.inflight_count = self.inflight_bytes = self.queued_messages = self.queued_bytes = 0
-        self.received = None
+        self.received = self.logged_ids = None
         self.lag = self.cursors = self.uncertain = self.restored = self.skip = None
 
     def add_released(self, packet_id: int) -> None:

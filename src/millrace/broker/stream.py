@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from millrace.broker.filters import is_valid, levels_match
+from millrace.broker.filters import is_valid, levels_match, overlaps
 from millrace.broker.pair_spec import PairSpec
 from millrace.errors import LocalError
 from millrace.kernels.checksum import crc32c
@@ -206,6 +206,15 @@ class StreamTable:
         """The open shard that keeps this topic."""
         shards = stream.shards
         return shards[crc32c(topic) % len(shards)]
+
+    def shards_for(self, stream: Stream, filter: str) -> set[int]:
+        """Shards of a stream that may hold a topic of this filter, as far as this table knows."""
+        if "+" in filter or "#" in filter:
+            is_concerned = stream is self.default or any(overlaps(filter, own) for own in stream.spec.filters)
+            return {*stream.sealed, *stream.shards} if is_concerned else set()
+        if self.find(filter) is not stream:
+            return set()
+        return {*stream.sealed, *((self.shard(stream, filter.encode()),) if stream.shards else ())}
 
 
 def check_filters(specs: Iterable[StreamSpec]) -> None:

@@ -22,7 +22,8 @@ def consequences(stream: Stream, spec: StreamSpec) -> tuple[str, ...]:
     if spec.replication is Replication.ROUTED:
         said.append(
             "from then on messages are stored nowhere and have no offset: readers by offset, groups, the HTTP"
-            " queue and Spark see none of them; a client that is away gets what its node kept in memory"
+            " queue and Spark see none of them; a client that is away gets what its node kept in memory; the"
+            " first of them may come before the last that were stored"
         )
     elif spec.replication is Replication.LEADERLESS:
         said.append(

@@ -3,8 +3,9 @@
 Messages of a log need no moving: the session's record says how far it is, and the log is everywhere. Messages
 that were routed exist only at the node that serves the session: sent and not acknowledged, or waiting. When
 the client appears at another node they go there (REQUIREMENTS.md E4), those under way with the packet ids by
-which the client knows them ([MQTT-4.4.0-1]), and so do the ids of QoS 2 messages received from it and not
-yet released, which tell a message sent again from a new one.
+which the client knows them ([MQTT-4.4.0-1]), and so do the ids of routed QoS 2 messages received from it and
+not yet released, which tell a message sent again from a new one. For a message that a log is to keep the
+record tells: one that it does not know may never have got there, and must be taken when it comes again.
 
 Plain lists, because they travel as JSON; bounded, because a session's queue may hold far more than a client
 should wait for: beyond the bound the newest are left behind, and counted.
@@ -27,6 +28,11 @@ def unfinished(session: Session) -> list[Segment]:
     """Segments that no log holds, those under way first, in order."""
     held = (*(session.inflight or ()), *(session.resending or ()), *(session.queue or ()))
     return [segment for segment in held if not segment.run.shard and segment.group is None]
+
+
+def received_unlogged(session: Session) -> list[int]:
+    """Ids of QoS 2 messages from this client that no log keeps, until they are released."""
+    return sorted((session.received or set()) - (session.logged_ids or set()))
 
 
 def pack(segments: Iterable[Segment], now_ms: int) -> tuple[list[Any], int]:

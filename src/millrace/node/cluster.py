@@ -339,6 +339,8 @@ class Cluster:
             case "handed_on":
                 self._streams.handover.on_rest(what)
                 return {}
+            case "blocks":
+                return self._streams.repairs.answer(what)
             case "pair.switch":
                 return await self._streams.pairs.switch(what["shard"])
             case other:

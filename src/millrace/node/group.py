@@ -170,7 +170,11 @@ class Group:
             self._restore(saved)
         self.applied: Index = state.applied
         self._applied_told = state.applied
-        self._machine = self._make_machine(state, rng)
+        try:
+            self._machine = self._make_machine(state, rng)
+        except RangeDamaged:
+            # An index vouched for it, so that only this reading found it: as what the opening finds.
+            self._machine = self._make_machine(replica_log.initial_state(), rng)
         self._next_request = 0
         self._outcome: Accepted | Refused | None = None
         self._sequence = 0
@@ -182,6 +186,8 @@ class Group:
         self._leaderless_ticks = 0
         self._rng = rng
         self._blocks: dict[int, Block] = {}
+        # A snapshot from the leader is handed to the disk and not restored yet.
+        self._is_installing = False
         # Effects that wait for a Persist: (number, effects).
         self._waiting: deque[tuple[int, list[Effect]]] = deque()
         self._events: deque[Event] = deque()
@@ -224,6 +230,11 @@ class Group:
         return machine.is_serving or (machine.leader is not None and machine.leader != self.replica)
 
     @property
+    def origin(self) -> int:
+        """Under which this replica's own blocks are numbered; another one after each beginning."""
+        return self._origin
+
+    @property
     def has_data_pending(self) -> bool:
         return any(pending.kind is EntryKind.DATA for pending in self._pending)
 
@@ -253,12 +264,16 @@ class Group:
     def _abandon(self) -> None:
         """Give up waiting for what is pending. What becomes of the blocks stays open, so the numbers after
         theirs must not be used: this node goes on as another origin."""
+        for token in self.given_up():
+            self.app.lost(token)
+
+    def given_up(self) -> list[Any]:
+        """The tokens of all that is pending, which do not come back any other way from here on."""
         tokens = [pending.token for pending in self._pending]
         self._pending.clear()
         self._pending_bytes = self._offered = self._sequence = 0
         self._origin = self._rng.getrandbits(63) | 1
-        for token in tokens:
-            self.app.lost(token)
+        return tokens
 
     def _give_up_covered(self) -> None:
         """Own blocks that a snapshot covers are in the log, but they do not pass here."""
@@ -434,7 +449,10 @@ class Group:
 
     def snapshot_taken(self) -> bool:
         """*blocking* Write the state as a snapshot; for the end of a run and for quiet times. False where the
-        app has too much to write now."""
+        app has too much to write now, or one from the leader is on its way to the disk: what was applied here
+        lies before it, and neither the log nor the machine knows that part any more."""
+        if self._is_installing:
+            return False
         index = self.applied
         known = self.replica_log.snapshot()
         if index == 0 or (known is not None and known.index == index):
@@ -517,6 +535,7 @@ class Group:
                 saved = self.replica_log.snapshot_state()
                 assert saved is not None
                 self._restore(saved)
+                self._is_installing = False
                 self.applied = effect.snapshot.index
                 self._tell_applied()
                 self._give_up_covered()
@@ -555,6 +574,7 @@ class Group:
 
     def _persist(self, persist: Persist) -> None:
         if persist.snapshot is not None:
+            self._is_installing = True
             self._blocks.clear()
             self.replica_log.begin_again(persist.snapshot)
         if persist.truncate_from is not None:

@@ -26,9 +26,9 @@ from millrace.broker.durable_group import (
     group_to_dict,
     put_group,
 )
-from millrace.broker.filters import covers, overlaps
+from millrace.broker.filters import covers
 from millrace.broker.machine import Broker
-from millrace.broker.stream import DEFAULT_STREAM, Replication, Stream
+from millrace.broker.stream import DEFAULT_STREAM, Replication
 from millrace.errors import LocalError, MillraceError, StorageError
 from millrace.node.consumer_groups import ShardConsumers, Unavailable
 from millrace.node.publishing import NotStored, Publishing
@@ -55,6 +55,7 @@ _BURIED_AT_ONCE_MAX = 1_000
 GROUP_EXPIRY_US = 7 * 24 * 3600 * 1_000_000
 _TOUCH_EVERY_US = 3600 * 1_000_000
 _EXPIRY_CHECK_S = 60.0
+_FULL = "the disk of the node is full; nothing can be taken until there is room"
 
 
 class NoSuchGroup(LocalError):
@@ -227,8 +228,10 @@ class Groups:
                     # Not sooner: what was there before the stream became leaderless can be taken.
                     check_order(self._streams, group.spec)
                 left_s = deadline_s - loop.time()
-                if taken or left_s <= 0:
+                if taken:
                     return taken
+                if left_s <= 0:
+                    return await self._taken_elsewhere(group, shards, request)
                 if self.is_stopping:
                     raise Unavailable("the node is stopping; ask another, or again")
                 # Not `wait_for`: it takes a cancellation for an answer where both come at once.
@@ -248,20 +251,65 @@ class Groups:
                     taken += await self.fetch(shard, cursor, known)
             if taken:
                 return taken
-        for shard in shards:
-            cursor = await self._cursor(group, shard)
-            wanted, read = count - len(taken), self._streams.reading.blocks
-            if not await shard.consumers.has_some(group, wanted, bool(lease_us), read):
-                if self._wall_us() - cursor.used_us > _TOUCH_EVERY_US and not self._streams.is_refusing:
-                    await shard.consumers.do(["touch", group.number])
-                continue
-            if self._streams.is_refusing:
-                raise Unavailable("the disk of the node is full; nothing can be taken until there is room")
-            found = await shard.consumers.do(["take", group.number, request, wanted, lease_us])
-            taken += await self.fetch(shard, cursor, found)
-            if len(taken) >= count:
+        voided = [self._voided(group, shard, request) for shard in shards]
+        for shard, times in zip(shards, voided, strict=True):
+            try:
+                operation = ["take", group.number, request, count - len(taken), lease_us, times]
+                taken += await self._take_at(group, shard, shards, operation)
+            except MillraceError:
+                # Without a lease it is done, so it must not be lost because there may be more elsewhere.
+                if not taken:
+                    raise
+                break
+            if len(taken) >= count or (taken and times is not None):
                 break
         return taken
+
+    async def _take_at(
+        self, group: DurableGroup, shard: "Shard", shards: "list[Shard]", operation: list[Any]
+    ) -> list[Taken]:
+        _, _, request, wanted, lease_us, _ = operation
+        cursor = await self._cursor(group, shard)
+        if not await shard.consumers.has_some(group, wanted, bool(lease_us), self._streams.reading.blocks):
+            if self._wall_us() - cursor.used_us > _TOUCH_EVERY_US and not self._streams.is_refusing:
+                await shard.consumers.do(["touch", group.number])
+            return []
+        if self._streams.is_refusing:
+            raise Unavailable(_FULL)
+        elsewhere = await self._taken_elsewhere(group, [one for one in shards if one is not shard], request)
+        return elsewhere or await self.fetch(shard, cursor, await shard.consumers.do(operation))
+
+    def _voided(self, group: DurableGroup, shard: "Shard", request: str) -> int | None:
+        """How often this request of a queue was made void at a shard; None where that is not asked."""
+        if not request or not group.spec.is_queue:
+            return None
+        cursor = shard.consumers.state.cursors.get(group.number)
+        return 0 if cursor is None else cursor.voided(request)
+
+    async def _taken_elsewhere(self, group: DurableGroup, shards: "list[Shard]", request: str) -> list[Taken]:
+        """The answer that this request of a queue has in one of these shards. Where there is none, there will
+        be none: another node may have been asked before, and what it asked for may still be under way. Groups
+        of many shards do not ask: it is an entry in the log of each."""
+        for shard in shards if request and group.spec.is_queue else ():
+            cursor = await self._cursor(group, shard)
+            if await self._is_exhausted(group, shard, cursor):
+                known = cursor.answer(request)
+            elif self._streams.is_refusing:
+                raise Unavailable(_FULL)
+            else:
+                known = await shard.consumers.do(["void", group.number, request])
+            if known:
+                return await self.fetch(shard, cursor, known)
+        return []
+
+    async def _is_exhausted(self, group: DurableGroup, shard: "Shard", cursor: Cursor) -> bool:
+        """Whether all that anybody ever took or will take there is known here."""
+        if not shard.is_finished or cursor.items:
+            return False
+        consumers = shard.consumers
+        if await consumers.has_some(group, 1, False, self._streams.reading.blocks):
+            return False
+        return group.number in consumers.state.cursors and consumers.seen_to(group)[0] >= shard.next_offset
 
     async def fetch(self, shard: "Shard", cursor: Cursor, found: list[Any]) -> list[Taken]:
         """The messages of these deliveries; one that cannot be read any more is left out."""
@@ -345,7 +393,10 @@ class Groups:
         numbers: set[int] = set(group.starts)
         for stream in table.streams.values():
             for filter in group.spec.filters:
-                numbers.update(_candidates(self._streams, stream, filter, also_default))
+                numbers.update(table.shards_for(stream, filter))
+        if also_default and any(table.find(filter) is not table.default for filter in group.spec.filters):
+            # What was published before the stream of a topic was made is in `default`.
+            numbers.update(table.default.sealed, table.default.shards)
         found = []
         for number, shard in sorted(self._streams.shards.items()):
             if number in numbers or group.number in shard.consumers.state.cursors:
@@ -529,19 +580,6 @@ class Groups:
             if position >= end:
                 return count, True
         return count + shard.next_offset - position, False
-
-
-def _candidates(streams: "Streams", stream: Stream, filter: str, also_default: bool) -> set[int]:
-    """Shards of a stream that may hold a topic of this filter."""
-    is_default = stream.spec.name == DEFAULT_STREAM
-    if "+" in filter or "#" in filter:
-        is_concerned = is_default or any(overlaps(filter, own) for own in stream.spec.filters)
-        return {*stream.sealed, *stream.shards} if is_concerned else set()
-    if streams.table.find(filter) is stream:
-        own = {streams.table.shard(stream, filter.encode())} if stream.shards else set()
-        return {*stream.sealed, *own}
-    # What was published before the stream of this topic was made is in `default`.
-    return {*stream.sealed, *stream.shards} if is_default and also_default else set()
 
 
 def is_idle(cursors: "Sequence[Cursor]", now_us: int) -> bool:

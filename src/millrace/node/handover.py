@@ -19,7 +19,7 @@ from typing import Any
 from millrace.broker.machine import Broker
 from millrace.broker.message import Segment
 from millrace.broker.session import Session
-from millrace.broker.unfinished import pack, put_back, unfinished, unpack
+from millrace.broker.unfinished import pack, put_back, received_unlogged, unfinished, unpack
 from millrace.errors import LocalError
 from millrace.node.replicas import Replicas
 from millrace.types import Reason
@@ -128,7 +128,7 @@ class Handover:
         if len(self._given) > 2 * len(self._broker.sessions) + _GIVEN_SPARE:
             self._given = {name: v for name, v in self._given.items() if name in self._broker.sessions}
         self._given[client_id] = (session.epoch, len(segments))
-        return {"messages": messages, "received": sorted(session.received or ())}
+        return {"messages": messages, "received": received_unlogged(session)}
 
     def released(self, session: Session, owner: str) -> None:
         """The record says that another node serves this session: what came since follows."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.broker.filters import matches
 from millrace.broker.group import ShareGroup
-from millrace.broker.labour import Counts, News, Range
+from millrace.broker.labour import Counts, Holders, News, Range
 from millrace.broker.machine import Broker
 from millrace.broker.message import Run, Segment, expiry_of
 from millrace.errors import StorageError
@@ -42,6 +42,8 @@ _BACKLOG_RANGES_MAX = 10_000
 _FEED_PAUSE_S = 0.02
 _BEGIN = object()
 """Token of the entry that begins this run in a shard."""
+_INTRODUCTION = object()
+"""Token of the entry that names the groups of older logs."""
 
 
 class ShardWork:
@@ -53,6 +55,7 @@ class ShardWork:
         self._wall_us = wall_us
         self.is_begun = False
         self._is_beginning = False
+        self._is_introduced = False
         self.said: dict[str, Counts] = {}
         """What this node proposed about its members and has not seen applied."""
         self.backlog: dict[str, deque[Range]] = {}
@@ -71,6 +74,21 @@ class ShardWork:
         if not self._is_beginning:
             note = {"op": "labour.begin", "node": self._broker.node}
             self._is_beginning = self._say(note, _BEGIN)
+
+    def introduce(self) -> None:
+        """Called before messages are proposed from here: name the groups that other logs know and this one
+        does not. Entries of one node keep their order, so the groups are there before its messages; a group
+        that is made later is not acknowledged before this log knows it."""
+        if self._is_introduced:
+            return
+        labour = self._shard.labour
+        found: dict[str, Holders] = {}
+        for _, other in sorted(self._shard.others.items()):
+            for group in other.labour.groups():
+                if not labour.knows(group):
+                    found.setdefault(group, {}).update(other.labour.holders(group))
+        note = {"op": "labour.inherit", "groups": sorted(found.items())}
+        self._is_introduced = not found or self._say(note, _INTRODUCTION)
 
     def say(self, group: str, node: str, counts: Counts, *, is_gone: bool = False) -> bool:
         """Tell all replicas how many members of a group are connected at a node (PROTOCOLS.md 13)."""
@@ -97,6 +115,10 @@ class ShardWork:
                     self.is_begun = True
                     self._is_beginning = False
                 self._heed(all_news)
+            case "labour.inherit":
+                for group, holders in fields["groups"]:
+                    counts = {node: (connected, holds) for node, (connected, holds) in holders.items()}
+                    labour.inherit(group, counts, offset=offset, time_us=block.header.base_time_us)
             case "labour.done":
                 for group, version, position, owed in fields["groups"]:
                     ranges = [(first, end, by) for first, end, by in owed]
@@ -124,6 +146,8 @@ class ShardWork:
         self._told.clear()
         if token is _BEGIN:
             self._is_beginning = False
+        elif token is _INTRODUCTION:
+            self._is_introduced = False
 
     def restored(self) -> None:
         """The state came from a snapshot: what passed meanwhile was not delivered from here."""
@@ -230,7 +254,7 @@ class SharedWork:
             group = self._broker.groups.get(key)
             now = (group.connected, True) if group is not None else (0, False)
             is_owed = pieces.get(key) or work.backlog.get(key) or labour.is_owed(key, shard.next_offset)
-            if shard.is_finished and not is_owed:
+            if shard.is_finished and not is_owed and self._is_passed_on(key):
                 now = (0, False)
             if labour.known(key, node) == now:
                 work.said.pop(key, None)
@@ -244,6 +268,11 @@ class SharedWork:
                     if labour.known(key, gone) != (0, False):
                         work.say(key, gone, (0, False), is_gone=True)
         work.tell(pieces)
+
+    def _is_passed_on(self, key: str) -> bool:
+        """Whether every open log knows the group; until then they learn of it from the sealed ones."""
+        shards = self._streams.shards.values()
+        return all(shard.labour.knows(key) for shard in shards if not shard.intake.is_sealed)
 
     def _is_held(self, key: str) -> bool:
         """Whether a session holds the group, at whichever node it is."""

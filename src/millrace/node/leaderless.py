@@ -29,7 +29,7 @@ from millrace.node.leaderless_log import OriginFiles, OriginLog
 from millrace.node.reading import READ_BYTES_MAX, Reading
 from millrace.node.replicas import KIND_LEADERLESS, TICK_S
 from millrace.node.retention import is_to_end, trim_offset
-from millrace.node.shard import logged
+from millrace.node.shard import FINISH_MS, logged
 from millrace.replication.contract import (
     LinkClosed,
     LinkOpened,
@@ -100,6 +100,9 @@ class LeaderlessStream:
         self.now_ms, self.wall_us, self.wake = owner.now_ms, owner.wall_us, owner.wake
         self.files = OriginFiles(number, stream, owner.replicas)
         self.intake = Intake(number, stream.spec.capture is Capture.ALL)
+        self.intake.is_sealed = number in stream.sealed
+        # Since it was sealed in this run: until when newer logs wait until all nodes have this node's own.
+        self._spread_by_ms: int | None = None
         self.keys = StreamKeys(self._broker, self.now_ms, self.wall_us)
         self.origins: dict[int, Origin] = {}
         self._ticks = 0
@@ -149,6 +152,7 @@ class LeaderlessStream:
         for session in self._broker.sessions.values():
             if session.is_recorded and session.cursors is not None:
                 session.cursors.add(one.number)
+        self._owner.on_new_log()
 
     def _learn_again(self, origin: Origin, one: OriginLog, index: int) -> None:
         """What the saved state does not know of retained messages and keys."""
@@ -376,6 +380,8 @@ class LeaderlessStream:
         self.step(Tick())
         self._catch_up()
         self.groups.tick()
+        if self._spread_by_ms is not None and not self.is_spreading:
+            self.wake()
         while self._batches and self._ticks - self._batches[0][1].tick > _LEVEL_TICKS_MAX:
             self._refuse(self._batches[0][0])
         if self._ticks % _CHORES_EVERY_TICKS == 0:
@@ -425,10 +431,27 @@ class LeaderlessStream:
 
     def seal(self) -> None:
         """Nothing is taken any more; what was routed here is routed again (PROTOCOLS.md 16)."""
-        self.intake.is_sealed = True
+        if not self.intake.is_sealed:
+            self.intake.is_sealed = True
+            self._spread_by_ms = self.now_ms() + FINISH_MS
+
+    @property
+    def is_spreading(self) -> bool:
+        """Sealed, and a node that can be reached has yet to get the end of this node's log: whatever comes in
+        next for the same topics would overtake it there."""
+        if self._spread_by_ms is not None:
+            if self.machine.is_everywhere:
+                self._spread_by_ms = None
+            elif self.now_ms() >= self._spread_by_ms:
+                self._spread_by_ms = None
+                name = self.files.stream.spec.name
+                log.error("%s: a node did not get the end of this node's log in time: order is lost", name)
+        return self._spread_by_ms is not None
 
     def on_peer(self, sender: str, body: bytes) -> None:
         self.step(PeerMessage(sender=ReplicaId(sender), body=codec.decode(body)))
+        if self._spread_by_ms is not None and not self.is_spreading:
+            self.wake()
 
     async def read(self, origin: Origin, offset: int) -> list[Block]:
         return await self._owner.reading.blocks(self.files.logs[origin], offset)  # type: ignore[arg-type]
@@ -451,8 +474,13 @@ class LeaderlessStream:
         self.files.close(is_clean=not self.machine.writes_pending)
 
     def remove(self) -> None:
-        """The stream is deleted."""
+        """The stream is deleted. Whoever waits for its logs is told that it is not as asked for: what stands
+        in them may be delivered already."""
         self.is_closed = True
+        for request in [request for request, _ in self._batches]:
+            self._refuse(request)
+        for request in list(self._then):
+            self._refuse(request)
         for number in self.origins:
             self._owner.logs.pop(number, None)
             self._broker.log_ends.pop(number, None)
@@ -518,6 +546,7 @@ class LeaderlessStreams:
         self.streams: dict[int, LeaderlessStream] = {}
         self.logs: dict[int, OriginLog] = {}
         """By shard number, for readers."""
+        self.on_new_log: Callable[[], None] = lambda: None
         self._members: tuple[ReplicaId, ...] = ()
 
     def members(self) -> tuple[ReplicaId, ...]:
@@ -581,6 +610,21 @@ class LeaderlessStreams:
         """The logs of a stream that readers may ask for."""
         own = [self.streams[n] for n in (*stream.sealed, *stream.shards) if n in self.streams]
         return [number for one in own for number in sorted(one.origins)]
+
+    def retired_logs(self) -> dict[int, int]:
+        """Logs that take no more, with the number that says how old they are beside shards."""
+        return {
+            log: number for number, one in self.streams.items() if one.intake.is_sealed for log in one.origins
+        }
+
+    def logs_after(self, number: int) -> set[int]:
+        """Logs of streams that came later than a shard."""
+        return {log for later, one in self.streams.items() if later > number for log in one.origins}
+
+    def spreading(self) -> set[int]:
+        """Intakes that wait: nodes have yet to get the end of a sealed log of their topics."""
+        spreading = [one.files for one in self.streams.values() if one.is_spreading]
+        return {number for files in spreading for number in (files.number, *files.stream.shards)}
 
     def groups(self, stream: Stream) -> dict[str, Any]:
         """What this node knows of a stream's groups: members, who delivers, how much is left to do."""

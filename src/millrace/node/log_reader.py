@@ -8,8 +8,9 @@ topics that the session subscribes to leave the log; the filter works on the blo
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, Future
+from typing import Any
 
 from millrace.broker.filters import matches
 from millrace.broker.machine import Broker
@@ -45,10 +46,14 @@ class LogReader:
         now_ms: Callable[[], int],
         wall_us: Callable[[], int],
         wake: Callable[[], None],
+        repaired: Callable[[int], Coroutine[Any, Any, bool]],
     ) -> None:
+        """`repaired`: wait until the damage in a shard is repaired; False where it cannot be."""
         self._broker = broker
         self._shards = shards
         self._pool = pool
+        self._repaired = repaired
+        self._repairs: set[asyncio.Task[None]] = set()
         self._now_ms = now_ms
         self._wall_us = wall_us
         self._wake = wake
@@ -117,8 +122,8 @@ class LogReader:
     def _next_log(self, session: Session, lag: dict[int, int]) -> int | None:
         """Sealed logs first, the oldest of them before the others (PROTOCOLS.md 16); None: it has to wait."""
         outbound = self._broker.outbound
-        sealed = outbound.sealed.intersection(lag)
-        candidates = (min(sealed),) if sealed else lag
+        sealed = outbound.sealed.keys() & lag.keys()
+        candidates = (min(sealed, key=lambda n: (outbound.sealed[n], n)),) if sealed else lag
         ready = (n for n in candidates if n not in outbound.held and not self._is_early(session, n))
         return next(ready, None)
 
@@ -185,16 +190,32 @@ class LogReader:
             self._broker.stats.trimmed += int(error.first_offset) - offset
             session.lag[shard.number] = int(error.first_offset)
         except RangeDamaged as error:
-            log.error(
-                "%s is not served a damaged part of shard %d: %s", session.client_id, shard.number, error
-            )
-            session.lag[shard.number] = max(int(error.damage.next_offset), offset + 1)
+            self._reading.add(session)
+            work = self._after_repair(session, epoch, shard, offset, error)
+            task = asyncio.get_running_loop().create_task(work)
+            self._repairs.add(task)
+            task.add_done_callback(self._repairs.discard)
+            return
         except StorageError as error:
             log.error("shard %d cannot be read: %s", shard.number, error)
             return
         else:
             self._feed(session, shard, offset, blocks)
             return
+        self._again(session)
+
+    async def _after_repair(
+        self, session: Session, epoch: int, shard: Shard, offset: int, error: RangeDamaged
+    ) -> None:
+        """Other replicas have what is damaged here. Only if none of them can be had is it passed over."""
+        is_repaired = await self._repaired(shard.number)
+        self._reading.discard(session)
+        lag = session.lag if session.epoch == epoch else None
+        if not is_repaired and lag and lag.get(shard.number) == offset:
+            log.error(
+                "%s is not served a damaged part of shard %d: %s", session.client_id, shard.number, error
+            )
+            lag[shard.number] = max(int(error.damage.next_offset), offset + 1)
         self._again(session)
 
     def _again(self, session: Session) -> None:

@@ -1,12 +1,12 @@
 """Reading a shard's log by offset: blocks for those who take blocks, messages for those who do not.
 
 What was committed a moment ago is in memory; the rest comes from disk, in a worker thread. `Trimmed` names
-the earliest offset where retention has removed what was asked for, `RangeDamaged` the next one that can be
-read.
+the earliest offset where retention has removed what was asked for, `RangeDamaged`, where no other replica
+could repair it in time, the next one that can be read.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT, Columns, select_rows
 from millrace.storage.block import Block, Kind
 from millrace.storage.log import Trimmed
+from millrace.storage.scan import RangeDamaged
 from millrace.storage.summary import filter_keys
 from millrace.types import NO_PROPERTIES, Index, Offset, Properties, Version
 from millrace.wire.mqtt.codec import decode
@@ -43,8 +44,10 @@ class Stored:
 class Reading:
     """The readers of a node."""
 
-    def __init__(self, pool: Executor) -> None:
+    def __init__(self, pool: Executor, repaired: Callable[[int], Awaitable[bool]]) -> None:
+        """`repaired`: wait until the damage in a shard is repaired; False where it cannot be."""
         self._pool = pool
+        self._repaired = repaired
 
     async def blocks(self, shard: "Shard", offset: int, keys: tuple[int, ...] | None = None) -> list[Block]:
         """Committed blocks from the one that holds `offset` on, at most about 1 MiB; none at the end.
@@ -61,6 +64,11 @@ class Reading:
         if recent is not None:
             return _bounded(recent)
         loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._pool, read_blocks, shard, offset, keys)
+        except RangeDamaged:
+            if not await self._repaired(shard.number):
+                raise
         return await loop.run_in_executor(self._pool, read_blocks, shard, offset, keys)
 
     async def messages(self, shard: "Shard", offsets: list[int]) -> dict[int, Stored]:

@@ -11,6 +11,7 @@ answers from memory or from the page cache.
 import json
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 
 from millrace.replication.contract import (
     Config,
@@ -27,8 +28,10 @@ from millrace.replication.contract import (
 from millrace.storage import files
 from millrace.storage.block import Block, Kind, opaque_block, parse_block
 from millrace.storage.directory import DataDirectory
-from millrace.storage.disk import Disk
+from millrace.storage.disk import Disk, DiskFull
 from millrace.storage.log import DEFAULT_SETTINGS, Log, LogSettings
+from millrace.storage.repair import RepairRefused
+from millrace.storage.scan import RangeDamaged
 from millrace.storage.snapshot import SnapshotFile, SnapshotInfo, SnapshotStore, SnapshotWriter
 from millrace.types import Index, Offset, Term
 
@@ -78,6 +81,8 @@ class ReplicaLog:
         self._last_time_us = 0
         self.trim_to = Index(0)
         """Whole segments up to this entry go with the next write; a snapshot covers it."""
+        self.repairs: list[Block] = []
+        """Blocks of other replicas that the next write puts in the place of damaged ones of one segment."""
         # An incoming snapshot, and the offset after it, which stands in its first line.
         self._staged: SnapshotWriter | None = None
         self._staged_head = b""
@@ -97,12 +102,26 @@ class ReplicaLog:
             return snapshot.info.term
         if not self.log.first_index - 1 <= index <= self.log.last_index:
             return None
-        return self.log.term_at(index)
+        try:
+            return self.log.term_at(index)
+        except RangeDamaged:
+            if not self._is_covered(index):
+                raise
+            return None
 
     def entries(self, first: Index, last: Index, bytes_max: int) -> Sequence[Entry]:
         if first < self.log.first_index:
             return ()
-        return [_entry(block) for block in self.log.read(first, last, bytes_max)]
+        try:
+            return [_entry(block) for block in self.log.read(first, last, bytes_max)]
+        except RangeDamaged:
+            if not self._is_covered(first):
+                raise
+            # Had again from others meanwhile; a leader asks again.
+            return ()
+
+    def _is_covered(self, index: Index) -> bool:
+        return self._snapshot is not None and index <= self._snapshot.info.index
 
     def snapshot(self) -> Snapshot | None:
         if self._snapshot is None:
@@ -125,9 +144,11 @@ class ReplicaLog:
 
     def _finish_install(self) -> None:
         """A crash may have come between a snapshot from the leader and the log that begins behind it."""
-        snapshot = self._snapshot
-        if snapshot is None or snapshot.info.index <= self.log.last_index:
-            return
+        if self._snapshot is not None and self._snapshot.info.index > self.log.last_index:
+            self._begin_behind(self._snapshot)
+
+    def _begin_behind(self, snapshot: SnapshotFile) -> None:
+        """Drop the log; what the snapshot covers is in it."""
         head, _, _ = snapshot.read(0, snapshot.info.size_bytes).partition(b"\n")
         self.log.reset(
             next_index=Index(snapshot.info.index + 1),
@@ -137,21 +158,28 @@ class ReplicaLog:
 
     def _damage(self, term: Term) -> Damage | None:
         """What this replica may have acknowledged and lost. Where others have it, the log is cut before the
-        first bad entry and filled again by them; until then this replica neither votes nor leads."""
+        first bad entry and filled again by them; until then this replica neither votes nor leads. What its
+        own snapshot covers it has not lost: that is needed by readers only."""
+        covered = 0 if self._snapshot is None else int(self._snapshot.info.index)
+        is_lost = any(damage.last_index > covered for damage in self.log.damages)
         path = f"{self._path}/{_DAMAGE}"
         known = files.read_record(self._disk, path, _DAMAGE_TAG)
         if known is not None:
             last_index, old_term = json.loads(known)
             term = Term(max(term, old_term))
-        elif self.log.damages and self._has_peers:
+        elif is_lost and self._has_peers:
             last_index = int(self.log.last_index)
         else:
             return None
         files.write_record(self._disk, path, _DAMAGE_TAG, json.dumps([last_index, term]).encode())
-        if self.log.damages:
+        if is_lost:
             first = self.log.damages[0].first_index
             log.error("group %d: entries from %d on are fetched again from other nodes", self.group, first)
-            self.log.truncate_from(Index(first))
+            if first <= covered and self._snapshot is not None:
+                # A log cannot be cut behind damage: what goes may be all that tells it from a torn tail.
+                self._begin_behind(self._snapshot)
+            else:
+                self.log.truncate_from(Index(first))
             self._next_offset = int(self.log.next_offset)
             self._last_term = int(self.log.last_term)
         return Damage(last_index=Index(last_index), term=term)
@@ -250,7 +278,9 @@ class ReplicaLog:
             self._staged = self._snapshots.begin(snapshot.index)
             self._staged_head = b""
         assert self._staged is not None and self._staged.size_bytes == position
-        self._staged.write(data)
+        with suppress(DiskFull):
+            # It is kept in memory; the install writes it and waits until there is room.
+            self._staged.write(data)
         if b"\n" not in self._staged_head:
             self._staged_head += data
             head, newline, _ = self._staged_head.partition(b"\n")
@@ -276,12 +306,27 @@ class ReplicaLog:
             self.log.append(blocks)
         if self.trim_to >= self.log.first_index:
             self.log.trim(self.trim_to)
+        if self.repairs:
+            self._put_in_place()
+
+    def _put_in_place(self) -> None:
+        """*worker*"""
+        blocks, self.repairs = self.repairs, []
+        first, last = blocks[0].header.index, blocks[-1].header.index
+        if first < self.log.first_index or last > self.log.last_index:
+            return
+        try:
+            self.log.replace_range(blocks)
+        except (RepairRefused, DiskFull) as error:
+            # As before; it is tried again, with what is damaged by then.
+            log.error("group %d: the damage stays for now: %s", self.group, error)
 
     def _install(self, snapshot: Snapshot) -> None:
-        """*worker* The staged snapshot is this replica's now, and its log is empty behind it."""
-        assert self._staged is not None
-        self._staged.finish(term=snapshot.term, config=snapshot.config.encode())
-        self._staged = None
+        """*worker* The staged snapshot is this replica's now, and its log is empty behind it. After DiskFull
+        it is called again, and the snapshot may be complete by then."""
+        if self._staged is not None:
+            self._staged.finish(term=snapshot.term, config=snapshot.config.encode())
+            self._staged = None
         self.log.reset(
             next_index=Index(snapshot.index + 1),
             last_term=snapshot.term,
@@ -299,8 +344,12 @@ class ReplicaLog:
     def take_snapshot(self, index: Index, term: Term, config: Config, state: bytes) -> SnapshotInfo:
         """*worker* Make `state` the newest snapshot; older ones are dropped."""
         writer = self._snapshots.begin(index)
-        writer.write(state)
-        info = writer.finish(term=term, config=config.encode())
+        try:
+            writer.write(state)
+            info = writer.finish(term=term, config=config.encode())
+        except DiskFull:
+            writer.abandon()
+            raise
         old, self._snapshot = self._snapshot, self._snapshots.open(index)
         if old is not None:
             old.close()

@@ -265,6 +265,7 @@ class Server:
             self.streams.check_space()
             self.streams.snapshot_some()
             self.streams.retention.tick()
+            self.streams.repairs.tick()
             self.streams.groups.tick()
             self.streams.members.tick()
             self.streams.edges.tick()

@@ -32,6 +32,8 @@ from millrace.types import Reason
 
 log = logging.getLogger("millrace.shard")
 
+# How long newer logs wait for the end of a sealed one.
+FINISH_MS = 10_000
 # One proposal: well below a block's bounds, so that a batch is one block but for very large messages.
 _BATCH_BYTES_MAX = 768 * 1024
 _BATCH_MESSAGES_MAX = 8_000
@@ -209,6 +211,7 @@ class Shard:
             # Only answers wait here: whatever they wait for was proposed before.
             self._propose_blocks([opaque_block(Kind.CONTROL, b"{}")], Batch(arrivals, 0), EntryKind.CONTROL)
             return
+        self.work.introduce()
         codec = Codec.ZLIB if self.stream.spec.compression == "zlib" else Codec.NONE
         made = data_blocks(runs, codec, wall_us)
         self._propose_blocks(made, Batch(arrivals, count), EntryKind.DATA)
@@ -248,6 +251,20 @@ class Shard:
             self._broker.inbound.waiting.append(intake)
         intake.arrivals += arrivals
         self._wake()
+
+    def end(self) -> list[Arrival]:
+        """The log goes away. What nobody was answered for comes back: it goes where its topic belongs now."""
+        unanswered: list[Arrival] = []
+        for token in self.group.given_up():
+            if isinstance(token, Batch):
+                unanswered += token.arrivals
+            else:
+                self.consumers.lost(token)
+        unanswered += self.intake.arrivals
+        self.intake.arrivals = []
+        self.consumers.close()
+        self.staging.close()
+        return unanswered
 
     def refuse(self, arrivals: list[Arrival], reason: Reason) -> None:
         self.retained.take_back(arrivals)
@@ -380,7 +397,7 @@ class Shard:
                 self.retained.keep(fields["topic"], self._noted_run(fields), block.header.index)
             case "generation":
                 self.retained.announced(fields["generation"])
-            case "labour" | "labour.begin" | "labour.done":
+            case "labour" | "labour.begin" | "labour.done" | "labour.inherit":
                 self.work.apply(fields, block, token)
                 self._wake()
             case "seal":

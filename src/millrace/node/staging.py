@@ -77,6 +77,8 @@ class ShardStaging:
         there: then none of them did."""
         loop = asyncio.get_running_loop()
         answers: list[asyncio.Future[Any]] = [loop.create_future() for _ in blocks]
+        if kind is EntryKind.DATA:
+            self._shard.work.introduce()
         timed = [self._shard.timed(block) for block in blocks]
         if not self._shard.group.propose(timed, answers, kind, is_judged=True):
             raise Unavailable(f"shard {self._shard.number} takes nothing right now; try again")

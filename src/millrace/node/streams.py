@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from millrace.broker import meta
-from millrace.broker.intake import Intake
+from millrace.broker.intake import Arrival, Intake
 from millrace.broker.machine import Broker
 from millrace.broker.meta import MetaState
 from millrace.broker.stamps import Stamps
@@ -35,10 +35,11 @@ from millrace.node.log_reader import LogReader
 from millrace.node.primary_backup import PairKeeper, admit
 from millrace.node.primary_backup_frame import FrameShard
 from millrace.node.reading import Reading
+from millrace.node.repair import Repairs
 from millrace.node.replicas import Replicas
 from millrace.node.retention import Retention
 from millrace.node.session_group import SessionGroup
-from millrace.node.shard import Shard
+from millrace.node.shard import FINISH_MS, Shard
 from millrace.node.surroundings import Surroundings
 from millrace.node.writers import Writing
 from millrace.replication.contract import EntryKind, Status
@@ -52,8 +53,6 @@ _SERVING_TIMEOUT_S = 30.0
 _PATIENCE_S = 5.0
 _COMMAND_S = 10.0
 _HAND_OVER_TRIES = 50
-# How long newer logs wait for the end of a sealed one.
-_FINISH_MS = 10_000
 # A shard writes its state as a snapshot after so much log, which bounds what a restart applies again.
 _SNAPSHOT_EVERY_BYTES = 256 * 1024 * 1024
 
@@ -142,14 +141,16 @@ class Streams:
         self.shards: dict[int, Shard] = {}
         self._is_low = False
         self._pool = surroundings.make_readers()
-        self.reading = Reading(self._pool)
+        self.repairs = Repairs(self.replicas)
+        self.reading = Reading(self._pool, self.repairs.repaired)
         self.leaderless = LeaderlessStreams(
             self, broker, self.reading, random=random, now_ms=now_ms, wall_us=wall_us, wake=wake
         )
+        self.leaderless.on_new_log = self._hold_back
         self.replicas.on_leaderless = self.leaderless.on_frame
         self.replicas.before_close = self.leaderless.close
         logs = ChainMap[int, Any](self.shards, self.leaderless.logs)
-        self.reader = LogReader(broker, logs, self._pool, now_ms, wall_us, wake)
+        self.reader = LogReader(broker, logs, self._pool, now_ms, wall_us, wake, self.repairs.repaired)
         self.groups = Groups(self, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
         self.retention = Retention(self.shards, wall_us, self.groups.held_from, self._state_groups)
         self.work = SharedWork(self, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
@@ -199,6 +200,7 @@ class Streams:
         await self.groups.stop()
         await self.work.stop()
         await self.leaderless.stop()
+        await self.repairs.stop()
         await self.cluster.stop()
         await self._hand_over()
         if self._broker.journal.is_on:
@@ -345,14 +347,14 @@ class Streams:
                 if number in self.shards:
                     self.shards[number].seal()
         self._pending.clear()
+        unanswered: list[Arrival] = []
         for number in [n for n in self.shards if n not in wanted]:
             changed = True
             shard = self.shards.pop(number)
             for topic in self._stamps.forget_log(number):
                 self._broker.retained.delete(topic)
             self._broker.log_ends.pop(number, None)
-            shard.consumers.close()
-            shard.staging.close()
+            unanswered += shard.end()
             self.replicas.remove(number)
             log.info("shard %d of stream %s is gone", number, shard.stream.spec.name)
         changed = self.leaderless.reconcile(wanted) or changed
@@ -360,6 +362,7 @@ class Streams:
         self._hold_back()
         if changed:
             self._broker.router.forget_all()
+        self._arrive_again(unanswered)
         if self._generation not in (0, self.definitions.generation):
             self._move_retained()
 
@@ -383,14 +386,14 @@ class Streams:
         is delivered from those opened since, as they may go on with the same topics."""
         outbound, now_ms = self._broker.outbound, self._now_ms()
         retired = [number for number, shard in self.shards.items() if shard.is_retired]
-        outbound.sealed = set(retired)
+        outbound.sealed = {number: number for number in retired} | self.leaderless.retired_logs()
         unfinished = []
         for number in retired:
             shard = self.shards[number]
             if shard.is_finished:
                 continue
             if shard.finish_by_ms is None:
-                shard.finish_by_ms = now_ms + _FINISH_MS
+                shard.finish_by_ms = now_ms + FINISH_MS
             if now_ms < shard.finish_by_ms:
                 unfinished.append(number)
             elif number not in self._given_up:
@@ -399,7 +402,9 @@ class Streams:
                     "shard %d was not sealed in time: newer messages are delivered before its last", number
                 )
         oldest = min(unfinished, default=None)
-        outbound.held = set() if oldest is None else {n for n in self.shards if n > oldest}
+        outbound.held = set()
+        if oldest is not None:
+            outbound.held.update((n for n in self.shards if n > oldest), self.leaderless.logs_after(oldest))
 
     def _seal_again(self) -> None:
         """The word to seal may have been lost with a leader, or with a run of this program."""
@@ -409,10 +414,11 @@ class Streams:
 
     def _in_time(self, waiting: list[Intake]) -> list[Intake]:
         """Those whose messages may go on now. Others wait: for messages that came in before and are still on
-        their way to a log that is sealed, as what it refuses goes first; or, where that log's leader was
-        quicker, for the word which log comes after it."""
-        sealed = self._broker.outbound.sealed - self._given_up
+        their way to a log that is sealed, as what it refuses goes first; where that log's leader was quicker,
+        for the word which log comes after it; or for a leaderless log to be where they will be."""
+        sealed = self.shards.keys() & self._broker.outbound.sealed.keys() - self._given_up
         pending = {number for number in sealed if self.shards[number].group.has_data_pending}
+        spreading = self.leaderless.spreading()
         self._too_early = []
         in_time: list[Intake] = []
         for intake in waiting:
@@ -425,10 +431,10 @@ class Streams:
                     continue
             elif intake.is_sealed:
                 # All that it refuses in one go, in their order.
-                is_early = intake.shard in pending
+                is_early = intake.shard in pending or intake.shard in spreading
             else:
                 # Also in an older log: a topic may fall back to the stream that it was taken from.
-                is_early = bool(pending)
+                is_early = bool(pending) or intake.shard in spreading
             (self._too_early if is_early else in_time).append(intake)
         return sorted(in_time, key=lambda intake: not intake.is_sealed)
 
@@ -487,13 +493,18 @@ class Streams:
 
     def reopen_empty(self, number: int, last_index: int, term: int) -> None:
         """Begin again with nothing in a shard whose history lost; `last_index` and `term` say what it had."""
-        old = self.shards.pop(number)
-        old.consumers.close()
-        old.staging.close()
+        unanswered = self.shards.pop(number).end()
         self.replicas.remove(number)
         self.replicas.note_damage(number, last_index, term)
         self._broker.log_ends[number] = 0
         self.reconcile()
+        self._arrive_again(unanswered)
+
+    def _arrive_again(self, unanswered: list[Arrival]) -> None:
+        """What waited for a log that is gone."""
+        if unanswered:
+            self._broker.inbound.arrive_again(unanswered, self._now_ms())
+            self._wake()
 
     def divide_labour(self) -> None:
         """Bring every shard's word on who delivers for shared groups up to date with what is."""

@@ -275,6 +275,13 @@ class Leaderless:
         return self.state.to_bytes(self.positions)
 
     @property
+    def is_everywhere(self) -> bool:
+        """Whether every member that is not cut off holds all of this node's own log."""
+        log = self._logs[self.origin]
+        near = self._contacts.live | self._contacts.awaited
+        return log.durable == log.last and all(self._peers[n].acked >= log.last.entry for n in near)
+
+    @property
     def writes_pending(self) -> int:
         return self._number - self._persisted
 

@@ -11,12 +11,15 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from millrace.broker.filters import matches
-from millrace.node.reading import Stored, read_blocks, stored_rows
+from millrace.errors import StorageError
+from millrace.node.reading import READ_BYTES_MAX, Stored, read_blocks, stored_rows
 from millrace.node.shard import Shard
+from millrace.sim.disk import PowerCut
 from millrace.sim.host import Host
 from millrace.sim.mqtt_clients import History
 from millrace.sim.violation import Violation
 from millrace.storage.block import Kind
+from millrace.types import Index
 
 if TYPE_CHECKING:
     from millrace.node.server import Server
@@ -133,6 +136,21 @@ def _messages(server: "Server", number: int) -> list[Stored]:
         if expected == before:
             raise Violation("dense", f"shard {number}: nothing can be read at {before}")
     raise Violation("dense", f"shard {number} does not end")
+
+
+def check_readable(hosts: list[Host]) -> str:
+    """Empty if every shard can be read to its end at every node. What cannot is thereby known to its node."""
+    for host in hosts:
+        shards = {} if host.server is None else host.server.streams.shards
+        for shard in shards.values():
+            replica_log, last = shard.group.replica_log, shard.group.applied
+            index = replica_log.first_index()
+            try:
+                while index <= last:
+                    index = Index(replica_log.blocks(index, last, READ_BYTES_MAX)[-1].header.index + 1)
+            except (StorageError, PowerCut) as error:
+                return f"{host.name} cannot read shard {shard.number}: {error}"
+    return ""
 
 
 def check_groups(hosts: list[Host]) -> str:

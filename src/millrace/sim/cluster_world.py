@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from millrace.sim.clock import US_PER_S, Clock
-from millrace.sim.cluster_checks import Logs, check_groups
+from millrace.sim.cluster_checks import Logs, check_groups, check_readable
 from millrace.sim.cluster_faults import ClusterNemesis
 from millrace.sim.cluster_groups import GroupWork
 from millrace.sim.cluster_operator import Operator
@@ -116,10 +116,11 @@ class ClusterWorld:
         self.addresses.remove(host.address)
 
     def is_whole(self) -> bool:
-        """Whether every member serves, every group is where it should be, and no damage waits for repair."""
-        return all(map(_is_settled, self.members)) and not any(
-            path.endswith("/damage") for host in self.members for path in host.disk.paths()
-        )
+        """Whether every member serves, every group is where it should be, and nothing is damaged."""
+        if not all(map(_is_settled, self.members)):
+            return False
+        is_repairing = any(path.endswith("/damage") for host in self.members for path in host.disk.paths())
+        return not is_repairing and not check_readable(self.members)
 
     @property
     def client_addresses(self) -> list[str]:
@@ -208,7 +209,8 @@ class ClusterWorld:
             host.start()
 
     def is_quiet(self) -> bool:
-        return all(map(_is_settled, self.members)) and not check_groups(self.members)
+        is_settled = all(map(_is_settled, self.members))
+        return is_settled and not check_groups(self.members) and not check_readable(self.members)
 
     def _check(self) -> None:
         self.until(_IDLE_S, None, "", str)
@@ -223,12 +225,13 @@ class ClusterWorld:
 
     def describe(self) -> str:
         """Who lacks what; raises the Violation that explains it, where there is one."""
-        if not check_groups(self.members):
+        if not check_groups(self.members) and not check_readable(self.members):
             Logs(self.members)
         silent = [f"{host.name} does not serve" for host in self.members if not host.is_up]
         unsettled = [f"{host.name} is not settled" for host in self.members if not _is_settled(host)]
         work = [work.describe() for work in self.work]
-        return ", ".join(filter(None, (*silent, *unsettled, *work, check_groups(self.members))))
+        checks = check_groups(self.members), check_readable(self.members)
+        return ", ".join(filter(None, (*silent, *unsettled, *work, *checks)))
 
     def until(
         self, seconds: int, done: Callable[[], bool] | None, what: str, describe: Callable[[], str]
@@ -300,9 +303,12 @@ def _run(world: ClusterWorld) -> RunResult:
     found: Violation | None = None
     try:
         world.run()
-    except Violation as violation:
-        found = violation
-        world.note("all", f"VIOLATION {violation}")
+    except Exception as error:
+        # What a check raises of itself (a log that cannot be read) is this seed's fault, not the campaign's.
+        found = (
+            error if isinstance(error, Violation) else Violation("exception", f"{error!r} {_where(error)}")
+        )
+        world.note("all", f"VIOLATION {found}")
     finally:
         world.end()
         logger.handlers, logger.propagate = before[:2]

@@ -332,14 +332,15 @@ class Sockets:
     def is_blocked(self, sender: str, receiver: str) -> bool:
         return (sender, receiver) in self._blocked
 
-    def block(self, senders: Iterable[str], receivers: Iterable[str]) -> None:
-        """One way. Some of the connections there are given up by the timers of their ends."""
+    def block(self, senders: Iterable[str], receivers: Iterable[str], *, is_short: bool = False) -> None:
+        """One way. Some of the connections there are given up by the timers of their ends, unless it is too
+        short for that."""
         targets = tuple(receivers)
         for sender in senders:
             for receiver in targets:
                 if sender != receiver:
                     self._blocked[sender, receiver] = None
-        for transport in list(self._transports):
+        for transport in list(self._transports) if not is_short else ():
             if self.is_blocked(transport.peer_address, transport.loop.address) and self.rng.random() < 0.5:
                 transport.reset_later(self.rng.randint(0, _GIVE_UP_US_MAX))
 

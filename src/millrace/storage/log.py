@@ -328,14 +328,14 @@ class Log:
         """Blocks first..last in order, cut once they pass bytes_max, before damage, or at the end of a
         segment; at least one. Every block is proved. RangeDamaged if `first` itself is damaged."""
         self._check()
-        segment = self._segment_of(first)
-        last = Index(min(last, segment.tail.next_index - 1))
         for _ in range(2):
+            # Each time: a repair may have put another one in its place.
+            segment = self._segment_of(first)
             damage = segment.damage_at(first)
             if damage is not None:
                 raise RangeDamaged(damage)
             try:
-                return segment.read(first, last, bytes_max)
+                return segment.read(first, min(last, segment.tail.next_index - 1), bytes_max)
             except Unreadable:
                 segment.examine()
         raise StorageError(f"{segment.path}: block {first} cannot be read")

@@ -207,6 +207,9 @@ def _open_last(home: Home, this: _Found, previous: Tail | None, reports: list[Re
     tail = result.tail
     if not tail.is_known and previous is not None and tail.next_index == previous.next_index:
         tail = previous
+    if not tail.is_known and tail.next_index == start.next_index:
+        # Only the head is bad, and no block follows it.
+        tail = start
     if not tail.is_known:
         raise StorageError(
             f"{file.path}: damaged so that the end of the log is not known; replace the log by a snapshot"

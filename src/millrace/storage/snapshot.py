@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from millrace.kernels.checksum import crc32c
-from millrace.storage.disk import Disk, DiskFull, File
+from millrace.storage.disk import Disk, File
 from millrace.storage.files import ASIDE, FileDamaged, NewerFormat, put_in_place
 from millrace.types import Index, Term
 
@@ -80,7 +80,7 @@ class SnapshotWriter:
         return self._size
 
     def write(self, data: bytes) -> None:
-        """More of the state. On DiskFull the snapshot is given up."""
+        """More of the state. On DiskFull it is kept in memory and goes with the next call."""
         self._checksum = zlib.crc32(data, self._checksum)
         self._size += len(data)
         self._buffer += data
@@ -89,22 +89,16 @@ class SnapshotWriter:
     def _flush(self, at_least: int) -> None:
         while len(self._buffer) >= at_least and self._buffer:
             chunk = bytes(self._buffer[:CHUNK_BYTES])
-            del self._buffer[:CHUNK_BYTES]
             position = _HEAD_BYTES + len(self._table) * CHUNK_BYTES
-            self._write(position, [chunk])
+            self._file.write_at(position, [chunk])
+            del self._buffer[:CHUNK_BYTES]
             checksum = _chunk_checksum(self._index, len(self._table), chunk)
             self._table.append(checksum.to_bytes(4, "little"))
 
-    def _write(self, position: int, buffers: list[bytes]) -> None:
-        try:
-            self._file.write_at(position, buffers)
-        except DiskFull:
-            self.abandon()
-            raise
-
     def finish(self, *, term: Term, config: bytes, checksum: int | None = None) -> SnapshotInfo:
         """Make it the snapshot of its index, durably. `checksum` is what the sender of a received one says;
-        where the bytes are others, SnapshotDamaged, and nothing is left."""
+        where the bytes are others, SnapshotDamaged, and nothing is left. After DiskFull it may be called
+        again."""
         if checksum is not None and checksum != self._checksum:
             self.abandon()
             raise SnapshotDamaged(f"{self._path}: what was received is not what was sent")
@@ -112,7 +106,7 @@ class SnapshotWriter:
             raise ValueError(f"a configuration of {len(config)} bytes")
         self._flush(1)
         table = b"".join(self._table)
-        self._write(_HEAD_BYTES + self._size, [config, table])
+        self._file.write_at(_HEAD_BYTES + self._size, [config, table])
         head = _HEAD.pack(
             _MAGIC,
             _VERSION,
@@ -125,7 +119,7 @@ class SnapshotWriter:
             self._checksum,
             crc32c(table, crc32c(config)),
         )
-        self._write(0, [head, _CHECKSUM.pack(crc32c(head), 0)])
+        self._file.write_at(0, [head, _CHECKSUM.pack(crc32c(head), 0)])
         self._file.sync()
         self._file.close()
         put_in_place(self._disk, self._path)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.broker.consumer import ANSWERED_MAX, Consumers, Cursor, Scan, Settings, State
+from millrace.broker.consumer import ANSWERED_MAX, VOIDED_MAX, Consumers, Cursor, Scan, Settings, State
 
 LEASE_US = 1_000
 NOW_US = 1_000_000
@@ -132,6 +132,34 @@ def test_an_empty_answer_is_not_remembered() -> None:
     cursor = Cursor(0)
     assert cursor.take("r1", 1, 0, NOW_US, None) == []
     assert cursor.take("r1", 1, 0, NOW_US, scan(0)) == [(0, 1)]
+
+
+def test_what_is_under_way_for_a_request_that_was_made_void_takes_nothing() -> None:
+    """Its answer came from elsewhere: nobody would hear of what this gives."""
+    cursor = Cursor(0)
+    assert cursor.void("r1") == []
+    cursor = Cursor.from_json(json.loads(json.dumps(cursor.to_json())))
+    assert cursor.take("r1", 1, 0, NOW_US, scan(0), 0) == []
+    assert cursor.take("r2", 1, 0, NOW_US, scan(0), 0) == [(0, 1)]
+
+
+def test_a_request_that_knows_that_it_was_made_void_may_take() -> None:
+    cursor = Cursor(0)
+    cursor.void("r1")
+    first = cursor.take("r1", 1, 0, NOW_US, scan(0), cursor.voided("r1"))
+    assert cursor.void("r1") == first == [(0, 1)], "what was given stays the answer"
+    assert cursor.take("r1", 1, 0, NOW_US, scan(1, start=1), 0) == first
+
+
+def test_the_memory_of_requests_made_void_is_bounded() -> None:
+    cursor = Cursor(0)
+    for number in range(VOIDED_MAX + 1):
+        cursor.void(f"r{number}")
+    assert (cursor.voided("r0"), cursor.voided("r1"), cursor.voided(f"r{VOIDED_MAX}")) == (0, 1, 1)
+
+
+def test_a_state_from_before_requests_were_made_void_can_be_read() -> None:
+    assert Cursor.from_json(Cursor(7).to_json()[:7]).position == 7
 
 
 def test_the_memory_of_answers_is_bounded() -> None:
@@ -264,6 +292,7 @@ step = st.one_of(
     st.tuples(st.just("extend"), st.integers(0, SIZE - 1), st.integers(1, 3), st.just(30)),
     st.tuples(st.just("wait"), st.integers(1, 60)),
     st.tuples(st.just("restart")),
+    st.tuples(st.just("void"), st.integers(0, 4)),
 )
 
 
@@ -299,6 +328,8 @@ def test_any_history_gives_what_the_model_gives(
             assert got == expected
         elif name == "wait":
             now_us += rest[0]
+        elif name == "void":
+            assert cursor.void(f"r{rest[0]}") == []
         elif name == "restart":
             cursor = Cursor.from_json(json.loads(json.dumps(cursor.to_json())))
         else:
@@ -324,7 +355,9 @@ def test_two_replicas_that_apply_the_same_entries_are_equal(history: list[tuple]
     for name, *rest in history:
         match name:
             case "take":
-                entries.append((now_us, ["take", 1, f"r{len(entries) % 5}", *rest]))
+                entries.append((now_us, ["take", 1, f"r{len(entries) % 5}", *rest, len(entries) % 2]))
+            case "void":
+                entries.append((now_us, ["void", 1, f"r{rest[0]}"]))
             case "ack":
                 entries.append((now_us, ["ack", 1, 0, [rest]]))
             case "nack" | "extend":

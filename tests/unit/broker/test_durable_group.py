@@ -3,7 +3,8 @@
 import pytest
 
 from millrace.broker.durable_group import GroupSpec, delete_group, group_from_dict, group_to_dict, put_group
-from millrace.broker.meta import MetaState
+from millrace.broker.meta import MetaState, put_stream
+from millrace.broker.stream import StreamSpec
 from millrace.errors import LocalError
 
 
@@ -74,3 +75,37 @@ def test_a_number_is_never_used_again_not_even_after_a_restart() -> None:
     assert meta.groups.by_name["g"].number > first
     again = MetaState.from_bytes(meta.to_bytes())
     assert again.groups.by_name == meta.groups.by_name
+
+
+def _put_stream(meta: MetaState, name: str, *filters: str, shards: int = 1) -> None:
+    result = meta.apply(put_stream(StreamSpec(name=name, filters=filters, shards=shards), create=False))
+    assert result.error is None
+
+
+def test_a_group_keeps_the_shards_that_its_topics_left() -> None:
+    """Whatever was stored there before anybody asked the group is in no other place that it is led to."""
+    meta = MetaState()
+    meta.apply(put_group(spec("jobs", "g/#"), create=True, starts={16: 4}))
+    meta.apply(put_group(spec("queue:g/1", "g/1"), create=True, starts={16: 4}))
+    meta.apply(put_group(spec("other", "h/#"), create=True, starts={16: 4}))
+    groups = meta.groups.by_name
+    _put_stream(meta, "s", "g/#")
+    _put_stream(meta, "t", "g/1")
+    # The topic leaves an open shard; the wildcard is still led there by the stream itself.
+    assert dict(groups["queue:g/1"].starts) == {16: 4, 17: 0}
+    assert dict(groups["jobs"].starts) == {16: 4}
+    _put_stream(meta, "s", "elsewhere/#")
+    assert dict(groups["jobs"].starts) == {16: 4, 17: 0}
+    _put_stream(meta, "t", "g/2")
+    assert dict(groups["queue:g/1"].starts) == {16: 4, 17: 0, 18: 0}
+    assert dict(groups["other"].starts) == {16: 4}
+    assert MetaState.from_bytes(meta.to_bytes()).groups.by_name == groups
+
+
+def test_a_group_keeps_shards_of_default_that_its_topic_left() -> None:
+    meta = MetaState()
+    meta.apply(put_group(spec("queue:g/1", "g/1"), create=True, starts={16: 4}))
+    _put_stream(meta, "default", shards=2)
+    own = meta.table.shard(meta.table.default, b"g/1")
+    _put_stream(meta, "s", "g/#")
+    assert dict(meta.groups.by_name["queue:g/1"].starts) == {16: 4, own: 0}

@@ -114,6 +114,31 @@ def test_a_group_whose_last_member_leaves_is_over() -> None:
     assert labour.put(G, "b", 1, True, offset=20).granted == {}
 
 
+def test_a_newer_log_begins_with_who_holds_the_group_in_the_others() -> None:
+    """Its first messages are somebody's, though no node has spoken there. A lost one leaves its part."""
+    older, labour = Labour(), Labour()
+    older.put(G, "a", 1, True, offset=50)
+    older.put(G, "b", 1, True, offset=60)
+    labour.inherit(G, older.holders(G), offset=0, time_us=0)
+    assert [owner(labour, G, offset) for offset in range(4)] == ["a", "b", "a", "b"]
+    news = labour.put(G, "a", 0, False, offset=4, is_gone=True)
+    assert offsets(labour, news.granted["b"]) == {0, 2}
+    # From another node, after its members spoke for themselves.
+    labour.inherit(G, {"a": (1, True)}, offset=4, time_us=0)
+    assert labour.known(G, "a") == (0, False)
+
+
+def test_a_newer_log_knows_that_a_group_waits_for_a_successor() -> None:
+    older, labour = Labour(), Labour()
+    older.put(G, "a", 1, True, offset=0)
+    older.put(G, "a", 0, False, offset=9, is_gone=True)
+    labour.inherit(G, older.holders(G), offset=0, time_us=0)
+    assert labour.turns(G, "b", 0, 3) == []
+    labour = Labour.from_json(json.loads(json.dumps(labour.to_json())))
+    news = labour.put(G, "b", 1, True, offset=3)
+    assert offsets(labour, news.granted["b"]) == {0, 1, 2}
+
+
 def test_ranges_join_over_the_turns_of_others() -> None:
     labour = Labour()
     labour.put(G, "a", 1, True, offset=0)

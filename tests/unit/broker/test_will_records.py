@@ -1,10 +1,13 @@
 """A will is published under a token, and its record keeps it until it is stored."""
 
+import pytest
+
 from millrace.broker.intake import Arrival, Intake
 from millrace.broker.session_store import SessionStore
-from millrace.types import Message, Will
+from millrace.types import Message, Reason, Will
 from unit.node.house import House
 
+LAST_WORD = Will(message=Message(topic="w", payload=b"x", qos=1))
 WILL = ["w", "", 1, True, False, 0, None]
 
 
@@ -35,14 +38,18 @@ def test_the_will_of_a_later_connection_stays() -> None:
     assert store.records["a"].will == WILL
 
 
-def test_a_lost_client_s_will_has_the_token_of_its_connection_until_it_is_stored() -> None:
+def house_with_a_log() -> tuple[House, Intake]:
     house = House(keeps_records=True)
     intake = Intake(16, False)
     # One that is there already: nobody waits for this log, it is looked at by hand.
     intake.arrivals = [Arrival(None, house.broker.router.route("u"), 0, None, None, b"")]
     house.broker.router.find_intake = lambda topic: intake
-    will = Will(message=Message(topic="w", payload=b"x", qos=1))
-    client = house.connect("a", resume=True, will=will)
+    return house, intake
+
+
+def test_a_lost_client_s_will_has_the_token_of_its_connection_until_it_is_stored() -> None:
+    house, intake = house_with_a_log()
+    client = house.connect("a", resume=True, will=LAST_WORD)
     epoch = house.store.records["a"].epoch
     client.drop()
     arrival = intake.arrivals[-1]
@@ -53,3 +60,34 @@ def test_a_lost_client_s_will_has_the_token_of_its_connection_until_it_is_stored
     house.is_awake = True
     house.turn()
     assert house.store.records["a"].will is None
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_will_that_its_log_could_not_take_is_fired_again_until_it_is_stored(is_kept: bool) -> None:
+    """The disk was full: nobody else would fire it before the next start of the node."""
+    house, intake = house_with_a_log()
+    house.connect("a", resume=is_kept, will=LAST_WORD).drop()
+    for _ in range(3):
+        first = intake.arrivals.pop()
+        house.broker.inbound.refused([first], Reason.QUOTA_EXCEEDED)
+        house.pass_s(2)
+        assert len(intake.arrivals) == 2
+        again = intake.arrivals[-1]
+        assert again.run is not None and again.is_doubtful
+        assert (again.producer, again.sequence) == (first.producer, first.sequence)
+    assert again.done is not None
+    again.done(7)
+    intake.arrivals.pop()
+    house.is_awake = True
+    house.pass_s(2)
+    assert len(intake.arrivals) == 1
+    assert [record.will for record in house.store.records.values()] == [None] * is_kept
+
+
+def test_a_refused_will_is_forgotten_when_its_client_is_back() -> None:
+    house, intake = house_with_a_log()
+    house.connect("a", resume=True, will=LAST_WORD).drop()
+    house.broker.inbound.refused([intake.arrivals.pop()], Reason.QUOTA_EXCEEDED)
+    house.connect("a", resume=True)
+    house.pass_s(2)
+    assert len(intake.arrivals) == 1

@@ -1,5 +1,7 @@
 """A QoS 2 message that comes again: stored where it was refused before, and never in two shards."""
 
+import pytest
+
 from millrace.broker.access import AccessRules
 from millrace.broker.intake import Arrival, Intake
 from millrace.broker.machine import Broker
@@ -9,6 +11,7 @@ from millrace.limits import DEFAULT_LIMITS
 from millrace.node.shard import Shard
 from millrace.storage.block import Block, Kind, data_blocks
 from millrace.types import Message, Reason
+from millrace.wire.mqtt.codec import encode_publish
 from millrace.wire.mqtt.packets import Publish
 from unit.node.house import House
 
@@ -35,6 +38,24 @@ def test_a_refused_message_is_taken_when_it_comes_again_over_another_connection(
     assert again.run is not None, "only an answer would go out, for a message that is nowhere"
     # Perhaps an earlier run of the broker stored it: the token tells.
     assert again.is_doubtful and (again.producer, again.sequence) == (arrival.producer, arrival.sequence)
+
+
+@pytest.mark.parametrize("flags", [0x34, 0x3C])
+def test_a_repeat_is_answered_after_a_message_that_waits_for_its_id_to_be_written(flags: int) -> None:
+    """Else the answer is in the log, and given, while the message is in memory: a crash then loses it."""
+    house = House(keeps_records=True)
+    intake = Intake(16, False)
+    other = Arrival(None, house.broker.router.route("u"), 0, None, None, b"")
+    intake.arrivals = [other]
+    house.broker.router.find_intake = lambda topic: intake
+    client = house.connect("a", resume=True)
+    # A client that broke off and came back, within one turn: nothing is on disk yet.
+    for first in (0x34, flags):
+        client.connection.data_received(encode_publish(b"t", b"x", first, 1, b"\0"))
+    assert intake.arrivals == [other]
+    house.turn()
+    (_, message, answer) = intake.arrivals
+    assert message.run is not None and answer.run is None
 
 
 def test_messages_that_go_to_another_log_together_keep_a_key_each_and_come_before_later_ones() -> None:

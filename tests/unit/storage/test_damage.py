@@ -574,3 +574,22 @@ def test_a_payload_cannot_pose_as_a_mark_or_a_block() -> None:
     log = torn(salt=SALT + 1)
     assert log.last_index == 1
     assert [type(report) for report in log.reports] == [TornTail]
+
+
+@pytest.mark.parametrize("count", [0, 3], ids=["empty", "of one commit"])
+def test_a_first_segment_whose_head_is_damaged_keeps_what_follows_and_takes_more(count: int) -> None:
+    disk = new_disk()
+    log = open_log(disk)
+    blocks = chain(some_blocks(random.Random(3), count + 2), term=1)
+    log.append(blocks[:count])
+    log.sync()
+    disk.kill()
+    (path,) = (path for path in disk.paths() if path.endswith(".log"))
+    disk.flip_bit(path, 200)
+    for written in (count, count + 1):
+        log = open_log(disk)
+        assert contents(log) == raw(blocks[:written])
+        log.append([blocks[written]])
+        log.sync()
+        disk.kill()
+    assert contents(open_log(disk)) == raw(blocks)

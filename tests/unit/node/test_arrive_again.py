@@ -1,0 +1,61 @@
+"""Messages whose log is sealed or gone before they got there: where they stand is known to whoever waits, and
+nobody is answered for a message that is not committed yet."""
+
+import pytest
+
+from millrace.broker.inbound import Inbound
+from millrace.broker.intake import Arrival, Intake
+from millrace.broker.message import Run
+from unit.node.house import House
+
+PACKET = b"\x32\x06\0\1t\0\1x"
+
+
+class Moving:
+    """A broker whose topics have just moved to another log, or to none."""
+
+    def __init__(self, new: Intake | None) -> None:
+        self.house = House()
+        self.inbound: Inbound = self.house.broker.inbound
+        self.house.broker.router.find_intake = lambda topic: new
+        self.answers: list[int | None] = []
+
+    def arrival(self, *, is_answer_only: bool = False) -> Arrival:
+        """One that waits in the old log; of one that the log has already only the answer waits."""
+        run = None if is_answer_only else Run(PACKET, 1, 1, False)
+        made = Arrival(None, self.house.broker.router.route("t"), 0, run, None, b"")
+        made.done = self.answers.append
+        self.inbound.uncommitted_bytes += 0 if run is None else len(PACKET)
+        return made
+
+
+@pytest.mark.parametrize("shard", [17, 0], ids=["another log", "no log"])
+def test_whoever_waits_sees_where_a_message_went(shard: int) -> None:
+    new = Intake(shard, False) if shard else None
+    moving = Moving(new)
+    one = moving.arrival()
+    run = one.run
+    assert run is not None
+    moving.inbound.arrive_again([one], 0)
+    if new is not None:
+        assert moving.answers == [] and new.arrivals == [one]
+        moving.inbound.committed(new.arrivals, shard, 5, 0)
+    assert moving.answers == [5 if shard else 0]
+    assert (run.shard, moving.inbound.uncommitted_bytes) == (shard, 0)
+
+
+def test_an_answer_that_may_repeat_a_message_before_it_waits_for_that() -> None:
+    new = Intake(17, False)
+    moving = Moving(new)
+    message, repeat = moving.arrival(), moving.arrival(is_answer_only=True)
+    moving.inbound.arrive_again([message, repeat], 0)
+    assert new.arrivals == [message, repeat] and moving.answers == []
+    moving.inbound.committed(new.arrivals, 17, 0, 0)
+    assert len(moving.answers) == 2
+
+
+def test_an_answer_alone_is_given_at_once() -> None:
+    """What it repeats was in the log: an HTTP publisher waits for it as well."""
+    moving = Moving(Intake(17, False))
+    moving.inbound.arrive_again([moving.arrival(is_answer_only=True)], 0)
+    assert len(moving.answers) == 1

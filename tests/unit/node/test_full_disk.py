@@ -1,0 +1,111 @@
+"""A snapshot from the leader that the disk has no room for waits, and is installed once there is some."""
+
+import asyncio
+import zlib
+from random import Random
+
+import pytest
+
+from millrace.node.group import Group
+from millrace.node.replica_log import ReplicaLog
+from millrace.node.syncer import Job, write
+from millrace.replication.contract import Config, Persist, Snapshot
+from millrace.replication.messages import Append, SnapshotChunk
+from millrace.sim.disk import SimDisk
+from millrace.storage.directory import DataDirectory
+from millrace.storage.disk import DiskFull
+from millrace.storage.snapshot import CHUNK_BYTES
+from millrace.types import Index, Term
+from unit.node.test_failed_sync import LEADER, ME, InPlace, Nothing, append
+
+HEAD = b'{"origins": [], "next_offset": 30, "time_us": 0}\n'
+
+
+def snapshot_of(state: bytes) -> Snapshot:
+    return Snapshot(
+        index=Index(9),
+        term=Term(1),
+        config=Config(voters=(ME, LEADER)),
+        size_bytes=len(state),
+        checksum=zlib.crc32(state),
+    )
+
+
+def replica_log(disk: SimDisk) -> ReplicaLog:
+    directory = DataDirectory.open(disk, "/data", owner="test", fresh=bytes(24))
+    return ReplicaLog(disk, directory, 7, (ME, LEADER), has_peers=True)
+
+
+class Patient(InPlace):
+    """Keeps a batch for which there was no room until it is told to try again."""
+
+    kept: list[Job]
+
+    def _full(self, batch: list[Job], error: DiskFull) -> None:
+        self.kept = batch
+
+    def try_again(self) -> None:
+        write(self.kept)
+        self._sync_logs(self.kept)
+        self._finish(self.kept)
+
+
+@pytest.mark.parametrize("state", [HEAD, HEAD + bytes(2 * CHUNK_BYTES)], ids=["small", "of many chunks"])
+def test_an_install_goes_on_wherever_the_disk_was_full(state: bytes) -> None:
+    """Room comes a little at a time: every write of the install is the one that fails at some point."""
+    disk = SimDisk(Random(1))
+    log = replica_log(disk)
+    snapshot = snapshot_of(state)
+    disk.capacity_bytes = disk.used_bytes()
+    log.stage(snapshot, 0, b"")
+    log.stage(snapshot, 0, state)
+    log.begin_again(snapshot)
+    failed = 0
+    for _ in range(2 * len(state)):
+        try:
+            log.write(Persist(number=1, snapshot=snapshot), [])
+            break
+        except DiskFull:
+            failed += 1
+            disk.capacity_bytes += max(16, len(state) // 64)
+    assert failed > 3
+    assert log.snapshot_state() == state
+    assert (log.first_index(), log.log.next_offset) == (10, 30)
+
+
+def test_no_snapshot_is_taken_while_one_from_the_leader_waits_for_room() -> None:
+    """What was applied here lies before the one that comes: it has no configuration and no term any more."""
+
+    async def scene() -> None:
+        disk = SimDisk(Random(1))
+        syncer = Patient(asyncio.get_running_loop(), _unexpected, in_place=True, sync_every_s=0.0)
+        group = Group(
+            *(7, ME, replica_log(disk), Nothing(), syncer),
+            origin=1,
+            rng=Random(1),
+            send=lambda number, to, body: None,
+            forward=lambda number, to, kind, block: False,
+        )
+
+        def hear(body: Append | SnapshotChunk) -> None:
+            group.on_peer(LEADER, body)
+            syncer.start()
+
+        hear(append(0, 1, 2))
+        hear(Append(term=Term(1), prev_index=Index(2), prev_term=Term(1), commit=Index(2), entries=()))
+        assert group.applied == 2
+        disk.capacity_bytes = disk.used_bytes()
+        snapshot = snapshot_of(HEAD)
+        hear(SnapshotChunk(term=Term(1), snapshot=snapshot, position=0))
+        hear(SnapshotChunk(term=Term(1), snapshot=snapshot, position=0, data=HEAD))
+        assert not group.snapshot_taken()
+        disk.capacity_bytes = None
+        syncer.try_again()
+        assert group.applied == 9
+        assert group.snapshot_taken()
+
+    asyncio.run(scene())
+
+
+def _unexpected(error: Exception) -> None:
+    raise error

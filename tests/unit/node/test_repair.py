@@ -1,0 +1,202 @@
+"""Damage under the word of an index, which no opening finds: behind the snapshot the log is cut and
+replicated again, before it the blocks are had from another replica while the node runs."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from millrace.errors import LocalError
+from millrace.kernels.blocks import Run
+from millrace.node.group import Group
+from millrace.node.reading import Reading
+from millrace.node.repair import Repairs
+from millrace.node.replica_log import ReplicaLog
+from millrace.node.replicas import Replicas
+from millrace.node.shard import Shard
+from millrace.replication.contract import Entry, EntryKind, ReplicaId
+from millrace.replication.messages import Append
+from millrace.sim.disk import SimDisk
+from millrace.storage.block import Block, data_blocks
+from millrace.storage.directory import DataDirectory
+from millrace.storage.scan import RangeDamaged
+from millrace.types import Index, Term
+from unit.node.test_failed_sync import InPlace, Nothing
+
+A, B, LEADER = ReplicaId("a"), ReplicaId("b"), ReplicaId("c")
+NUMBER = 7
+LAST = 9
+
+
+def entry(index: int) -> Entry:
+    packet = b"\x32\x0c\x00\x01t\x00\x01entry %x" % index
+    (block,) = data_blocks([Run(packets=packet, version=4)])
+    return Entry(term=Term(1), index=Index(index), kind=EntryKind.DATA, payload=block.to_bytes())
+
+
+def unexpected(error: Exception) -> None:
+    raise error
+
+
+class Node:
+    """A follower on a disk of its own, linked with the nodes that `peers` names. Needs a running loop."""
+
+    def __init__(self, replica: ReplicaId, *, snapshot_at: int = 0) -> None:
+        self.replica = replica
+        self.disk = SimDisk(Random(1))
+        self.peers: dict[str, Node] = {}
+        self.is_open = True
+        self.groups: dict[int, Group] = {}
+        self.repairs = Repairs(cast(Replicas, self))
+        self.start()
+        for last in filter(None, (snapshot_at, LAST)):
+            self.hear(self.log.last_index() + 1, last)
+            if last == snapshot_at:
+                assert self.group.snapshot_taken()
+
+    def start(self) -> None:
+        self.directory = DataDirectory.open(self.disk, "/data", owner="test", fresh=bytes(24))
+        self.syncer = InPlace(asyncio.get_running_loop(), unexpected, in_place=True, sync_every_s=0.0)
+        self.group = self.groups[NUMBER] = Group(
+            *(NUMBER, self.replica),
+            ReplicaLog(self.disk, self.directory, NUMBER, (A, B, LEADER), has_peers=True),
+            Nothing(),
+            self.syncer,
+            origin=1,
+            rng=Random(1),
+            send=lambda number, to, body: None,
+            forward=lambda number, to, kind, block: False,
+        )
+
+    @property
+    def log(self) -> ReplicaLog:
+        return self.group.replica_log
+
+    @property
+    def notes_damage(self) -> bool:
+        return any(path.endswith("/damage") for path in self.disk.paths())
+
+    def hear(self, first: int, last: int) -> None:
+        body = Append(
+            term=Term(1),
+            prev_index=Index(first - 1),
+            prev_term=Term(1 if first > 1 else 0),
+            commit=Index(last),
+            entries=tuple(entry(index) for index in range(first, last + 1)),
+        )
+        self.group.on_peer(LEADER, body)
+        self.syncer.start()
+        assert self.group.applied == last
+
+    def restart_with_damage(self, *indexes: int) -> None:
+        self.log.log.checkpoint()
+        self.disk.kill()
+        (path,) = (path for path in self.disk.paths() if path.endswith(".log"))
+        for index in indexes:
+            self.disk.flip_bit(path, 8 * self.disk.content(path).index(b"entry %x" % index))
+        self.directory.close()
+        self.start()
+
+    async def request(self, replica: str, what: dict[str, Any]) -> Any:
+        if replica not in self.peers:
+            raise LocalError("there is no link to that node right now")
+        return self.peers[replica].repairs.answer(what)
+
+    def blocks(self) -> list[Block]:
+        return self.log.blocks(self.log.first_index(), Index(LAST), 1 << 20)
+
+
+@dataclass
+class Stored:
+    """What a reader needs of a shard."""
+
+    number: int
+    group: Group
+    first_offset: int = 0
+    next_offset: int = LAST
+
+    def recent(self, offset: int) -> None:
+        """Nothing is in memory."""
+
+
+def test_a_replica_starts_with_damage_that_only_its_machine_finds() -> None:
+    async def scene() -> None:
+        node = Node(A)
+        node.restart_with_damage(5)
+        assert node.log.last_index() == 4, "cut before what is damaged"
+        assert node.notes_damage, "it neither votes nor leads"
+        node.hear(5, LAST)
+        assert not node.notes_damage
+        assert len(node.blocks()) == LAST
+
+    asyncio.run(scene())
+
+
+def test_damage_on_both_sides_of_the_snapshot_leaves_what_the_snapshot_covers() -> None:
+    async def scene() -> None:
+        node = Node(A, snapshot_at=5)
+        node.restart_with_damage(3, 8)
+        assert (node.log.first_index(), node.log.last_index()) == (6, 5)
+        assert node.notes_damage
+        node.hear(6, LAST)
+        assert not node.notes_damage
+
+    asyncio.run(scene())
+
+
+def test_damage_before_the_snapshot_costs_no_vote_and_no_other_entry() -> None:
+    async def scene() -> None:
+        node = Node(A, snapshot_at=5)
+        node.restart_with_damage(3)
+        with pytest.raises(RangeDamaged):
+            node.log.blocks(Index(3), Index(3), 1)
+        # What follows goes to another segment, and the next opening reads all of this one.
+        node.hear(LAST, LAST + 1)
+        node.directory.close()
+        node.disk.kill()
+        node.start()
+        assert node.log.log.damages
+        assert (node.log.first_index(), node.log.last_index()) == (1, LAST + 1)
+        assert not node.notes_damage
+        assert node.log.entries(Index(3), Index(3), 1 << 20) == (), "a leader cannot send it now"
+        assert node.log.term(Index(3)) in (None, 1)
+
+    asyncio.run(scene())
+
+
+def test_a_reader_that_meets_damage_waits_for_another_replica() -> None:
+    async def scene() -> None:
+        node, other = Node(A, snapshot_at=8), Node(B)
+        node.restart_with_damage(3, 6)
+        node.hear(LAST, LAST)
+        node.peers[B] = other
+        with ThreadPoolExecutor(1) as pool:
+            reading = Reading(pool, node.repairs.repaired)
+            found = await reading.blocks(cast(Shard, Stored(NUMBER, node.group)), 2)
+        assert [block.header.index for block in found] == list(range(3, LAST + 1))
+        assert [b.to_bytes() for b in node.blocks()] == [b.to_bytes() for b in other.blocks()]
+        node.directory.close()
+        node.disk.kill()
+        node.start()
+        assert len(node.blocks()) == LAST, "it is on disk"
+
+    asyncio.run(scene())
+
+
+def test_what_nobody_waits_for_is_repaired_and_a_replica_that_lacks_it_is_passed_over() -> None:
+    async def scene() -> None:
+        node, empty, other = Node(A, snapshot_at=8), Node(B), Node(LEADER)
+        empty.log.start_at(Index(LAST + 1), Term(1), empty.log.log.next_offset)
+        node.restart_with_damage(3)
+        node.hear(LAST, LAST)
+        node.peers = {B: empty, LEADER: other}
+        with pytest.raises(RangeDamaged):
+            node.log.blocks(Index(3), Index(3), 1)
+        node.repairs.tick()
+        assert await node.repairs.repaired(NUMBER)
+        assert [b.to_bytes() for b in node.blocks()] == [b.to_bytes() for b in other.blocks()]
+
+    asyncio.run(scene())
