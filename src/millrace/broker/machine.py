@@ -8,6 +8,7 @@ only thing done with it is to hand it back when another one displaces it. Output
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 from millrace.broker.access import AccessRules, Principal
@@ -566,13 +567,11 @@ class Broker:
         if session.uncertain:
             for one in ids:
                 session.uncertain.pop(one, None)
+        complete = ack_run(_PUBCOMP, packet_id, count)
         if session.v5 and not received.issuperset(ids):
-            for one in ids:
-                missing = None if one in received else Reason.PACKET_ID_NOT_FOUND
-                self.outbound.put(session, _answer(_PUBCOMP, one, missing))
-        else:
-            complete = ack_run(_PUBCOMP, packet_id, count)
-            self._answer_recorded(session, ["rel", session.client_id, packet_id, count], complete)
+            missing = [None if one in received else Reason.PACKET_ID_NOT_FOUND for one in ids]
+            complete = b"".join(map(_answer, repeat(_PUBCOMP), ids, missing))
+        self._answer_recorded(session, ["rel", session.client_id, packet_id, count], complete)
         received.difference_update(ids)
         (session.logged_ids or set()).difference_update(ids)
 

@@ -40,6 +40,22 @@ def test_a_refused_message_is_taken_when_it_comes_again_over_another_connection(
     assert again.is_doubtful and (again.producer, again.sequence) == (arrival.producer, arrival.sequence)
 
 
+def test_what_is_released_beside_an_unknown_id_leaves_the_record_before_it_is_answered() -> None:
+    """Else the record takes the next message under that id for a repeat, wherever the session goes on."""
+    house = House(keeps_records=True)
+    house.broker.router.find_intake = lambda topic: None
+    client = house.connect("a", resume=True)
+    client.send(Publish(message=MESSAGE, packet_id=1))
+    record = house.store.records["a"]
+    record.received[1] = 1
+    client.wire.taken.clear()
+    client.connection.data_received(b"\x62\2\0\1\x62\2\0\2")
+    assert not client.wire.taken
+    house.turn()
+    assert not record.received
+    assert client.wire.taken == b"\x70\2\0\1\x70\3\0\2\x92"
+
+
 @pytest.mark.parametrize("flags", [0x34, 0x3C])
 def test_a_repeat_is_answered_after_a_message_that_waits_for_its_id_to_be_written(flags: int) -> None:
     """Else the answer is in the log, and given, while the message is in memory: a crash then loses it."""
