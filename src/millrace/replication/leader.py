@@ -298,10 +298,9 @@ class Leader:
             self._restart_transfer_if_replaced(peer)
         if peer.pace is Pace.REPLICATE and peer.match < self._core.log.last_index:
             self._nudge(peer)
-        peer.is_probe_out = False
-        # A probe that got lost is repeated also where nothing is lacking: until it is answered the follower
-        # counts as not caught up.
-        if peer.pace is not Pace.REPLICATE or peer.match < self._core.log.last_index:
+        if peer.pace is Pace.PROBE:
+            self._probe_again(peer)
+        elif peer.pace is Pace.SNAPSHOT or peer.match < self._core.log.last_index:
             self._replicate(peer)
         self._append_cached = None
         self._send_commit_if_due(peer)
@@ -310,17 +309,25 @@ class Leader:
         """Appends that were lost after the last one arrived are noticed by nobody; an empty append at the
         far end of what was sent is rejected then. If that place is compacted meanwhile there is nothing to
         compare with, and what the follower lacks is in the snapshot."""
-        prev_index = Index(peer.next - 1)
-        if prev_index == peer.match:
-            return
-        prev_term = self._core.log.term(prev_index)
-        if prev_term is None:
+        if peer.next - 1 != peer.match and not self._send_empty(peer):
             peer.become_probe()
-            return
-        self._core.send(
-            peer.replica,
-            Append(term=self.term, prev_index=prev_index, prev_term=prev_term, commit=self._core.commit),
-        )
+
+    def _probe_again(self, peer: Progress) -> None:
+        """The last one got lost, or its entries keep the follower busy: this one has none. Also where nothing
+        is lacking, because until it is answered the follower counts as not caught up."""
+        peer.is_probe_out = self._send_empty(peer)
+        self._replicate(peer)
+
+    def _send_empty(self, peer: Progress) -> bool:
+        """An append without entries behind what was sent; False if that place is compacted."""
+        prev_index = Index(peer.next - 1)
+        prev_term = self._core.log.term(prev_index)
+        if prev_term is not None:
+            self._core.send(
+                peer.replica,
+                Append(term=self.term, prev_index=prev_index, prev_term=prev_term, commit=self._core.commit),
+            )
+        return prev_term is not None
 
     def on_persisted(self) -> None:
         self.maybe_commit()
