@@ -114,7 +114,7 @@ def test_a_node_that_knows_nothing_of_a_request_does_not_answer_it_with_nothing(
     queue.wait(LONG_S)
     queue.publish(b"0")
     assert queue.take(1, "r") == [b"0"]
-    with pytest.raises(NoAnswer):
+    with pytest.raises(NoAnswer, match="no leader for 5 s"):
         queue.take(away, "r")
     queue.world.sockets.heal()
     queue.wait(LONG_S)

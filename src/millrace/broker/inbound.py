@@ -7,6 +7,7 @@ aliases, resent messages.
 """
 
 from collections.abc import Iterator
+from itertools import chain
 
 from millrace.broker.group import ShareGroup
 from millrace.broker.intake import Arrival, Intake
@@ -372,49 +373,23 @@ class Inbound:
         what came in later."""
         moved: dict[Intake, list[Arrival]] = {}
         last: Intake | None = None
-        for arrival in arrivals:
-            if arrival.run is None and last is not None:
-                # It may repeat one of those before it: answered no earlier than that is committed.
-                moved[last].append(arrival)
-                continue
-            for intake, one in self._moved(arrival, now_ms):
+        for one in chain.from_iterable(map(_apart, arrivals)):
+            # An answer may repeat one of those before it: given no earlier than that is committed.
+            intake = last
+            if one.run is not None:
+                one.topic = topic_of(one.run.data)
+                one.route, one.generation = self._router.route(one.topic), self._router.generation
+                intake = one.route.intake
+            if intake is None:
+                # The stream that kept this topic was changed to keep nothing, or only an answer waited.
+                self.committed([one], 0, 0, now_ms)
+            else:
                 moved.setdefault(intake, []).append(one)
                 last = intake
         for intake, earlier in moved.items():
             if not intake.arrivals:
                 self.waiting.append(intake)
             intake.arrivals[:0] = earlier
-            self.uncommitted_bytes += sum(len(one.run.data) for one in earlier if one.run is not None)
-
-    def _moved(self, arrival: Arrival, now_ms: int) -> Iterator[tuple[Intake, Arrival]]:
-        run, session = arrival.run, arrival.session
-        if run is None:
-            self.committed([arrival], 0, 0, now_ms)
-            return
-        self.uncommitted_bytes -= len(run.data)
-        data = run.data
-        for position in range(run.count):
-            end = skip(data, 1)
-            packet, data = data[:end], data[end:]
-            topic = topic_of(packet)
-            route = self._router.route(topic)
-            if run.count == 1:
-                # The same one: whoever waits looks there for where it stands.
-                moved = arrival
-                moved.route, moved.generation, moved.topic = route, self._router.generation, topic
-            else:
-                one = Run(packet, 1, run.qos, run.v5, run.retain, run.expires_ms)
-                ack = acks(packet, _PUBACK if run.qos == 1 else _PUBREC) if arrival.ack else b""
-                moved = Arrival(session, route, self._router.generation, one, topic, ack)
-                moved.epoch = arrival.epoch
-                moved.producer, moved.sequence = arrival.producer, arrival.sequence + position
-                moved.is_doubtful = arrival.is_doubtful
-            if route.intake is not None:
-                yield route.intake, moved
-            else:
-                # The stream that kept this topic was changed to keep nothing.
-                self.uncommitted_bytes += len(packet)
-                self.committed([moved], 0, 0, now_ms)
 
     def committed(self, arrivals: list[Arrival], shard: int, offset: int, now_ms: int) -> None:
         """These arrivals are committed at `offset` onward, in order: deliver and acknowledge them."""
@@ -537,6 +512,38 @@ class Inbound:
         code = bytes((reason if reason in _ACK_REASONS else Reason.IMPLEMENTATION_SPECIFIC,))
         for packet_id in packet_ids(data):
             self._outbound.put(session, bytes((kind, 3)) + packet_id.to_bytes(2, "big") + code)
+
+
+def _apart(arrival: Arrival) -> Iterator[Arrival]:
+    """The messages of an arrival one by one, each with its answer and its key; between them, in the order in
+    which they came ([MQTT-4.6.0-3]), the answers to those that only repeat others."""
+    run, ack = arrival.run, arrival.ack
+    if run is None or run.count == 1:
+        # The same one: whoever waits looks there for where it stands.
+        yield arrival
+        return
+
+    def part(one: Run | None, answer: bytes) -> Arrival:
+        made = Arrival(arrival.session, arrival.route, arrival.generation, one, None, answer)
+        made.epoch = arrival.epoch
+        return made
+
+    end = answered = 0
+    for position in range(run.count):
+        start, end = end, skip(run.data, 1, end)
+        packet = run.data[start:end]
+        own = acks(packet, ack[0]) if ack else b""
+        if ack:
+            at = next(at for at in range(answered, len(ack), len(own)) if ack.startswith(own, at))
+            if at > answered:
+                yield part(None, ack[answered:at])
+            answered = at + len(own)
+        moved = part(Run(packet, 1, run.qos, run.v5, run.retain, run.expires_ms), own)
+        moved.producer, moved.sequence = arrival.producer, arrival.sequence + position
+        moved.is_doubtful = arrival.is_doubtful
+        yield moved
+    if answered < len(ack):
+        yield part(None, ack[answered:])
 
 
 def _packets(data: bytes) -> Iterator[int]:

@@ -2,15 +2,19 @@
 
 One entry of a shard is under way at a time; what is asked for meanwhile, by all groups, goes into the next
 one. So a busy shard pays one entry for many takes and acknowledgements, and no two entries count on the same
-messages. The look ahead is memory of this node alone: from the cursor's position to `end`, the messages that
-the group takes. It saves reading the log again for a group whose messages are few among many; after a restart
-it begins again at the position, which `skip` moves now and then.
+messages. While nobody leads, the next entry waits, and what is asked for with it (REQUIREMENTS.md C4): it is
+made when it can be proposed, so its time and its scan are those of that moment.
+
+The look ahead is memory of this node alone: from the cursor's position to `end`, the messages that the group
+takes. It saves reading the log again for a group whose messages are few among many; after a restart it begins
+again at the position, which `skip` moves now and then.
 """
 
 import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from millrace.broker.consumer import Consumers, Cursor
@@ -34,6 +38,8 @@ _ENTRY_OPERATIONS_MAX = 1_000
 _TOPICS_REMEMBERED_MAX = 10_000
 _FOUND_MAX = 10_000
 _SKIP_EVERY = 10_000
+# Longer than an election takes; then whoever waits is told that nothing happened.
+_SERVED_S_MAX = 5.0
 # One look ahead reads no more than this many times; a caller that found nothing comes again.
 _READS_MAX = 64
 
@@ -116,7 +122,7 @@ class ShardConsumers:
 
     async def do(self, operation: list[Any]) -> Any:
         """Bring an operation into the log and give its result; Unavailable if it did not get there."""
-        if len(self._pending) >= _PENDING_MAX or not self._shard.group.is_serving:
+        if len(self._pending) >= _PENDING_MAX:
             raise Unavailable(f"shard {self._shard.number} cannot take this right now; try again")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
@@ -128,6 +134,13 @@ class ShardConsumers:
     async def _run(self) -> None:
         try:
             while self._pending:
+                if not await self._is_served():
+                    text = (
+                        f"shard {self._shard.number} has had no leader for {_SERVED_S_MAX:.0f} s; try again"
+                    )
+                    _fail(self._pending, Unavailable(text))
+                    self._pending.clear()
+                    return
                 batch = self._pending[:_ENTRY_OPERATIONS_MAX]
                 del self._pending[: len(batch)]
                 applied: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
@@ -148,6 +161,15 @@ class ShardConsumers:
                         answer.set_result(result)
         finally:
             self._task = None
+
+    async def _is_served(self) -> bool:
+        """Whether a proposal has somewhere to go, now or soon."""
+        serving = self._shard.group.serving
+        if not serving.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SERVED_S_MAX):
+                    await serving.wait()
+        return serving.is_set()
 
     def _entry(self, operations: list[list[Any]]) -> bytes:
         wanted: dict[int, int] = {}

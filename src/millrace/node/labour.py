@@ -9,6 +9,11 @@ that order holds.
 
 Until the entry that begins this run is applied in a shard (`is_begun`), nothing of a group is delivered from
 it: what an earlier run had given out is not known here, and that entry hands it out again.
+
+A group is here while a session of it is. The log learns a little later that the last one left, or that none
+came back with a new run; what is committed or given back in between is known to nobody here. So an account is
+that of one group in memory (`is_kept`): when another has come in its place, nothing is told for it, and the
+node gives up what it owes before it takes part again.
 """
 
 import asyncio
@@ -60,6 +65,8 @@ class ShardWork:
         """What this node proposed about its members and has not seen applied."""
         self.backlog: dict[str, deque[Range]] = {}
         self._told: dict[str, Any] = {}
+        self._kept_by: dict[str, ShareGroup | None] = {}
+        """The group in memory that knows all that this node owes in the log, None where there was none."""
 
     # ------------------------------------------------------------------------------------- entries
 
@@ -99,6 +106,7 @@ class ShardWork:
         labour, offset = self._shard.labour, self._shard.next_offset
         match fields["op"]:
             case "labour":
+                is_new = labour.mark(fields["group"], self._broker.node) is None
                 news = labour.put(
                     fields["group"],
                     fields["node"],
@@ -109,20 +117,39 @@ class ShardWork:
                     is_gone=fields.get("gone", False),
                 )
                 self._heed([news])
+                if is_new:
+                    self._open(fields["group"])
             case "labour.begin":
                 all_news = labour.begin(fields["node"], offset=offset)
                 if token is _BEGIN:
                     self.is_begun = True
                     self._is_beginning = False
+                    for news in all_news:
+                        self._open(news.group)
                 self._heed(all_news)
             case "labour.inherit":
                 for group, holders in fields["groups"]:
+                    is_new = not labour.knows(group)
                     counts = {node: (connected, holds) for node, (connected, holds) in holders.items()}
                     labour.inherit(group, counts, offset=offset, time_us=block.header.base_time_us)
+                    if is_new:
+                        self._open(group)
             case "labour.done":
                 for group, version, position, owed in fields["groups"]:
                     ranges = [(first, end, by) for first, end, by in owed]
                     labour.done(group, fields["node"], version, position, ranges)
+
+    def _open(self, group: str) -> None:
+        """What this node owes of a group begins anew, with the members that are here now."""
+        if self._shard.labour.mark(group, self._broker.node) is None:
+            self._kept_by.pop(group, None)
+        else:
+            self._kept_by[group] = self._broker.groups.get(group)
+
+    def is_kept(self, group: str) -> bool:
+        """Whether the group that is here has been here for all that this node owes."""
+        here = self._broker.groups.get(group)
+        return here is not None and self._kept_by.get(group) is here
 
     def _heed(self, all_news: list[News]) -> None:
         if not self.is_begun:
@@ -134,6 +161,7 @@ class ShardWork:
                 group = self._broker.groups.get(news.group)
                 if group is not None:
                     group.forget(self._shard.number)
+                self._open(news.group)
             granted = news.granted.get(node)
             if granted:
                 count = sum(end - first for first, end, _ in granted)
@@ -175,7 +203,7 @@ class ShardWork:
         rows = []
         for group in labour.groups():
             mark = labour.mark(group, node)
-            if mark is None:
+            if mark is None or not self.is_kept(group):
                 continue
             ranges = labour.ranges(group, open_pieces.get(group, ()), node)
             owed = _coarse([*ranges, *self.backlog.get(group, ())])
@@ -256,10 +284,14 @@ class SharedWork:
             is_owed = pieces.get(key) or work.backlog.get(key) or labour.is_owed(key, shard.next_offset)
             if shard.is_finished and not is_owed and self._is_passed_on(key):
                 now = (0, False)
-            if labour.known(key, node) == now:
+            known = labour.known(key, node)
+            is_another = group is not None and known != (0, False) and not work.is_kept(key)
+            if is_another:
+                now = (0, False)
+            if known == now:
                 work.said.pop(key, None)
                 continue
-            is_gone = group is None and self._is_held(key)
+            is_gone = (is_another or group is None) and self._is_held(key)
             if work.said.get(key) != now and work.say(key, node, now, is_gone=is_gone):
                 work.said[key] = now
         if shard.group.is_leader:

@@ -140,10 +140,10 @@ class ClusterNemesis:
             host.disk.fail_next_sync()
 
     def _damage(self) -> None:
-        """A bit of a log turns while its node is down. One node at a time, and only while all others are
-        whole: what exists nowhere cannot be kept."""
+        """A bit of a log turns while its node is down. One node at a time, and only while at least two others
+        are whole: what exists nowhere cannot be kept."""
         host = self._any_up()
-        if host is None or not self._world.is_whole():
+        if host is None or len(self._world.members) < 3 or not self._world.is_whole():
             return
         paths = [path for path in host.disk.paths() if path.endswith(".log") and host.disk.content(path)]
         if not paths:

@@ -6,6 +6,8 @@ import pytest
 from millrace.broker.inbound import Inbound
 from millrace.broker.intake import Arrival, Intake
 from millrace.broker.message import Run
+from millrace.wire.mqtt.codec import encode_publish
+from millrace.wire.mqtt.packets import Pubrec
 from unit.node.house import House
 
 PACKET = b"\x32\x06\0\1t\0\1x"
@@ -59,3 +61,45 @@ def test_an_answer_alone_is_given_at_once() -> None:
     moving = Moving(Intake(17, False))
     moving.inbound.arrive_again([moving.arrival(is_answer_only=True)], 0)
     assert len(moving.answers) == 1
+
+
+@pytest.mark.parametrize("is_stored", [True, False], ids=["stored before", "moves as well"])
+@pytest.mark.parametrize("keeps", [True, False], ids=["another log", "no log"])
+def test_repeats_in_a_run_are_answered_with_it(is_stored: bool, keeps: bool) -> None:
+    """The run brings only what is fresh, its answer is for all that came: in the order in which it came
+    [MQTT-4.6.0-3], and no earlier than what it repeats."""
+    house, old, new = House(), Intake(16, False), Intake(17, False)
+    inbound, router = house.broker.inbound, house.broker.router
+    # Ones that are there already: nobody waits for these logs, they are looked at by hand.
+    other = Arrival(None, router.route("u"), 0, None, None, b"")
+    old.arrivals, new.arrivals = [other], [other]
+    router.find_intake = lambda topic: old
+    client = house.connect("a")
+
+    def answers() -> list[int]:
+        house.is_awake = True
+        house.turn()
+        return [packet.packet_id for packet in client.take(Pubrec)]
+
+    def send(*ids: int) -> None:
+        client.send_bytes(b"".join(encode_publish(b"t", b"x", 0x34, number, b"\0") for number in ids))
+
+    send(1)
+    send(1, 2, 3, 1, 4, 2)
+    (_, first, run) = old.arrivals
+    assert run.run is not None and run.run.count == 3 and answers() == []
+    if is_stored:
+        inbound.committed([first], 16, 0, 0)
+        assert answers() == [1]
+    router.find_intake = lambda topic: new if keeps else None
+    router.forget_all()
+    inbound.arrive_again([run] if is_stored else [first, run], 0)
+    wanted = [1, 2, 3, 1, 4, 2] if is_stored else [1, 1, 2, 3, 1, 4, 2]
+    if keeps:
+        # Only what repeats a message that is stored need not wait.
+        at_once = 1 if is_stored else 0
+        assert answers() == wanted[:at_once]
+        inbound.committed(new.arrivals, 17, 0, 0)
+        wanted = wanted[at_once:]
+    assert answers() == wanted
+    assert inbound.uncommitted_bytes == 0

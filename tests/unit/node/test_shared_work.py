@@ -1,0 +1,135 @@
+"""A node tells of a shared group what the group that is here knows, not one that was here before it."""
+
+import json
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from millrace.broker.access import AccessRules
+from millrace.broker.machine import Broker
+from millrace.broker.session import Session
+from millrace.broker.stream import DEFAULT_SPEC, Stream
+from millrace.limits import DEFAULT_LIMITS
+from millrace.node.labour import SharedWork
+from millrace.node.shard import Shard
+from millrace.replication.contract import EntryKind
+from millrace.storage.block import Block
+from millrace.types import Subscription
+
+G = "$share/team/#"
+
+
+class Line:
+    """In place of a replication group: keeps what is proposed, in order, until the test applies it."""
+
+    is_serving = True
+    is_leader = False
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[Block, Any]] = []
+
+    def propose(self, blocks: Sequence[Block], tokens: Sequence[Any], kind: EntryKind) -> bool:
+        self.entries += zip(blocks, tokens, strict=True)
+        return True
+
+
+class Node:
+    """One shard of one node, and the shared groups there."""
+
+    def __init__(self, *, is_durable: bool = True) -> None:
+        self.broker, self.line = Broker(DEFAULT_LIMITS, AccessRules(())), Line()
+        self.broker.node = "here"
+        stream = Stream(spec=DEFAULT_SPEC, generation=1, shards=(16,))
+        clock: dict[str, Any] = {"now_ms": lambda: 0, "wall_us": lambda: 0, "wake": lambda: None}
+        self.shard = Shard(16, stream, self.broker, **clock)
+        self.shard.group = self.line  # type: ignore[assignment]
+        records = {"b": SimpleNamespace(subscriptions={G})} if is_durable else {}
+        streams: Any = SimpleNamespace(
+            shards={16: self.shard},
+            definitions=SimpleNamespace(members=SimpleNamespace(members=["here", "there"])),
+            sessions=SimpleNamespace(store=SimpleNamespace(records=records)),
+        )
+        self.work = SharedWork(streams, self.broker, **clock)
+
+    def joins(self, name: str) -> Session:
+        session = Session(name, self.broker.rules.principal(None, name))
+        self.broker.subscribe(session, Subscription(filter=G, qos=1))
+        return session
+
+    def leaves(self, session: Session) -> None:
+        self.broker.unsubscribe(session, G)
+
+    def divide(self) -> list[dict[str, Any]]:
+        """What the node says of its groups; applied at once."""
+        pieces = self.work._open_pieces().get(16, {})
+        self.work._divide_shard(self.shard, {"here", "there"}, pieces)
+        entries, self.line.entries = self.line.entries, []
+        for block, token in entries:
+            stamp = {"shard": 16, "term": 1, "index": 1, "previous_term": 1, "base_time_us": 0}
+            self.shard.apply(block.stamped(base_offset=self.shard.next_offset, **stamp), token)
+        return [json.loads(block.payload()) for block, _ in entries]
+
+    def owed(self) -> list[tuple[int, int, str]]:
+        """Below the end of the log, by this node."""
+        mark = self.shard.labour.mark(G, "here")
+        assert mark is not None
+        rest = (
+            [(mark.position, self.shard.next_offset, "here")]
+            if mark.position < self.shard.next_offset
+            else []
+        )
+        return [*mark.owed, *rest]
+
+
+@pytest.mark.parametrize("is_after_restart", [False, True])
+def test_what_came_while_the_group_was_not_here_is_owed(is_after_restart: bool) -> None:
+    """The log has it that the node holds the group: from an earlier run, or from before its last session
+    left. Messages come, then a session of the group, before the node has said that there was none."""
+    node = Node()
+    node.shard.labour.put(G, "here", 1, True, offset=0)
+    if is_after_restart:
+        node.divide()
+    else:
+        session = node.joins("a")
+        while node.divide():
+            pass
+        node.leaves(session)
+    assert node.shard.work.is_begun and G not in node.broker.groups
+    node.shard.next_offset = 10
+    node.joins("b")
+    while node.divide():
+        pass
+    assert node.shard.labour.known(G, "here")[1]
+    assert node.owed() == [(0, 10, "here")]
+    assert list(node.shard.work.backlog[G]) == [(0, 10, "here")]
+
+
+def test_a_group_that_no_session_outlives_begins_anew() -> None:
+    """What came while it had no member is for nobody."""
+    node = Node(is_durable=False)
+    session = node.joins("a")
+    while node.divide():
+        pass
+    node.leaves(session)
+    node.shard.next_offset = 10
+    node.joins("b")
+    while node.divide():
+        pass
+    assert node.shard.labour.known(G, "here")[1]
+    assert node.owed() == [] and not node.shard.work.backlog
+
+
+def test_what_the_group_had_done_is_not_owed() -> None:
+    """As long as it stays the same group, whoever of its members comes and goes."""
+    node = Node()
+    first = node.joins("a")
+    while node.divide():
+        pass
+    node.shard.next_offset = 10
+    node.joins("b")
+    node.leaves(first)
+    while node.divide():
+        pass
+    assert node.owed() == [] and not node.shard.work.backlog
