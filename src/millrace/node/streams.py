@@ -53,8 +53,11 @@ _SERVING_TIMEOUT_S = 30.0
 _PATIENCE_S = 5.0
 _COMMAND_S = 10.0
 _HAND_OVER_TRIES = 50
-# A shard writes its state as a snapshot after so much log, which bounds what a restart applies again.
+# A shard writes its state as a snapshot after so much log, which bounds what a restart reads and applies:
+# many bytes, or many entries that are small but large beside the state.
 _SNAPSHOT_EVERY_BYTES = 256 * 1024 * 1024
+_SNAPSHOT_EVERY_ENTRIES = 20_000
+_SNAPSHOT_EVERY_STATES = 4
 
 
 class _MetaApp:
@@ -575,10 +578,19 @@ class Streams:
     def snapshot_some(self) -> None:
         """Bound what a restart would apply again."""
         for shard in self.shards.values():
-            log_bytes = shard.group.replica_log.log.size_bytes
-            if log_bytes - shard.snapshot_log_bytes > _SNAPSHOT_EVERY_BYTES:
-                if shard.group.snapshot_taken():
-                    shard.snapshot_log_bytes = log_bytes
+            group, log_bytes = shard.group, shard.group.replica_log.log.size_bytes
+            known = group.replica_log.snapshot()
+            index, state_bytes = (0, 0) if known is None else (known.index, known.size_bytes)
+            grown_bytes = log_bytes - shard.snapshot_log_bytes
+            is_long = group.applied - index >= _SNAPSHOT_EVERY_ENTRIES
+            if grown_bytes > _SNAPSHOT_EVERY_BYTES or (
+                is_long and grown_bytes > _SNAPSHOT_EVERY_STATES * state_bytes
+            ):
+                try:
+                    if group.snapshot_taken():
+                        shard.snapshot_log_bytes = log_bytes
+                except DiskFull as error:
+                    log.warning("no snapshot of shard %d for now: %s", shard.number, error)
 
     # ------------------------------------------------------------------------------------- status
 
