@@ -1,11 +1,19 @@
 """Messages whose log is sealed or gone before they got there: where they stand is known to whoever waits, and
 nobody is answered for a message that is not committed yet."""
 
+import json
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from millrace.broker.inbound import Inbound
 from millrace.broker.intake import Arrival, Intake
 from millrace.broker.message import Run
+from millrace.broker.stream import DEFAULT_SPEC, Stream
+from millrace.node.shard import Shard
+from millrace.replication.contract import EntryKind
+from millrace.storage.block import Block, Kind, opaque_block
 from millrace.wire.mqtt.codec import encode_publish
 from millrace.wire.mqtt.packets import Pubrec
 from unit.node.house import House
@@ -103,3 +111,45 @@ def test_repeats_in_a_run_are_answered_with_it(is_stored: bool, keeps: bool) -> 
         wanted = wanted[at_once:]
     assert answers() == wanted
     assert inbound.uncommitted_bytes == 0
+
+
+class Line:
+    """In place of a replication group whose leader has sealed the log: refuses when the test says so."""
+
+    is_alone = True
+
+    def __init__(self) -> None:
+        self.tokens: list[Any] = []
+
+    def propose(self, blocks: Sequence[Block], tokens: Sequence[Any], kind: EntryKind) -> bool:
+        self.tokens += tokens
+        return True
+
+    def given_up(self) -> list[Any]:
+        tokens, self.tokens = self.tokens, []
+        return tokens
+
+
+@pytest.mark.parametrize(("refused", "is_gone"), [(3, False), (0, True), (1, True), (2, True), (3, True)])
+def test_what_a_sealed_log_refuses_goes_before_what_came_in_since(refused: int, is_gone: bool) -> None:
+    """Those whose ids were late on disk wait in the intake already when the leader's refusals come. Also
+    where the log goes away between these."""
+    new = Intake(17, False)
+    moving, line = Moving(new), Line()
+    clock: dict[str, Any] = {"now_ms": lambda: 0, "wall_us": lambda: 0, "wake": lambda: None}
+    stream = Stream(spec=DEFAULT_SPEC, generation=1, shards=(16,))
+    old = Shard(16, stream, moving.house.broker, **clock)
+    old.group = line  # type: ignore[assignment]
+    proposed, since = [moving.arrival() for _ in range(3)], [moving.arrival() for _ in range(2)]
+    for one in proposed:
+        old.intake.arrivals.append(one)
+        old.cut(0, False)
+    old.intake.arrivals += since
+    word = opaque_block(Kind.CONTROL, json.dumps({"op": "sealed"}).encode())
+    for _ in range(refused):
+        old.apply(word, line.tokens.pop(0))
+    if is_gone:
+        assert old.end() == [*proposed, *since]
+    else:
+        old.cut(0, False)
+        assert new.arrivals == [*proposed, *since]
