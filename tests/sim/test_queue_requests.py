@@ -1,7 +1,6 @@
 """The queue at several nodes: topics that left before anybody asked, requests that are repeated where less is
 known, and messages that were taken when the next log did not answer."""
 
-import dataclasses
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,10 +11,10 @@ from millrace.broker.stream import StreamSpec
 from millrace.node.groups import queue_name
 from millrace.node.server import Server
 from millrace.sim.cluster_calls import NoAnswer, call
-from millrace.sim.cluster_plan import make_cluster_plan
 from millrace.sim.cluster_world import ClusterWorld
 from millrace.sim.host import Host
 from millrace.types import Message
+from sim.calm import calm_plan
 
 TOPIC = "a/b"
 NAME = queue_name(TOPIC)
@@ -27,17 +26,7 @@ class Queue:
     """Three nodes with a queue, and somebody who asks them."""
 
     def __init__(self) -> None:
-        one = dataclasses.replace(
-            make_cluster_plan(1),
-            nodes=3,
-            spares=0,
-            work=(),
-            faults=(),
-            changes=(),
-            forming_fault_s=0,
-            free_bytes_min=0,
-        )
-        self.world = ClusterWorld(one, None)
+        self.world = ClusterWorld(calm_plan(), None)
         self._loop = self.world.client_loop()
         for host in self.world.hosts:
             host.start()

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from millrace.sim.cluster_plan import make_cluster_plan
 from millrace.sim.cluster_wills import Wills
 from millrace.sim.cluster_world import ClusterWorld
 from millrace.sim.host import Host
+from sim.calm import calm_plan
 
 # Within this time nobody takes the node for gone.
 SOON_S = 1
@@ -13,10 +13,7 @@ SOON_S = 1
 
 def test_the_will_of_a_client_of_a_node_that_was_replaced_is_published() -> None:
     """The client goes with its node, for good; who owned its session is no member any more."""
-    one = make_cluster_plan(1)
-    none: dict[str, object] = {"changes": (), "faults": (), "forming_fault_s": 0, "spares": 0}
-    one = dataclasses.replace(one, nodes=3, work=("wills",), messages=1, **none)  # type: ignore[arg-type]
-    world = ClusterWorld(one, None)
+    world = ClusterWorld(dataclasses.replace(calm_plan(), work=("wills",), messages=1), None)
     wills = next(work for work in world.work if isinstance(work, Wills))
     for host in world.hosts:
         host.start()

@@ -15,11 +15,11 @@ from millrace.node.publishing import Published
 from millrace.node.server import Server
 from millrace.replication.contract import ReplicaId
 from millrace.sim.cluster_calls import NoAnswer, call
-from millrace.sim.cluster_plan import make_cluster_plan
 from millrace.sim.cluster_world import ClusterWorld
 from millrace.sim.host import Host
 from millrace.sim.mqtt_clients import History, Sent, Subscriber
 from millrace.types import Message, Version
+from sim.calm import calm_plan
 
 TOPIC = "t/a"
 DEFAULT_SHARD = 16
@@ -33,17 +33,7 @@ class Scene:
     """Three nodes with a stream, somebody who publishes and changes it, and a subscriber at the last one."""
 
     def __init__(self, **settings: Any) -> None:
-        plan = dataclasses.replace(
-            make_cluster_plan(1),
-            nodes=3,
-            spares=0,
-            work=(),
-            faults=(),
-            changes=(),
-            forming_fault_s=0,
-            free_bytes_min=0,
-        )
-        self.world = ClusterWorld(plan, None)
+        self.world = ClusterWorld(calm_plan(), None)
         self.hosts = self.world.hosts
         self._loop = self.world.client_loop()
         for host in self.hosts:
