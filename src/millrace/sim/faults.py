@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.replication.contract import ChangeKind, EntryKind, ReplicaId
 from millrace.sim.plan import MEMBERSHIP, TICK_US
-from millrace.sim.process import CRASH_POINTS, Answer, Process
+from millrace.sim.process import CRASH_POINTS, Answer, Outcome, Process
 from millrace.sim.state import encode_batch
 
 if TYPE_CHECKING:
@@ -186,6 +186,36 @@ class Nemesis:
             leader.transfer(to, _ignore)
         self._then(2, self._world.network.release)
         self._later(self._world.heal_network)
+
+    def _left_behind(self) -> None:
+        """A leader whose clock is slow is cut off and goes on believing, while others elect the next and
+        write. Whoever knows no better asks the old one, and must not be told what was true before."""
+        leader = self._world.leader()
+        if leader is None:
+            return
+        leader.drift = 3.0
+        leader.note(f"drift {leader.drift}")
+        self._world.network.split([leader.replica], self._world.processes)
+        self._world.note(f"isolate {leader.replica}")
+        election_ticks = self._plan.options.election_ticks
+        for _ in range(4):
+            self._then(2 * election_ticks, self._read_at, leader)
+        # Long enough for an election and a write elsewhere; no link is said to be closed.
+        self._then(4 * election_ticks, self._world.heal_network)
+
+    def _read_at(self, process: Process) -> None:
+        if not process.is_up:
+            return
+        checkers = self._world.checkers
+        self._strangers += 1
+        client, floor, expected = STRANGERS + self._strangers, checkers.floor, checkers.versions_known
+
+        def answered(answer: Answer) -> None:
+            if answer.outcome is Outcome.READ:
+                checkers.on_read(client=client, answer=answer, expected=expected, floor=floor)
+
+        process.note("asked to read")
+        process.read(answered)
 
     def _storm(self) -> None:
         self._world.network.weather = self._plan.storm

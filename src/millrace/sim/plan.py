@@ -22,6 +22,7 @@ NETWORK_FAULTS = (
     "storm",
     "strand tail",
     "late answers",
+    "left behind",
 )
 PROCESS_FAULTS = ("crash", "crash leader", "crash at point", "pause", "pause leader", "power loss", "drift")
 DISK_FAULTS = ("fsync error", "full", "stall", "stall leader", "damage", "wipe")
