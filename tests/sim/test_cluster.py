@@ -19,8 +19,8 @@ from millrace.sim.host import Host
 from millrace.sim.mqtt_clients import History, Sent
 from millrace.sim.mutations import search
 from millrace.sim.node_mutations import NODE_MUTATIONS
+from millrace.sim.verdict import RunResult
 from millrace.sim.violation import Violation
-from millrace.sim.world import RunResult
 
 
 def plan(nodes: int, *, seed: int = 1, **more: object) -> ClusterPlan:

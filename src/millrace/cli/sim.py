@@ -12,7 +12,7 @@ from millrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from millrace.sim.campaign import Slice
-    from millrace.sim.world import RunResult
+    from millrace.sim.verdict import RunResult
 
 app = single()
 

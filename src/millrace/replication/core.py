@@ -12,15 +12,20 @@ from enum import Enum
 
 from millrace.errors import LocalError
 from millrace.replication.contract import (
+    Applied,
     Commit,
     Effect,
     EntryKind,
     HardState,
     InitialState,
+    InstallSnapshot,
     LogView,
     Outcome,
     PeerBody,
+    PeerStatus,
     Persist,
+    Persisted,
+    Propose,
     Refused,
     RefusedReason,
     ReplicaId,
@@ -28,6 +33,8 @@ from millrace.replication.contract import (
     RequestId,
     RoleChanged,
     Send,
+    SnapshotTaken,
+    Status,
 )
 from millrace.replication.log import RaftLog
 from millrace.replication.membership import ConfigHistory
@@ -212,20 +219,55 @@ class Core:
         )
         self._now.insert(0, self._announced)
 
+    # ------------------------------------------------------------------------- what the driver reports
+
+    def on_persisted(self, event: Persisted) -> None:
+        if event.number > self._number:
+            raise LocalError(f"write {event.number} is reported, {self._number} was the last given")
+        installed = self.log.persisted(event.number)
+        if installed is not None:
+            self._commit_given = max(self._commit_given, installed.index)
+            self.emit(InstallSnapshot(snapshot=installed))
+
+    def on_applied(self, event: Applied, noop_index: Index | None) -> None:
+        """`noop_index` is the first entry of a leader's own term: it serves from there."""
+        if event.index > self._commit_given:
+            raise LocalError(f"applied {event.index}, but only {self._commit_given} was given to apply")
+        self.applied = max(self.applied, event.index)
+        if noop_index is not None and self.applied >= noop_index:
+            self.is_serving = True
+
+    def on_snapshot_taken(self, event: SnapshotTaken) -> None:
+        if event.index > self.applied:
+            raise LocalError(f"a snapshot at {event.index} is beyond what was applied, {self.applied}")
+        if self.log.term(event.index) not in (None, event.term):
+            raise LocalError(f"a snapshot at {event.index} has term {event.term}, the log another")
+        if self.configs.at(event.index) != event.config:
+            raise LocalError(f"a snapshot at {event.index} has another configuration than the log")
+        self.configs.compact(event.index)
+
+    def status(self, role: str, peers: tuple[PeerStatus, ...]) -> Status:
+        return Status(
+            replica=self.replica,
+            role=role,
+            term=self.term,
+            vote=self.vote,
+            leader=self.leader,
+            serving=self.is_serving,
+            commit=self.commit,
+            applied=self.applied,
+            durable=self.log.durable,
+            last=self.log.last_index,
+            config=self.configs.config,
+            peers=peers,
+        )
+
     # ---------------------------------------------------------------------------------------- state
 
     @property
     def commit_given(self) -> Index:
         """Up to here the driver was told to apply."""
         return self._commit_given
-
-    @property
-    def persists_given(self) -> int:
-        """The number of the last `Persist`."""
-        return self._number
-
-    def snapshot_given(self, index: Index) -> None:
-        self._commit_given = max(self._commit_given, index)
 
     def commit_to(self, index: Index) -> None:
         assert index <= self.log.last_index, f"commit {index} beyond the log's end {self.log.last_index}"
@@ -269,3 +311,8 @@ class Core:
     def is_disk_behind(self) -> bool:
         """Too many writes on their way to take on work that adds to them."""
         return len(self.log.pending) >= self.options.persists_pending_max
+
+
+def check_proposal(event: Propose) -> None:
+    if not event.payloads or event.kind not in (EntryKind.DATA, EntryKind.CONTROL):
+        raise LocalError("a proposal has at least one payload, of kind DATA or CONTROL")

@@ -31,10 +31,8 @@ from millrace.replication.contract import (
     Config,
     Damage,
     Effect,
-    EntryKind,
     Event,
     InitialState,
-    InstallSnapshot,
     LinkClosed,
     LinkOpened,
     LogView,
@@ -54,7 +52,7 @@ from millrace.replication.contract import (
     TransferLeadership,
     Transferred,
 )
-from millrace.replication.core import Core, Role
+from millrace.replication.core import Core, Role, check_proposal
 from millrace.replication.follower import Follower
 from millrace.replication.messages import (
     Append,
@@ -177,21 +175,8 @@ class PrimaryBackup:
         return _BACKUP if self._partner is not None else _OBSERVER
 
     def status(self) -> Status:
-        core = self._core
-        return Status(
-            replica=core.replica,
-            role=self._role,
-            term=core.term,
-            vote=core.vote,
-            leader=core.leader,
-            serving=core.is_serving,
-            commit=core.commit,
-            applied=core.applied,
-            durable=core.log.durable,
-            last=core.log.last_index,
-            config=core.configs.config,
-            peers=self._primary.peers_status() if self._primary is not None else (),
-        )
+        primary = self._primary
+        return self._core.status(self._role, primary.peers_status() if primary is not None else ())
 
     @property
     def is_serving(self) -> bool:
@@ -225,10 +210,12 @@ class PrimaryBackup:
             case PeerMessage():
                 self._on_peer_message(event.sender, event.body)
             case Persisted():
-                self._on_persisted(event)
+                core.on_persisted(event)
+                self._follower.check_repaired()
+                if self._primary is not None:
+                    self._primary.on_persisted()
             case Propose():
-                if not event.payloads or event.kind not in (EntryKind.DATA, EntryKind.CONTROL):
-                    raise LocalError("a proposal has at least one payload, of kind DATA or CONTROL")
+                check_proposal(event)
                 if self._primary is not None:
                     self._primary.on_propose(event)
                 else:
@@ -240,15 +227,13 @@ class PrimaryBackup:
                 else:
                     self._on_tick()
             case Applied():
-                self._on_applied(event)
+                core.on_applied(event, self._primary.noop_index if self._primary is not None else None)
             case ReadIndex() | ChangeMembership():
                 self._on_request(event)
             case TransferLeadership():
                 self._on_transfer(event)
             case SnapshotTaken():
-                if event.index > core.applied or core.configs.at(event.index) != event.config:
-                    raise LocalError(f"a snapshot at {event.index} does not fit the log")
-                core.configs.compact(event.index)
+                core.on_snapshot_taken(event)
             case LinkOpened() | LinkClosed():
                 self._on_link(event.peer, is_open=isinstance(event, LinkOpened))
             case Appointed():
@@ -287,26 +272,6 @@ class PrimaryBackup:
         else:
             core.reply(event.request, Transferred(target=core.replica))
             self._take_over()
-
-    def _on_persisted(self, event: Persisted) -> None:
-        core = self._core
-        if event.number > core.persists_given:
-            raise LocalError(f"write {event.number} is reported, {core.persists_given} was the last given")
-        installed = core.log.persisted(event.number)
-        if installed is not None:
-            core.snapshot_given(installed.index)
-            core.emit(InstallSnapshot(snapshot=installed))
-        self._follower.check_repaired()
-        if self._primary is not None:
-            self._primary.on_persisted()
-
-    def _on_applied(self, event: Applied) -> None:
-        core = self._core
-        if event.index > core.commit_given:
-            raise LocalError(f"applied {event.index}, but only {core.commit_given} was given to apply")
-        core.applied = max(core.applied, event.index)
-        if self._primary is not None and core.applied >= self._primary.noop_index:
-            core.is_serving = True
 
     # ---------------------------------------------------------------------------------------- roles
 

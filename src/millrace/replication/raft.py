@@ -24,10 +24,8 @@ from millrace.replication.contract import (
     ChangeMembership,
     Config,
     Effect,
-    EntryKind,
     Event,
     InitialState,
-    InstallSnapshot,
     LinkClosed,
     LinkOpened,
     LogView,
@@ -43,7 +41,7 @@ from millrace.replication.contract import (
     Tick,
     TransferLeadership,
 )
-from millrace.replication.core import TRANSITIONS, Core, Role
+from millrace.replication.core import TRANSITIONS, Core, Role, check_proposal
 from millrace.replication.follower import Follower
 from millrace.replication.leader import Leader
 from millrace.replication.messages import (
@@ -116,21 +114,8 @@ class Raft:
         return effects
 
     def status(self) -> Status:
-        core = self._core
-        return Status(
-            replica=core.replica,
-            role=core.role.value,
-            term=core.term,
-            vote=core.vote,
-            leader=core.leader,
-            serving=core.is_serving,
-            commit=core.commit,
-            applied=core.applied,
-            durable=core.log.durable,
-            last=core.log.last_index,
-            config=core.configs.config,
-            peers=self._leader.peers_status() if self._leader is not None else (),
-        )
+        leader = self._leader
+        return self._core.status(self._core.role.value, leader.peers_status() if leader is not None else ())
 
     # What a driver asks for every block; `status` is for people and costs as much as a step.
 
@@ -160,7 +145,7 @@ class Raft:
             case Tick():
                 self._on_tick()
             case Applied():
-                self._on_applied(event)
+                self._core.on_applied(event, self._leader.noop_index if self._leader is not None else None)
             case ReadIndex():
                 if self._leader is not None:
                     self._leader.on_read_index(event)
@@ -177,7 +162,7 @@ class Raft:
                 else:
                     self._core.refuse(event.request, RefusedReason.NOT_LEADER)
             case SnapshotTaken():
-                self._on_snapshot_taken(event)
+                self._core.on_snapshot_taken(event)
             case LinkOpened():
                 self._on_link(event.peer, is_open=True)
             case LinkClosed():
@@ -208,12 +193,7 @@ class Raft:
 
     def _on_persisted(self, event: Persisted) -> None:
         core = self._core
-        if event.number > core.persists_given:
-            raise LocalError(f"write {event.number} is reported, {core.persists_given} was the last given")
-        installed = core.log.persisted(event.number)
-        if installed is not None:
-            core.snapshot_given(installed.index)
-            core.emit(InstallSnapshot(snapshot=installed))
+        core.on_persisted(event)
         self._follower.check_repaired()
         if self._leader is not None:
             self._leader.on_persisted()
@@ -221,30 +201,11 @@ class Raft:
             self._count_vote(core.replica, True)
 
     def _on_propose(self, event: Propose) -> None:
-        if not event.payloads or event.kind not in (EntryKind.DATA, EntryKind.CONTROL):
-            raise LocalError("a proposal has at least one payload, of kind DATA or CONTROL")
+        check_proposal(event)
         if self._leader is not None:
             self._leader.on_propose(event)
         else:
             self._core.refuse(event.request, RefusedReason.NOT_LEADER)
-
-    def _on_applied(self, event: Applied) -> None:
-        core = self._core
-        if event.index > core.commit_given:
-            raise LocalError(f"applied {event.index}, but only {core.commit_given} was given to apply")
-        core.applied = max(core.applied, event.index)
-        if self._leader is not None and core.applied >= self._leader.noop_index:
-            core.is_serving = True
-
-    def _on_snapshot_taken(self, event: SnapshotTaken) -> None:
-        core = self._core
-        if event.index > core.applied:
-            raise LocalError(f"a snapshot at {event.index} is beyond what was applied, {core.applied}")
-        if core.log.term(event.index) not in (None, event.term):
-            raise LocalError(f"a snapshot at {event.index} has term {event.term}, the log another")
-        if core.configs.at(event.index) != event.config:
-            raise LocalError(f"a snapshot at {event.index} has another configuration than the log")
-        core.configs.compact(event.index)
 
     def _on_link(self, peer: ReplicaId, *, is_open: bool) -> None:
         core = self._core

@@ -24,7 +24,8 @@ from millrace.sim.leaderless_world import run_leaderless_seed
 from millrace.sim.pair_runs import run_primary_backup_seed
 from millrace.sim.routed_world import run_routed_seed
 from millrace.sim.trace import Trace
-from millrace.sim.world import RunResult, run_seed
+from millrace.sim.verdict import RunResult
+from millrace.sim.world import run_seed
 
 RUNS: dict[str, Callable[[int, frozenset[str], Trace | None], RunResult]] = {
     "raft": run_seed,

@@ -35,8 +35,8 @@ from millrace.sim.loop import SimLoop
 from millrace.sim.node_mutations import NEVER_SYNCS, planted
 from millrace.sim.sockets import Sockets
 from millrace.sim.trace import Trace
+from millrace.sim.verdict import Counts, RunResult, judge, violation_of
 from millrace.sim.violation import Violation
-from millrace.sim.world import RunResult
 
 _CALLS_MAX = 20_000_000
 _FORM_S = 90
@@ -138,11 +138,7 @@ class ClusterWorld:
 
     def on_trouble(self, loop: SimLoop, error: BaseException) -> None:
         if self._violation is None:
-            if isinstance(error, Violation):
-                self._violation = error
-            else:
-                self._violation = Violation("exception", f"{loop.address}: {error!r} {_where(error)}")
-                self._violation.__cause__ = error
+            self._violation = violation_of(error, f"{loop.address}: ")
 
     def fail(self, rule: str, detail: str) -> None:
         """A promise was broken at this moment, seen from outside any node."""
@@ -151,7 +147,7 @@ class ClusterWorld:
 
     # -------------------------------------------------------------------------------------------- run
 
-    def run(self) -> None:
+    def play(self) -> None:
         """Raises Violation."""
         if self.plan.forming_fault_s:
             self._form_under_faults()
@@ -195,6 +191,15 @@ class ClusterWorld:
     def end(self) -> None:
         for loop in self._loops:
             loop.bury()
+
+    def counts(self) -> Counts:
+        return Counts(
+            operations=sum(work.operations for work in self.work),
+            reads=sum(len(received) for work in self.work for received in work.history.received.values()),
+            entries=sum(len(work.history.sent) for work in self.work),
+            faults=self.nemesis.faults + self.operator.changes,
+            messages=self.sockets.delivered,
+        )
 
     def heal(self) -> None:
         self.note("all", "everything heals")
@@ -255,13 +260,6 @@ def _is_settled(host: Host) -> bool:
     return bool(host.loop.inside(host.server.streams.cluster.status)["is_settled"])
 
 
-def _where(error: BaseException) -> str:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"at {trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}" if trace else ""
-
-
 class _LogLines(logging.Handler):
     """What the nodes write to their logs becomes part of the trace."""
 
@@ -292,40 +290,18 @@ def run_cluster_plan(
 
 
 def _run(world: ClusterWorld) -> RunResult:
-    trace = world.trace
     logger = logging.getLogger("millrace")
     before = (logger.handlers, logger.propagate, logger.level)
     logger.handlers, logger.propagate = [_LogLines(world)], False
-    logger.setLevel(logging.INFO if trace is not None else logging.CRITICAL + 1)
+    logger.setLevel(logging.INFO if world.trace is not None else logging.CRITICAL + 1)
     # A collector would run what dead tasks left behind at moments that no seed decides.
     had_collector = gc.isenabled()
     gc.disable()
-    found: Violation | None = None
     try:
-        world.run()
-    except Exception as error:
-        # What a check raises of itself (a log that cannot be read) is this seed's fault, not the campaign's.
-        found = (
-            error if isinstance(error, Violation) else Violation("exception", f"{error!r} {_where(error)}")
-        )
-        world.note("all", f"VIOLATION {found}")
+        return judge(world.plan.seed, world)
     finally:
         world.end()
         logger.handlers, logger.propagate = before[:2]
         logger.setLevel(before[2])
         if had_collector:
             gc.enable()
-    return RunResult(
-        seed=world.plan.seed,
-        operations=sum(work.operations for work in world.work),
-        reads=sum(len(received) for work in world.work for received in work.history.received.values()),
-        entries=sum(len(work.history.sent) for work in world.work),
-        faults=world.nemesis.faults + world.operator.changes,
-        messages=world.sockets.delivered,
-        leaders=0,
-        simulated_s=world.clock.now_us / US_PER_S,
-        rule=found.rule if found is not None else None,
-        detail=found.detail if found is not None else "",
-        trace_hash=trace.hexdigest() if trace is not None else "",
-        tail=tuple(trace.tail) if trace is not None else (),
-    )

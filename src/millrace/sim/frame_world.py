@@ -20,8 +20,8 @@ from millrace.replication.frame import Deadlines, Job, JobKind, LinkBounds, Sche
 from millrace.replication.frame_pair import Discard, FrameBackup, FramePrimary
 from millrace.sim.clock import US_PER_S, Clock
 from millrace.sim.trace import Trace
+from millrace.sim.verdict import Counts, RunResult, judge
 from millrace.sim.violation import Violation
-from millrace.sim.world import RunResult
 
 BOUNDS = LinkBounds(failover_ms=50, publisher_ms=1, subscriber_ms=1, backup_ms=1)
 _EPOCH = 1
@@ -245,29 +245,18 @@ class FrameWorld:
         if self._primary.overloaded != sum(topic.refused for topic in self.topics):
             raise Violation("overload", "messages were refused and not counted")
 
+    def counts(self) -> Counts:
+        return Counts(
+            operations=self.deliveries,
+            entries=sum(topic.sent for topic in self.topics),
+            faults=1,
+            messages=self.clock.calls_scheduled,
+            leaders=2,
+        )
+
 
 def run_frame_seed(
     seed: int, mutations: frozenset[str] = frozenset(), trace: Trace | None = None
 ) -> RunResult:
     world = FrameWorld(seed, mutations, trace)
-    rule: str | None = None
-    detail = ""
-    try:
-        world.play()
-    except Violation as violation:
-        rule, detail = violation.rule, violation.detail
-        world.note(f"VIOLATION {violation}")
-    return RunResult(
-        seed=seed,
-        operations=world.deliveries,
-        reads=0,
-        entries=sum(topic.sent for topic in world.topics),
-        faults=1,
-        messages=world.clock.calls_scheduled,
-        leaders=2,
-        simulated_s=world.clock.now_us / US_PER_S,
-        rule=rule,
-        detail=detail,
-        trace_hash=trace.hexdigest() if trace is not None else "",
-        tail=tuple(trace.tail) if trace is not None else (),
-    )
+    return judge(seed, world)

@@ -15,15 +15,15 @@ from typing import Any
 from millrace.replication.contract import LinkClosed, LinkOpened, PeerMessage, ReplicaId
 from millrace.replication.leaderless import LeaderlessOptions
 from millrace.replication.leaderless_messages import Level
-from millrace.sim.clock import US_PER_S, Clock
+from millrace.sim.clock import Clock
 from millrace.sim.leaderless_checks import LeaderlessChecks
 from millrace.sim.leaderless_host import Host
 from millrace.sim.leaderless_members import Consumer, Publisher
 from millrace.sim.network import Network, Weather
 from millrace.sim.plan import TICK_US
 from millrace.sim.trace import Trace
+from millrace.sim.verdict import Counts, RunResult, judge
 from millrace.sim.violation import Violation
-from millrace.sim.world import RunResult
 
 CALLS_MAX = 600_000
 _SETTLE_TICKS_MAX = 2_000
@@ -430,33 +430,21 @@ class LeaderlessWorld:
         self.heal()
         self.require_settled("after a power loss")
 
+    def counts(self) -> Counts:
+        return Counts(
+            operations=self.checks.operations,
+            reads=self.checks.given_count,
+            entries=sum(position.entry for host in self.host_list[:1] for position in _ends(host)),
+            faults=self.faults,
+            messages=self.network.sent,
+        )
+
 
 def run_leaderless_seed(
     seed: int, mutations: frozenset[str] = frozenset(), trace: Trace | None = None
 ) -> RunResult:
-    """The whole run of one seed; a violation is part of the result, not an exception."""
     world = LeaderlessWorld(make_leaderless_plan(seed), mutations, trace)
-    rule: str | None = None
-    detail = ""
-    try:
-        world.play()
-    except Violation as violation:
-        rule, detail = violation.rule, violation.detail
-        world.note(f"VIOLATION {violation}")
-    return RunResult(
-        seed=seed,
-        operations=world.checks.operations,
-        reads=world.checks.given_count,
-        entries=sum(position.entry for host in world.host_list[:1] for position in _ends(host)),
-        faults=world.faults,
-        messages=world.network.sent,
-        leaders=0,
-        simulated_s=world.clock.now_us / US_PER_S,
-        rule=rule,
-        detail=detail,
-        trace_hash=trace.hexdigest() if trace is not None else "",
-        tail=tuple(trace.tail) if trace is not None else (),
-    )
+    return judge(seed, world)
 
 
 def _ends(host: Host) -> list[Any]:

@@ -5,7 +5,7 @@ from millrace.replication.pair_mutations import PAIR_MUTATIONS
 from millrace.sim.frame_world import run_frame_seed
 from millrace.sim.pair_world import run_pair_seed
 from millrace.sim.trace import Trace
-from millrace.sim.world import RunResult
+from millrace.sim.verdict import RunResult
 
 PRIMARY_BACKUP_MUTATIONS: dict[str, str] = {**PAIR_MUTATIONS, **FRAME_MUTATIONS}
 

@@ -30,7 +30,7 @@ from millrace.replication.contract import (
 )
 from millrace.replication.pair_options import PairOptions
 from millrace.replication.primary_backup import PrimaryBackup
-from millrace.sim.clock import US_PER_S, Clock
+from millrace.sim.clock import Clock
 from millrace.sim.log_disk import LogDisk
 from millrace.sim.network import Network, Weather
 from millrace.sim.pair_checkers import PairCheckers
@@ -38,9 +38,9 @@ from millrace.sim.pair_faults import PairNemesis
 from millrace.sim.plan import TICK_US, Plan, make_plan
 from millrace.sim.process import TICK, Process
 from millrace.sim.trace import Trace
+from millrace.sim.verdict import Counts, RunResult, judge
 from millrace.sim.violation import Violation
 from millrace.sim.workload import Client
-from millrace.sim.world import RunResult
 from millrace.types import Term
 
 CALLS_MAX = 400_000
@@ -355,30 +355,19 @@ class PairWorld:
         self._require_progress("at the end")
         self.checkers.at_the_end(list(self.processes.values()))
 
+    def counts(self) -> Counts:
+        return Counts(
+            operations=self.checkers.operations,
+            reads=sum(client.reads for client in self.clients),
+            entries=len(self.checkers.committed),
+            faults=self.nemesis.faults,
+            messages=self.network.sent,
+            leaders=len(self.checkers.leaders),
+        )
+
 
 def run_pair_seed(
     seed: int, mutations: frozenset[str] = frozenset(), trace: Trace | None = None
 ) -> RunResult:
-    """The whole run of one seed; a violation is part of the result, not an exception."""
     world = PairWorld(make_pair_plan(seed), mutations, trace)
-    rule: str | None = None
-    detail = ""
-    try:
-        world.play()
-    except Violation as violation:
-        rule, detail = violation.rule, violation.detail
-        world.note(f"VIOLATION {violation}")
-    return RunResult(
-        seed=seed,
-        operations=world.checkers.operations,
-        reads=sum(client.reads for client in world.clients),
-        entries=len(world.checkers.committed),
-        faults=world.nemesis.faults,
-        messages=world.network.sent,
-        leaders=len(world.checkers.leaders),
-        simulated_s=world.clock.now_us / US_PER_S,
-        rule=rule,
-        detail=detail,
-        trace_hash=trace.hexdigest() if trace is not None else "",
-        tail=tuple(trace.tail) if trace is not None else (),
-    )
+    return judge(seed, world)

@@ -16,7 +16,6 @@ from random import Random
 
 from millrace.broker.filters import matches
 from millrace.broker.topic import split_share
-from millrace.errors import MillraceError
 from millrace.node import routed_codec
 from millrace.node.interest import KIND_PUBLISH
 from millrace.replication.routed_messages import Stamp, Value
@@ -24,8 +23,8 @@ from millrace.sim.clock import US_PER_S, Clock
 from millrace.sim.routed_host import RoutedClient, RoutedHost
 from millrace.sim.routed_links import RoutedLinks
 from millrace.sim.trace import Trace
+from millrace.sim.verdict import Counts, RunResult, judge
 from millrace.sim.violation import Violation
-from millrace.sim.world import RunResult
 
 DRIVER_MUTATIONS: dict[str, str] = {
     "driver_passes_on": "a node passes on to others what it was sent (a loop)",
@@ -42,7 +41,7 @@ _GROUPS = ("$share/g/a/#", "$share/g/h", "$share/k/a/#")
 class RoutedWorld:
     def __init__(self, seed: int, mutations: frozenset[str], trace: Trace | None) -> None:
         self._seed = seed
-        self._trace = trace
+        self.trace = trace
         self.rng = self._chance("plan")
         self.clock = Clock(calls_max=_CALLS_MAX)
         self.links = RoutedLinks(self.clock, self._chance("network"), self._watch)
@@ -76,16 +75,16 @@ class RoutedWorld:
         return Random(f"{self._seed} {actor}")
 
     def note(self, text: str) -> None:
-        if self._trace is not None:
-            self._trace.note(self.clock.now_us, "", text)
+        if self.trace is not None:
+            self.trace.note(self.clock.now_us, "", text)
 
     # ------------------------------------------------------------------------------------- watching
 
     def _watch(self, sender: str, to: str, kind: int, body: bytes) -> None:
         """Every frame as it leaves."""
-        if self._trace is not None:
+        if self.trace is not None:
             shown = f"{len(body)} B" if kind == KIND_PUBLISH else repr(routed_codec.decode(body))
-            self._trace.note(self.clock.now_us, sender, f"> {to} {shown}")
+            self.trace.note(self.clock.now_us, sender, f"> {to} {shown}")
         if kind == KIND_PUBLISH:
             text = body.rsplit(b"|", 1)[-1].decode()
             is_group = bool(body[0] & 0x10)
@@ -213,7 +212,7 @@ class RoutedWorld:
 
     # ---------------------------------------------------------------------------------------- story
 
-    def run(self) -> None:
+    def play(self) -> None:
         for host in self.hosts:
             host.start()
         self._link()
@@ -346,29 +345,12 @@ class RoutedWorld:
             if client.retained != self.hosts[0].kept():
                 raise Violation("fresh subscriber", f"at {host.name}: {client.retained}")
 
+    def counts(self) -> Counts:
+        return Counts(operations=self.operations, faults=self.faults, messages=self.links.messages)
+
 
 def run_routed_seed(
     seed: int, mutations: frozenset[str] = frozenset(), trace: Trace | None = None
 ) -> RunResult:
     world = RoutedWorld(seed, mutations, trace)
-    rule, detail = None, ""
-    try:
-        world.run()
-    except Violation as violation:
-        rule, detail = violation.rule, violation.detail
-    except (AssertionError, KeyError, MillraceError) as error:
-        rule, detail = "machine raised", repr(error)
-    return RunResult(
-        seed=seed,
-        operations=world.operations,
-        reads=0,
-        entries=0,
-        faults=world.faults,
-        messages=world.links.messages,
-        leaders=0,
-        simulated_s=world.clock.now_us / US_PER_S,
-        rule=rule,
-        detail=detail,
-        trace_hash=trace.hexdigest() if trace is not None else "",
-        tail=tuple(trace.tail) if trace is not None else (),
-    )
+    return judge(seed, world)

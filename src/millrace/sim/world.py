@@ -12,7 +12,6 @@ network, the trace, the nemesis' vocabulary and the campaign.
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from millrace.replication.contract import (
     NO_INDEX,
@@ -27,7 +26,7 @@ from millrace.replication.contract import (
 from millrace.replication.contract import EntryKind as Kind
 from millrace.replication.raft import Raft
 from millrace.sim.checkers import Checkers
-from millrace.sim.clock import US_PER_S, Clock
+from millrace.sim.clock import Clock
 from millrace.sim.exams import take_exam
 from millrace.sim.faults import Nemesis
 from millrace.sim.log_disk import LogDisk
@@ -35,6 +34,7 @@ from millrace.sim.network import Network, Weather
 from millrace.sim.plan import TICK_US, Plan, make_plan
 from millrace.sim.process import DRIVER_MUTATIONS, Process
 from millrace.sim.trace import Trace
+from millrace.sim.verdict import Counts, RunResult, judge
 from millrace.sim.violation import Violation
 from millrace.sim.workload import Client
 
@@ -42,26 +42,6 @@ CALLS_MAX = 400_000
 PROGRESS_ELECTIONS_MAX = 40
 """How many election times a healed group may take to commit something: split votes repeat, rarely."""
 _EMPTY = Config(voters=())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    seed: int
-    operations: int
-    reads: int
-    entries: int
-    faults: int
-    messages: int
-    leaders: int
-    simulated_s: float
-    rule: str | None = None
-    detail: str = ""
-    trace_hash: str = ""
-    tail: tuple[str, ...] = ()
-
-    @property
-    def is_clean(self) -> bool:
-        return self.rule is None
 
 
 class World:
@@ -289,28 +269,17 @@ class World:
             [self.processes[name] for name in self.members() if not self.processes[name].is_gone]
         )
 
+    def counts(self) -> Counts:
+        return Counts(
+            operations=self.checkers.operations,
+            reads=sum(client.reads for client in self.clients),
+            entries=len(self.checkers.committed),
+            faults=self.nemesis.faults,
+            messages=self.network.sent,
+            leaders=len(self.checkers.leaders),
+        )
+
 
 def run_seed(seed: int, mutations: frozenset[str] = frozenset(), trace: Trace | None = None) -> RunResult:
-    """The whole run of one seed; a violation is part of the result, not an exception."""
     world = World(make_plan(seed), mutations, trace)
-    rule: str | None = None
-    detail = ""
-    try:
-        world.play()
-    except Violation as violation:
-        rule, detail = violation.rule, violation.detail
-        world.note(f"VIOLATION {violation}")
-    return RunResult(
-        seed=seed,
-        operations=world.checkers.operations,
-        reads=sum(client.reads for client in world.clients),
-        entries=len(world.checkers.committed),
-        faults=world.nemesis.faults,
-        messages=world.network.sent,
-        leaders=len(world.checkers.leaders),
-        simulated_s=world.clock.now_us / US_PER_S,
-        rule=rule,
-        detail=detail,
-        trace_hash=trace.hexdigest() if trace is not None else "",
-        tail=tuple(trace.tail) if trace is not None else (),
-    )
+    return judge(seed, world)
