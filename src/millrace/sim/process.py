@@ -174,6 +174,11 @@ class Process:
     def requests_open(self) -> int:
         return len(self._requests)
 
+    @property
+    def is_asked_to_change(self) -> bool:
+        """A change of the membership waits until this process goes on."""
+        return any(type(event) is ChangeMembership for event in self._inbox)
+
     # ------------------------------------------------------------------------------------ life cycle
 
     def start(self) -> None:

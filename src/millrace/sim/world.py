@@ -187,6 +187,7 @@ class World:
             for process in self.processes.values()
             for entry in process.disk.written.entries
         )
+        pending = pending or any(process.is_asked_to_change for process in self.processes.values())
         return not pending and not self.lost() and len(self.config().voters) >= 3
 
     # ----------------------------------------------------------------------------------------- story
