@@ -2,7 +2,8 @@
 
 Node i of a cluster with base port P has MQTT P+10i, HTTP P+10i+1, peer P+10i+2, text P+10i+3, WebSocket
 P+10i+4 and MQTT over TLS P+10i+5. The first node forms the cluster, the others join it; a node that has data
-comes back as what it was.
+comes back as what it was. No node outlives the program that started it, whatever ends that; one that is
+paused ends when it goes on.
 """
 
 import asyncio
@@ -113,7 +114,8 @@ class NodeProcess:
         """Start it and wait until it serves."""
         self._ready.clear()
         command = [*self._wrap, sys.executable, "-m", "millrace.cli.main", "start", "--node-id", self.name]
-        command += ["--data", str(self.data), "--mqtt", f"{self.host}:{self.mqtt_port}"]
+        # Of this pipe nothing is ever written: it ends when we do, also by kill -9, and the node with it.
+        command += ["--end-with-input", "--data", str(self.data), "--mqtt", f"{self.host}:{self.mqtt_port}"]
         command += ["--http", f"{self.host}:{self.http_port}", "--peer", f"{self.host}:{self.peer_port}"]
         command += ["--text", f"{self.host}:{self.text_port}", "--ws", f"{self.host}:{self.ws_port}"]
         if self._join is not None:
@@ -121,6 +123,7 @@ class NodeProcess:
         self._process = await asyncio.create_subprocess_exec(
             *command,
             *self._options,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             # By the environment: a command line is there for everybody to read.

@@ -9,8 +9,9 @@ Below: the same blocks from the same node, handed to Spark as tuples, row by row
 stream is what planning costs before the first row.
 
 Rounds go through all cases in turn. The first ones warm Java up and do not count; of the others the best wall
-time is shown, and for it the CPU seconds of node, JVM and Python workers: on a machine that is busy with
-other things these say more than the rate. `at 2 cores` is the rate that they allow on two cores of their own.
+time is shown, and the medians of the CPU that node, JVM and Python workers took, in us a row (for no
+rows: milliseconds): on a machine that is busy with other things these say more than the rate. `at 2 cores` is
+the rate that they allow on two cores of their own. The slowest case is run in the last two rounds only.
 """
 
 import os
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from e2e.processes import BrokerProcess
@@ -32,6 +34,7 @@ _WARM, _ROUNDS = 4, 3
 _TOPICS = 100
 _WINDOW = 10_000
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_ROW_BY_ROW = "row by row (lower bound)"
 
 
 def _fill(port: int, rows: int, payload: bytes) -> None:
@@ -105,12 +108,13 @@ def _session() -> Any:
     return session
 
 
-def _cpu_s(pid: int | str) -> float:
+def _cpu_s(pid: int | str, *, with_ended: bool = False) -> float:
+    """CPU seconds of a process so far, or of it and its children that have ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    return sum(map(int, fields[11 : 15 if with_ended else 13])) / _TICKS_PER_S
 
 
 def _children(root: int) -> dict[int, str]:
@@ -140,29 +144,38 @@ def _usage(node: int) -> tuple[float, float, float]:
         if name == "java":
             java += _cpu_s(pid)
         else:
-            python += _cpu_s(pid)
+            # A worker that ends between two looks takes its time with it, unless its parent is asked.
+            python += _cpu_s(pid, with_ended=True)
     return _cpu_s(node), java, python
 
 
 def _measure(cases: dict[str, tuple[int, Callable[[], int]]], node: int) -> None:
-    best: dict[str, tuple[float, tuple[float, ...]]] = {}
+    walls_s: dict[str, list[float]] = {name: [] for name in cases}
+    used_s: dict[str, list[tuple[float, ...]]] = {name: [] for name in cases}
     for number in range(_WARM + _ROUNDS):
         for name, (rows, job) in cases.items():
+            if name == _ROW_BY_ROW and number < _WARM + _ROUNDS - 2:
+                continue
             before, start_s = _usage(node), time.perf_counter()
             found = job()
             wall_s = time.perf_counter() - start_s
             used = tuple(after - was for was, after in zip(before, _usage(node), strict=True))
             assert found == rows, f"{name}: {found} rows instead of {rows}"
-            if number >= _WARM and wall_s < best.get(name, (float("inf"),))[0]:
-                best[name] = (wall_s, used)
+            if number >= _WARM:
+                walls_s[name].append(wall_s)
+                used_s[name].append(used)
     print(
-        f"{'million rows/s':28} {'wall':>6} {'at 2 cores':>11}   CPU s: {'node':>5} {'JVM':>5} {'Python':>6}"
+        f"{'million rows/s':28} {'wall':>6} {'at 2 cores':>11}   CPU us a row: "
+        f"{'node':>6} {'JVM':>6} {'Python':>6} {'all':>6}"
     )
-    for name, (wall_s, used) in best.items():
-        rows = cases[name][0]
-        rate, ideal = rows / wall_s / 1e6, rows / max(0.01, sum(used) / 2) / 1e6
-        shown = f"{rate:6.2f} {ideal:11.2f}" if rows else f"{wall_s:5.2f}s {'':11}"
-        print(f"{name:28} {shown}          {used[0]:5.2f} {used[1]:5.2f} {used[2]:6.2f}", flush=True)
+    for name, rounds in used_s.items():
+        rows, wall_s = cases[name][0], min(walls_s[name])
+        medians_s = [median(process) for process in zip(*rounds, strict=True)]
+        shown = f"{wall_s:5.2f}s {'':11}"
+        if rows:
+            shown = f"{rows / wall_s / 1e6:6.2f} {rows / max(0.01, sum(medians_s) / 2) / 1e6:11.2f}"
+        each = [part_s * 1e6 / rows if rows else part_s * 1e3 for part_s in (*medians_s, sum(medians_s))]
+        print(f"{name:28} {shown}{'':17}" + "".join(f" {one:6.2f}" for one in each), flush=True)
 
 
 def main(rows: int, payload_bytes: int) -> None:
@@ -192,7 +205,7 @@ def main(rows: int, payload_bytes: int) -> None:
                 "count, all columns": (rows, lambda: source().load().count()),
                 "count, payload alone": (rows, lambda: source().schema("payload binary").load().count()),
                 "by topic": (rows, by_topic),
-                "row by row (lower bound)": (
+                _ROW_BY_ROW: (
                     rows,
                     lambda: spark.read.format("millrace-rows").option("url", node.url).load().count(),
                 ),

@@ -5,7 +5,7 @@
 One node and Spark share the machine. A write is complete: staged, committed and visible. `noop` is a sink of
 Spark's that drops its rows: what bringing them up costs. The rows lie in Spark's memory (a cached frame), so
 that making them is not measured. Payloads of 100 B, and a quarter as many of 1 KiB; 100 topics, 2 shards.
-Rounds, wall time and CPU seconds are those of `bench_spark`.
+Rounds, wall time and CPU are those of `bench_spark`.
 """
 
 import os

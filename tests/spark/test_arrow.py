@@ -149,6 +149,29 @@ def test_small_blocks_share_a_batch_and_large_ones_do_not() -> None:
     assert [batch.num_rows for batch in found] == [1, 1, 1]
 
 
+def test_a_dictionary_is_that_of_its_own_block() -> None:
+    """Blocks in a row often have one dictionary, which is read once; another one in between is read again."""
+    names = [("a", "b"), ("a", "b"), ("ab",), ("a", "b"), ("b", "a"), ("b", "a")]
+    data = b""
+    for number, topics in enumerate(names):
+        rows = [(Message(topic=topic, payload=b""), Version.MQTT_3_1_1, "ann") for topic in topics]
+        data += to_block(rows, 2 * number, Codec.NONE).to_bytes()
+    whole = Span(shard=7, start=0, end=2 * len(names))
+    found = rows_of(list(batches(data, Choice(span=whole), ARROW)))
+    assert [row["topic"] for row in found] == [topic for topics in names for topic in topics]
+    assert {row["publisher"] for row in found} == {"ann"}
+    found = rows_of(list(batches(data, Choice(span=whole, takes={b"a"}.__contains__), ARROW)))
+    assert [row["offset"] for row in found] == [0, 2, 6, 9, 11]
+
+
+def test_words_count_for_the_size_of_a_batch() -> None:
+    """A client id is in a block once and in a batch once for each row; edges in Arrow have 31 bits."""
+    rows = [(Message(topic="a", payload=b""), Version.MQTT_3_1_1, "n" * 60_000)] * 100
+    data = b"".join(to_block(rows, 100 * number, Codec.NONE).to_bytes() for number in range(3))
+    found = list(batches(data, Choice(span=Span(shard=7, start=0, end=300)), ARROW))
+    assert [batch.num_rows for batch in found] == [100, 100, 100]
+
+
 def test_blocks_without_messages_are_passed_over_and_damage_is_not() -> None:
     row = (Message(topic="a", payload=b"x"), Version.MQTT_3_1_1, None)
     whole = to_block([row], 0, Codec.NONE).to_bytes()

@@ -91,6 +91,14 @@ def test_sections_keep_to_the_bounds_of_a_block(count: int, size: int) -> None:
     assert len(sections) <= 2 * least + 3
 
 
+def test_a_topic_that_no_row_has_makes_no_section() -> None:
+    """A column that comes as a dictionary may hold more topics than its rows use."""
+    topics = pa.DictionaryArray.from_arrays(pa.array([1, 1], pa.int32()), pa.array(["ab", "a", "abcd"]))
+    batch = pa.record_batch({"topic": topics, "payload": pa.array([b"1", b"2"], pa.binary())})
+    (section,) = pack(batch)
+    assert (section.route, section.rows) == (by_length("a"), 2)
+
+
 def test_rows_with_properties_are_mqtt_5() -> None:
     """A batch in which a row has properties is of version 5; what waited before it goes out as it was."""
     plain = pa.record_batch({"payload": pa.array([b"1"], pa.binary())})

@@ -6,8 +6,10 @@ acknowledged (PROTOCOLS.md 1). The careful path takes what runs cannot carry: re
 aliases, resent messages.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import chain
+from itertools import accumulate, chain
+from typing import Any
 
 from millrace.broker.group import ShareGroup
 from millrace.broker.intake import Arrival, Intake
@@ -22,6 +24,8 @@ from millrace.kernels import ack_run, acks, packet_ids, scan, skip
 from millrace.types import Reason
 
 _PUBACK, _PUBREC = 0x40, 0x50
+# One acknowledgement without a reason.
+_ACK_BYTES = 4
 
 _ACK_REASONS = frozenset(
     (
@@ -54,6 +58,8 @@ class Inbound:
         # Retained messages that no log keeps: every node is told, by the node, which takes the list.
         self.retained_here: list[tuple[str, Run]] = []
         self._turn = 0
+        # Arrivals so far.
+        self._came = 0
         # The broker's; see there.
         self.journal = Journal()
 
@@ -112,26 +118,25 @@ class Inbound:
                 self._relay(route, run)
             self._outbound.put(session, acks(data, _PUBACK))
             return
-        ack = acks(data, _PUBREC)
-        data, count = self._first_seen(session, data, count)
-        fresh = Run(data, count, 2, v5) if count else None
-        if intake is not None and fresh is not None and session.is_recorded:
-            self._arrive_recorded(intake, Arrival(session, route, self._router.generation, fresh, None, ack))
+        if not self._is_fresh(session, data, count):
+            self._publish_singly(session, data, count, now_ms)
             return
+        run, ack = Run(data, count, 2, v5), acks(data, _PUBREC)
         if intake is not None:
-            arrival = Arrival(session, route, self._router.generation, fresh, None, ack)
-            if fresh is None:
-                self._arrive_after(intake, arrival)
+            arrival = Arrival(session, route, self._router.generation, run, None, ack)
+            if session.is_recorded:
+                self._arrive_recorded(intake, arrival)
             else:
                 self._arrive(intake, arrival)
             return
         self._outbound.put(session, ack)
-        if fresh is not None and route.has_receivers:
-            self._outbound.deliver(session, _topic(route, data), route, fresh, now_ms)
-            self._relay(route, fresh)
+        if route.has_receivers:
+            self._outbound.deliver(session, _topic(route, data), route, run, now_ms)
+            self._relay(route, run)
 
-    def _first_seen(self, session: Session, data: bytes, count: int) -> tuple[bytes, int]:
-        """QoS 2: only the messages whose id is not waiting for its release."""
+    @staticmethod
+    def _is_fresh(session: Session, data: bytes, count: int) -> bool:
+        """QoS 2: whether none of these ids waits for its release. From now on they all do."""
         ids = packet_ids(data)
         received = session.received
         if received is None:
@@ -140,22 +145,30 @@ class Inbound:
             before = len(received)
             received.update(ids)
             if len(received) == before + count:
-                return data, count
+                return True
             received.difference_update(ids)
-        fresh: list[bytes] = []
+        return False
+
+    def _publish_singly(self, session: Session, data: bytes, count: int, now_ms: int) -> None:
+        """A QoS 2 run with repeats in it: each message by itself, as a repeat waits for the one it repeats,
+        wherever that goes."""
+        self._stats.received -= count
         end = 0
-        for packet_id in ids:
+        for packet_id in packet_ids(data):
             start, end = end, skip(data, 1, end)
-            if packet_id not in received:
-                received.add(packet_id)
-                fresh.append(data[start:end])
-        return b"".join(fresh), len(fresh)
+            run = Run(data[start:end], 1, 2, session.v5)
+            topic = topic_of(run.data)
+            if packet_id in (session.received or ()):
+                self.repeat(session, topic, run, packet_id)
+            else:
+                self.accept(session, topic, run, packet_id, now_ms)
 
     def _arrive_recorded(self, intake: Intake, arrival: Arrival) -> None:
         """QoS 2 of a session with a record: the ids are on disk before the message is, and the message is
         keyed by their tokens, so that a repeat after a crash finds it (PROTOCOLS.md 8)."""
         session, run = arrival.session, arrival.run
         assert session is not None and run is not None
+        self._came = arrival.came = self._came + 1
         if arrival.producer is None:
             arrival.producer = session.producer
             arrival.sequence = session.next_token
@@ -174,15 +187,16 @@ class Inbound:
 
         self.journal.add(operation, written)
 
-    def _arrive_after(self, intake: Intake, answer: Arrival) -> None:
+    def _arrive_after(self, intake: Intake, repeat: Arrival) -> None:
         """A repeat is answered no earlier than the message it repeats, which may still wait for the word that
         its id is on disk before it comes here: behind that word."""
-        session = answer.session
+        session = repeat.session
         assert session is not None
+        self._came = repeat.came = self._came + 1
         if session.is_recorded:
-            self.journal.add(["in", session.client_id, []], lambda: self._arrive(intake, answer))
+            self.journal.add(["in", session.client_id, []], lambda: self._arrive(intake, repeat))
         else:
-            self._arrive(intake, answer)
+            self._arrive(intake, repeat)
 
     # ------------------------------------------------------------------------------- careful path
 
@@ -239,7 +253,8 @@ class Inbound:
             token = session.uncertain.pop(packet_id)
             arrival.producer, arrival.sequence = key or (session.producer, token)
             arrival.is_doubtful = True
-            self._arrive(route.intake, arrival)
+            # In the order in which they came ([MQTT-4.6.0-3]), others may wait for their ids to be written.
+            self._arrive_after(route.intake, arrival)
             return
         if route.intake is not None:
             arrival = Arrival(session, route, self._router.generation, None, topic, ack)
@@ -289,14 +304,43 @@ class Inbound:
         """Deliver what no log keeps, here and where other nodes have clients that want it."""
         self._settle(publisher, topic, self._router.delivery_route(topic.encode()), run, now_ms)
 
-    def joint_route(self, topic: str, run: Run) -> Route | None:
-        """The route on which messages of several topics may go as one run, if this one may: nothing depends
-        on its topic, its publisher or its being one message."""
-        if run.retain or run.expires_ms is not None:
-            return None
-        route = self._router.delivery_route(topic.encode())
-        is_joint = not (route.groups or route.far_groups or route.no_local)
-        return route if is_joint else None
+    def pass_on_runs(self, parts: list[tuple[Session | None, Run]], now_ms: int) -> None:
+        """As `pass_on`, for runs of any topics with their publishers, in order. All have the same QoS and
+        version, none is retained or expires. Neighbours go together where nothing depends on their topic,
+        their publisher or their being one message."""
+        first = parts[0][1]
+        data = first.data if len(parts) == 1 else b"".join([run.data for _, run in parts])
+        spans = self._delivery_spans(data, first.v5)
+        for route, start, end, count in zip(spans[1::5], spans[2::5], spans[3::5], spans[4::5], strict=True):
+            if not (route.groups or route.far_groups or route.no_local):
+                self.pass_on_joint(route, Run(data[start:end], count, first.qos, first.v5), now_ms)
+                continue
+            ends = list(accumulate(len(run.data) for _, run in parts))
+            while start < end:
+                publisher, _ = parts[bisect_right(ends, start)]
+                after = skip(data, 1, start)
+                packet = data[start:after]
+                self.pass_on(publisher, topic_of(packet), Run(packet, 1, first.qos, first.v5), now_ms)
+                start = after
+
+    def _delivery_spans(self, data: bytes, v5: bool) -> list[Any]:
+        """As from the scan, to the end of `data`: topics that were not met yet are looked up."""
+        found: list[Any] = []
+        position, size = 0, len(data)
+        while position < size:
+            position, spans = scan(data, position, self._router.deliveries, v5, size)
+            if position < size:
+                end = skip(data, 1, position)
+                route = self._router.delivery_route(topic_of(data[position:end]).encode())
+                spans += (data[position], route, position, end, 1)
+                position = end
+            for at in range(0, len(spans), 5):
+                if found and found[-4] is spans[at + 1]:
+                    found[-2] = spans[at + 3]
+                    found[-1] += spans[at + 4]
+                else:
+                    found += spans[at : at + 5]
+        return found
 
     def pass_on_joint(self, route: Route, run: Run, now_ms: int) -> None:
         """As `pass_on`, for neighbours that all have this route."""
@@ -333,7 +377,7 @@ class Inbound:
                 self._deliver_relayed(route, Run(data[start:end], count, qos, v5, retain), now_ms)
             if position < size:
                 # A topic not met yet, or properties that concern the broker: this one by itself.
-                packet = data[position : position + skip(data[position:], 1)]
+                packet = data[position : skip(data, 1, position)]
                 position += len(packet)
                 run = Run(packet, 1, qos, v5, retain)
                 expiry_s = expiry_of(packet) if v5 else None
@@ -356,6 +400,8 @@ class Inbound:
     # ------------------------------------------------------------------------------------ capture
 
     def _arrive(self, intake: Intake, arrival: Arrival) -> None:
+        if not arrival.came:
+            self._came = arrival.came = self._came + 1
         if not intake.arrivals:
             self.waiting.append(intake)
         intake.arrivals.append(arrival)
@@ -369,27 +415,24 @@ class Inbound:
             arrival.run = None
 
     def arrive_again(self, arrivals: list[Arrival], now_ms: int) -> None:
-        """Their shard was sealed before they got there: by the routes of now, packet by packet, and before
-        what came in later."""
+        """Their shard was sealed before they got there: by the routes of now, packet by packet, and in the
+        order in which they came in among what waits there, which may be from other sealed shards as well."""
         moved: dict[Intake, list[Arrival]] = {}
-        last: Intake | None = None
-        for one in chain.from_iterable(map(_apart, arrivals)):
-            # An answer may repeat one of those before it: given no earlier than that is committed.
-            intake = last
+        for one in chain.from_iterable(map(apart, sorted(arrivals, key=_came))):
             if one.run is not None:
                 one.topic = topic_of(one.run.data)
-                one.route, one.generation = self._router.route(one.topic), self._router.generation
-                intake = one.route.intake
-            if intake is None:
-                # The stream that kept this topic was changed to keep nothing, or only an answer waited.
+            # An answer goes by its topic as well: behind the message it repeats, which may have moved before.
+            assert one.topic is not None
+            one.route, one.generation = self._router.route(one.topic), self._router.generation
+            if one.route.intake is None:
+                # The stream that kept this topic was changed to keep nothing.
                 self.committed([one], 0, 0, now_ms)
             else:
-                moved.setdefault(intake, []).append(one)
-                last = intake
-        for intake, earlier in moved.items():
+                moved.setdefault(one.route.intake, []).append(one)
+        for intake, some in moved.items():
             if not intake.arrivals:
                 self.waiting.append(intake)
-            intake.arrivals[:0] = earlier
+            intake.arrivals = sorted([*some, *intake.arrivals], key=_came)
 
     def committed(self, arrivals: list[Arrival], shard: int, offset: int, now_ms: int) -> None:
         """These arrivals are committed at `offset` onward, in order: deliver and acknowledge them."""
@@ -463,9 +506,9 @@ class Inbound:
             self._outbound.deliver(arrival.session, topic, route, one, now_ms, with_groups=with_groups)
 
     def refused(self, arrivals: list[Arrival], reason: Reason) -> list[Session]:
-        """These could not be logged. Returns sessions whose version has no word for that: the node closes
+        """These could not be logged. Returns sessions for which there is no word for that: the node closes
         their connections, because a false acknowledgement is the one thing they must not get."""
-        mute: list[Session] = []
+        mute: dict[Session, None] = {}
         for arrival in arrivals:
             run, session = arrival.run, arrival.session
             if run is not None:
@@ -475,21 +518,20 @@ class Inbound:
                 arrival.done(None)
             if session is None or not arrival.ack:
                 continue
+            is_here = session.epoch == arrival.epoch
+            if is_here and (not session.v5 or _may_be_stored(session, arrival)):
+                mute[session] = None
+            is_told = is_here and session not in mute
             if run is not None and run.qos == 2 and session.received:
-                self._unreceive(session, arrival, packet_ids(run.data))
-            if session.epoch != arrival.epoch:
-                continue
-            if not session.v5:
-                mute.append(session)
-            elif run is not None:
-                self._refuse(session, 0x32 if run.qos == 1 else 0x34, run.data, reason)
-        return mute
+                self._unreceive(session, arrival, packet_ids(run.data), is_told=is_told)
+            if is_told:
+                self._tell_refused(session, arrival.ack, reason)
+        return list(mute)
 
     @staticmethod
-    def _unreceive(session: Session, arrival: Arrival, ids: list[int]) -> None:
+    def _unreceive(session: Session, arrival: Arrival, ids: list[int], *, is_told: bool) -> None:
         """QoS 2 that was not stored must not pass for stored when it is sent again."""
         assert session.received is not None
-        is_told = session.v5 and session.epoch == arrival.epoch
         if is_told or arrival.producer is None or not session.is_recorded:
             # To a client that is told, the id is free again (MQTT 5, 4.3.3).
             session.received.difference_update(ids)
@@ -508,42 +550,48 @@ class Inbound:
             if kind == _PUBREC:
                 session.received = (session.received or set()) | set(packet_ids(data))
             return
+        self._tell_refused(session, acks(data, kind), reason)
+
+    def _tell_refused(self, session: Session, ack: bytes, reason: Reason) -> None:
+        """In place of these acknowledgements, of MQTT 5."""
         # PUBACK and PUBREC know fewer reasons than other packets (MQTT 5, 3.4.2.1, 3.5.2.1).
         code = bytes((reason if reason in _ACK_REASONS else Reason.IMPLEMENTATION_SPECIFIC,))
-        for packet_id in packet_ids(data):
-            self._outbound.put(session, bytes((kind, 3)) + packet_id.to_bytes(2, "big") + code)
+        for at in range(0, len(ack), _ACK_BYTES):
+            self._outbound.put(session, bytes((ack[0], 3)) + ack[at + 2 : at + _ACK_BYTES] + code)
 
 
-def _apart(arrival: Arrival) -> Iterator[Arrival]:
-    """The messages of an arrival one by one, each with its answer and its key; between them, in the order in
-    which they came ([MQTT-4.6.0-3]), the answers to those that only repeat others."""
+def _came(arrival: Arrival) -> int:
+    return arrival.came
+
+
+def _may_be_stored(session: Session, arrival: Arrival) -> bool:
+    """Whether only the answer to a repeat was refused. Its message may stand in a log, unless that was
+    refused too: then its id is free again."""
+    if arrival.run is not None:
+        return False
+    ack = arrival.ack
+    ids = [int.from_bytes(ack[at + 2 : at + _ACK_BYTES], "big") for at in range(0, len(ack), _ACK_BYTES)]
+    return ack[0] == _PUBACK or not (session.received or set()).isdisjoint(ids)
+
+
+def apart(arrival: Arrival) -> Iterator[Arrival]:
+    """The messages of an arrival one by one, each with its answer and its key."""
     run, ack = arrival.run, arrival.ack
     if run is None or run.count == 1:
         # The same one: whoever waits looks there for where it stands.
         yield arrival
         return
-
-    def part(one: Run | None, answer: bytes) -> Arrival:
-        made = Arrival(arrival.session, arrival.route, arrival.generation, one, None, answer)
-        made.epoch = arrival.epoch
-        return made
-
-    end = answered = 0
+    end = 0
     for position in range(run.count):
         start, end = end, skip(run.data, 1, end)
         packet = run.data[start:end]
+        one = Run(packet, 1, run.qos, run.v5, run.retain, run.expires_ms)
         own = acks(packet, ack[0]) if ack else b""
-        if ack:
-            at = next(at for at in range(answered, len(ack), len(own)) if ack.startswith(own, at))
-            if at > answered:
-                yield part(None, ack[answered:at])
-            answered = at + len(own)
-        moved = part(Run(packet, 1, run.qos, run.v5, run.retain, run.expires_ms), own)
+        moved = Arrival(arrival.session, arrival.route, arrival.generation, one, None, own)
+        moved.epoch, moved.came = arrival.epoch, arrival.came
         moved.producer, moved.sequence = arrival.producer, arrival.sequence + position
         moved.is_doubtful = arrival.is_doubtful
         yield moved
-    if answered < len(ack):
-        yield part(None, ack[answered:])
 
 
 def _packets(data: bytes) -> Iterator[int]:

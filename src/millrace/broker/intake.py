@@ -19,6 +19,7 @@ class Arrival:
     __slots__ = (
         "ack",
         "before",
+        "came",
         "done",
         "epoch",
         "generation",
@@ -50,9 +51,12 @@ class Arrival:
         # A client that went away and came back meanwhile is not answered: it will send again.
         self.epoch = session.epoch if session is not None else 0
         self.run = run
-        # Given where all messages of the run are of one topic and the careful path handled them.
+        # Given where all messages of the run are of one topic and the careful path handled them, and where
+        # only an answer waits.
         self.topic = topic
         self.ack = ack
+        # The how manyth it is of all that came in; 0: not in yet.
+        self.came = 0
         # Of a retained message at QoS 0: what it took the place of, should it not be logged.
         self.before: Run | None = None
         # Delivered from memory already; only the value to retain is logged (PROTOCOLS.md 6).

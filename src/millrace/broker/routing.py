@@ -165,7 +165,8 @@ class Router:
         if not principal.may_publish(topic):
             route = DENIED
         else:
-            route = self._intern(topic)
+            # Where messages of other nodes were delivered before their publishers came here, it is known.
+            route = self._deliveries.get(topic.encode()) or self._intern(topic)
         self._remember(table, topic, route)
         return route
 

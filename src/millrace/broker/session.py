@@ -51,6 +51,7 @@ class Session:
         "aliases",
         "blocked",
         "client_id",
+        "connected_us",
         "connection",
         "cursors",
         "delayed_will",
@@ -95,6 +96,8 @@ class Session:
         self.username: str | None = None
         # The node's handle of the live connection; opaque here, None while the client is away.
         self.connection: Any = None
+        # When that began, in the order of all nodes.
+        self.connected_us = 0
         self.v5 = False
         # Raised by every connect and close, so that a timer of an earlier life is recognised.
         self.epoch = 0

@@ -36,6 +36,9 @@ def start(
     join: Annotated[
         list[str] | None, typer.Option("--join", metavar=_ADDRESS, help="A member of the cluster to join.")
     ] = None,
+    end_with_input: Annotated[
+        bool, typer.Option("--end-with-input", hidden=True, help="Stop at the end of the standard input.")
+    ] = False,
     set_: Overrides = None,
 ) -> None:
     """Run a broker in the foreground until SIGTERM or Ctrl-C. SIGHUP reloads users and rules."""
@@ -53,6 +56,8 @@ def start(
         if value is not None:
             named.append(f"{key}={value}")
     settings = load_config(config, data=data, overrides=named)
-    from millrace.node.run import announce_on_stdout, run
+    from millrace.node import run as node
 
-    run(settings, announce_on_stdout)
+    if end_with_input:
+        node.end_with_input()
+    node.run(settings, node.announce_on_stdout)

@@ -332,7 +332,7 @@ class Cluster:
                 members = [[m.replica, m.peer] for m in self.members.members.values()]
                 return {"cluster": self.members.cluster, "members": members}
             case "taken":
-                self._streams.taken_elsewhere(what["client"])
+                self._streams.presence.on_word(replica, what)
                 return {}
             case "hand_over":
                 return self._streams.handover.on_request(what["client"])
@@ -345,12 +345,6 @@ class Cluster:
                 return await self._streams.pairs.switch(what["shard"])
             case other:
                 raise LocalError(f"unknown request {other!r}")
-
-    def announce_taken(self, client_id: str) -> None:
-        """A clean session began here: elsewhere the client's connection ends (PROTOCOLS.md 7)."""
-        for replica in self.members.members:
-            if replica != self._replicas.replica:
-                self._replicas.notify(replica, {"op": "taken", "client": client_id})
 
     # ------------------------------------------------------------------------------------ commands
 

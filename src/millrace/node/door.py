@@ -50,8 +50,8 @@ class Door:
         self.methods = methods or {}
         # A dict for its order: who came first is swept first, the same in every run.
         self.connections: dict[MqttConnection, None] = {}
-        # A clean session began here: other nodes end theirs of this client. Set by the node.
-        self.announce_clean: Callable[[str], None] = _tell_nobody
+        # A client is connected here: other nodes end theirs of it. Set by the node.
+        self.tell_others: Callable[[Session], None] = _tell_nobody
         # Calls back once other nodes send what clients here want. Set by the node.
         self.when_known: Callable[[Callable[[], None]], None] = _known_to_all
         # Calls back once what a client left under way at another node is here. Set by the node.
@@ -125,7 +125,7 @@ class Door:
         return f"auto-{self.random.getrandbits(64):016x}"
 
 
-def _tell_nobody(client_id: str) -> None:
+def _tell_nobody(session: Session) -> None:
     """There are no other nodes."""
 
 

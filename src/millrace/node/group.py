@@ -175,6 +175,7 @@ class Group:
         except RangeDamaged:
             # An index vouched for it, so that only this reading found it: as what the opening finds.
             self._machine = self._make_machine(replica_log.initial_state(), rng)
+        replica_log.applied = lambda: self.applied
         self._next_request = 0
         self._outcome: Accepted | Refused | None = None
         self._sequence = 0
@@ -457,7 +458,11 @@ class Group:
         known = self.replica_log.snapshot()
         if index == 0 or (known is not None and known.index == index):
             return True
-        state = self._to_bytes()
+        try:
+            state = self._to_bytes()
+        except RangeDamaged as error:
+            self._on_loss(error)
+            return False
         if state is None:
             return False
         self._tell_applied()
@@ -490,8 +495,10 @@ class Group:
 
     def step(self, event: Event) -> None:
         """One event. Called while the effects of another run, it waits its turn: lists keep their order."""
+        if self.is_closed:
+            return
         self._events.append(event)
-        if self._is_stepping or self.is_closed:
+        if self._is_stepping:
             return
         self._is_stepping = True
         try:
@@ -503,8 +510,16 @@ class Group:
             # The syncer says so, and the node stops; its thread may be a moment ahead of the loop. Until then
             # this replica is silent: nobody knows what its disk holds.
             self.is_closed = True
+        except RangeDamaged as error:
+            self._on_loss(error)
         finally:
             self._is_stepping = False
+
+    def _on_loss(self, error: RangeDamaged) -> None:
+        """Not applied, so nobody else need have it, and this replica counts as one that does: it is silent at
+        once. The next start cuts the log there and neither votes nor leads before it is whole again."""
+        self.is_closed = True
+        self._syncer.fail(error)
 
     def _run(self, effects: list[Effect]) -> None:
         for position, effect in enumerate(effects):

@@ -335,7 +335,10 @@ class SharedWork:
         return found
 
     def _turns(self, group: str, number: int, first: int, end: int) -> list[tuple[int, int]]:
-        shard = self._streams.shards[number]
+        shard = self._streams.shards.get(number)
+        if shard is None:
+            # It begins again with nothing, once there is room for it.
+            return []
         spans = shard.labour.turns(group, self._broker.node, first, end)
         if spans is None:
             # Where nobody has spoken of the group yet, those who have members deliver.

@@ -192,6 +192,9 @@ class MqttConnection(PacedOutput):
         size = len(data)
         try:
             while True:
+                while pos < size and self._state == _CONNECTED and self._learn(data, pos):
+                    pos, more = scan(data, pos, self._table, self._v5, self._packet_bytes_max)
+                    _join(spans, more)
                 if spans:
                     self._on_spans(data, spans)
                 if self._parked is not None:
@@ -216,6 +219,20 @@ class MqttConnection(PacedOutput):
         except RemoteError as error:
             self._door.broker.stats.protocol_errors += 1
             self.fail(error.reason, error.detail)
+
+    def _learn(self, data: bytes, pos: int) -> bool:
+        """A packet that the scan stopped at, of a topic that clients of other nodes publish to: its route is
+        known here, though not to those who publish. They may all come at once, when that node is gone."""
+        topic = _topic_at(data, pos)
+        router = self._door.broker.router
+        if not topic or topic in self._table or topic not in router.deliveries:
+            return False
+        assert self.session is not None
+        text = topic.decode()
+        if not terms.is_topic_within(self._door.limits, text):
+            return False
+        router.resolve(self.session.principal, self._table, text)
+        return True
 
     def _on_spans(self, data: bytes, spans: list[Any]) -> None:
         session = self.session
@@ -530,8 +547,7 @@ class MqttConnection(PacedOutput):
             broker.disconnect(session, self.seen_ms, will=True)
             follow()
             return
-        if not session.is_recorded:
-            door.announce_clean(session.client_id)
+        door.tell_others(session)
         was_waiting = self._state == _OPENING
         self.session = session
         self._table = broker.router.table(request.principal)
@@ -725,3 +741,26 @@ class MqttConnection(PacedOutput):
 
     def _name(self) -> str:
         return self.session.client_id if self.session is not None else "a client not connected yet"
+
+
+def _join(spans: list[Any], more: list[Any]) -> None:
+    """Append what a scan found that went on where another stopped."""
+    if spans and more and more[0] < 0x40 and spans[-5] == more[0] and spans[-4] is more[1]:
+        spans[-2] = more[3]
+        spans[-1] += more[4]
+        more = more[5:]
+    spans += more
+
+
+def _topic_at(data: bytes, pos: int) -> bytes:
+    """The topic of the PUBLISH that begins here; nothing for other packets, and where it is not all there."""
+    if data[pos] not in (0x30, 0x32, 0x34):
+        return b""
+    body = pos + 1
+    while body < min(pos + 4, len(data)) and data[body] > 127:
+        body += 1
+    start = body + 3
+    if start > len(data):
+        return b""
+    end = start + (data[body + 1] << 8 | data[body + 2])
+    return data[start:end] if end <= len(data) else b""

@@ -54,7 +54,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("millrace.pairs")
 
 _TICKS_PER_CHECK = 20
-_TICK_S_MIN = 0.002
+# Enough for the shortest check interval of practice; what a tick and a heartbeat cost is paid all the time.
+_TICK_S_MIN = 0.0035
+_TICKS_PER_CHECK_MIN = 4
+_HEARTBEAT_S_MIN = 0.01
 # A meta group of fewer voters cannot decide while one of a pair is away.
 _QUORUM_VOTERS = 3
 _SWITCH_S = 10.0
@@ -62,9 +65,11 @@ _SWITCH_S = 10.0
 
 def options_of(spec: PairSpec) -> tuple[PairOptions, float]:
     """The numbers of the machine, and how long its tick is."""
-    tick_s = max(_TICK_S_MIN, spec.check_interval_ms / 1000 / _TICKS_PER_CHECK)
-    check_ticks = max(4, round(spec.check_interval_ms / 1000 / tick_s))
-    raft = RaftOptions(heartbeat_ticks=max(1, check_ticks // 8), election_ticks=max(60, 3 * check_ticks))
+    check_s = spec.check_interval_ms / 1000
+    check_ticks = min(_TICKS_PER_CHECK, max(_TICKS_PER_CHECK_MIN, round(check_s / _TICK_S_MIN)))
+    tick_s = check_s / check_ticks
+    heartbeat_ticks = min(check_ticks, max(check_ticks // 8, round(_HEARTBEAT_S_MIN / tick_s), 1))
+    raft = RaftOptions(heartbeat_ticks=heartbeat_ticks, election_ticks=max(60, 3 * check_ticks))
     return PairOptions(check_ticks=check_ticks, raft=raft), tick_s
 
 

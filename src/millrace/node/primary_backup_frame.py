@@ -1,11 +1,13 @@
 """A shard whose messages go by deadlines: the frame schedule on a node.
 
 The group of the shard decides who is primary, under which epoch and lease; messages do not enter its log. The
-primary takes a message, acknowledges it (PROTOCOLS.md 23: accepted, not replicated), and works off copies to
+primary takes messages, acknowledges them (PROTOCOLS.md 23: accepted, not replicated), and works off copies to
 the backup and dispatches to subscribers, earliest deadline first, a bounded number per turn of the loop. A
 node that is not primary passes what its clients publish on and acknowledges when the primary has it. Nothing
-is stored: who is away misses what is dispatched meanwhile. Words between nodes are gathered and leave
-together once per turn of the loop: a frame for every message costs as much as the message.
+is stored: who is away misses what is dispatched meanwhile.
+
+The unit of work is a run: what one turn of the loop brought of one topic class, over all connections, is one
+job, one copy and one discard. What is due in one turn is dispatched as one piece.
 
 What takes longer than its bound is reported: the dispatch of each topic class, the way to the backup, and the
 failover itself (PROTOCOLS.md 24).
@@ -13,147 +15,101 @@ failover itself (PROTOCOLS.md 24).
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
-
-from millrace.broker.filters import matches
-from millrace.broker.inbound import topic_of
+from millrace.broker.inbound import apart, topic_of
 from millrace.broker.intake import Arrival
 from millrace.broker.message import Run
 from millrace.broker.producers import Verdict
-from millrace.broker.routing import Route
-from millrace.errors import MalformedPacket
 from millrace.kernels import skip
-from millrace.node.primary_backup import PairGroup, bounds_of, terms_of
+from millrace.node import frame_words as words
+from millrace.node.frame_classes import FrameClass, FrameClasses, Measured
+from millrace.node.frame_offers import Offers
+from millrace.node.frame_words import Key
+from millrace.node.primary_backup import PairGroup
+from millrace.node.replicas import FrameApp
 from millrace.node.shard import Shard
-from millrace.replication.frame import Deadlines, Job, JobKind, Schedule, deadlines
+from millrace.replication.frame import Job, JobKind, Schedule
 from millrace.replication.frame_pair import FrameBackup, FramePrimary
 from millrace.types import Reason
 
 log = logging.getLogger("millrace.frame")
 
-_COPY, _DISCARD, _OFFER, _TAKEN, _ECHO = range(5)
 _JOBS_MAX = 100_000
 _COPIES_MAX = 100_000
-_JOBS_PER_TURN = 128
-_OFFERS_MAX = 10_000
+# Messages that a turn dispatches or copies, beside those that it took in.
+_TURN_MESSAGES = 2_048
+# A run grows no more once it has so much.
+_RUN_MESSAGES = 1_024
+_RUN_BYTES = 64 * 1024
 _RETRY_S = 0.02
-_OFFER_AGAIN_S = 1.0
-_TOPICS_MAX = 100_000
-# Every so many copies one is answered, to know how long the way is.
+# Every so many runs that are copied one is answered, to know how long the way is.
 _ECHO_EVERY = 32
+_ECHOES_MAX = 100
 _ALERT_S = 10.0
+_NO_KEY: Key = (b"", 0)
 
-Row = TypeVar("Row")
-Wire = tuple[str, bytes, int, bool, bool, bytes, int]
-"""Topic, packet, QoS, version 5, retain, producer, sequence."""
-_ENCODER = msgspec.msgpack.Encoder()
-_COPY_DECODER = msgspec.msgpack.Decoder(tuple[int, list[tuple[int, bool, Wire]]])
-_DISCARD_DECODER = msgspec.msgpack.Decoder(tuple[int, list[int]])
-_ECHO_DECODER = msgspec.msgpack.Decoder(tuple[int, int])
-_OFFER_DECODER = msgspec.msgpack.Decoder(list[tuple[int, Wire]])
-_TAKEN_DECODER = msgspec.msgpack.Decoder(list[tuple[int, bool]])
-# What one frame carries; one message may be larger.
-_BATCH_MAX = 256
-_BATCH_BYTES_MAX = 256 * 1024
+Part = tuple[Any, Run]
+"""A run of one publisher, and its session."""
 
 
-class Measured:
-    """The last thousand of a latency, and whether its p99 is above its bound."""
+class _Gathered:
+    """What this turn of the loop brought of one class so far."""
 
-    __slots__ = ("_recent", "bound_ms", "late", "name", "total")
+    __slots__ = ("count", "parts", "size_bytes")
 
-    def __init__(self, name: str, bound_ms: float) -> None:
-        self.name = name
-        self.bound_ms = bound_ms
-        self.total = 0
-        self.late = 0
-        self._recent: deque[float] = deque(maxlen=1_000)
-
-    def add(self, took_ms: float) -> None:
-        self.total += 1
-        self.late += took_ms > self.bound_ms
-        self._recent.append(took_ms)
-
-    @property
-    def p99_ms(self) -> float:
-        ordered = sorted(self._recent)
-        return ordered[int(0.99 * (len(ordered) - 1))] if ordered else 0.0
-
-    @property
-    def is_above(self) -> bool:
-        return self.p99_ms > self.bound_ms
-
-    def shown(self) -> dict[str, Any]:
-        return {
-            "what": self.name,
-            "p99_ms": round(self.p99_ms, 3),
-            "bound_ms": self.bound_ms,
-            "late": self.late,
-            "of": self.total,
-            "alert": self.is_above,
-        }
-
-
-class _Class:
-    __slots__ = ("filter", "measured", "wanted")
-
-    def __init__(self, filter: str, wanted: Deadlines) -> None:
-        self.filter = filter
-        self.wanted = wanted
-        self.measured = Measured(f"dispatch {filter}", wanted.dispatch_ms)
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.count = 0
+        self.size_bytes = 0
 
 
 class _Held:
-    """A message between its arrival and its dispatch."""
+    """Messages of one class between their arrival and their dispatch."""
 
-    __slots__ = ("arrived_s", "cls", "key", "run", "session", "topic")
+    __slots__ = ("arrived_s", "cls", "key", "parts")
 
-    def __init__(
-        self, topic: str, run: Run, cls: _Class, session: Any, key: tuple[bytes, int], arrived_s: float
-    ) -> None:
-        self.topic = topic
-        self.run = run
+    def __init__(self, cls: FrameClass, parts: list[Part], key: Key, arrived_s: float) -> None:
         self.cls = cls
-        self.session = session
+        self.parts = parts
         self.key = key
         self.arrived_s = arrived_s
 
-    def wire(self) -> Wire:
-        run = self.run
-        return (self.topic, run.data, run.qos, run.v5, run.retain, *self.key)
+    def encoded(self) -> bytes:
+        run = self.parts[0][1]
+        if len(self.parts) > 1:
+            data = b"".join([part.data for _, part in self.parts])
+            run = Run(data, sum(part.count for _, part in self.parts), run.qos, run.v5)
+        return words.encode_run(run, self.key)
 
 
-class FrameShard(Shard):
+class FrameShard(Shard, FrameApp):
     def __init__(self, *args: Any, send: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._send = send
         self._loop = asyncio.get_running_loop()
         spec = self.stream.spec.primary_backup
-        bounds = bounds_of(spec)
-        self._classes = [_Class(one.filter, deadlines(terms_of(one), bounds)) for one in spec.topics]
-        self._by_topic: dict[str, _Class | None] = {}
+        self._classes = FrameClasses(spec)
         self._primary = FramePrimary(schedule=Schedule.FRAME, jobs_max=_JOBS_MAX)
         self._backup = FrameBackup(copies_max=_COPIES_MAX)
         self._epoch = 0
+        # By the number of the first message of the run.
         self._held: dict[int, _Held] = {}
+        # Taken in and not queued yet, all of one QoS and version, and the jobs that it will be.
+        self._gathered: dict[FrameClass, _Gathered] = {}
+        self._gathered_jobs = 0
         self._is_working = False
         # Messages accepted since jobs were last worked off; each is two jobs at most.
         self._accepted = 0
         self._is_waiting = False
-        # What this node passed on to the primary and has no answer for: number -> arrival, wire, when.
-        self._offers: dict[int, tuple[Arrival | None, Wire, float]] = {}
-        self._next_offer = 0
-        # What leaves at the end of the turn: offers by number, copies by number, numbers to discard.
-        self._to_offer: list[int] = []
-        self._to_copy: dict[int, tuple[int, bool, Wire]] = {}
+        self._is_offering_again = False
+        self._offers = Offers(self._answer)
+        # What leaves at the end of the turn: runs to copy and to discard, by number.
+        self._to_copy: dict[int, tuple[Job, _Held]] = {}
         self._to_discard: list[int] = []
-        # Dispatched in this turn and not handed over yet: neighbours with one route.
-        self._joint: list[Run] = []
-        self._joint_route: Route | None = None
+        # Due in this turn and not handed over yet, all of one QoS and version.
+        self._due: list[Part] = []
+        self._copied_runs = 0
         self._echo_s: dict[int, float] = {}
         self._way = Measured("to the backup", spec.backup_ms)
         self._failover = Measured("failover", spec.x_ms)
@@ -178,6 +134,7 @@ class FrameShard(Shard):
         try:
             self._take_in(arrivals)
         finally:
+            self._queue_gathered()
             self._send_offers()
 
     def _take_in(self, arrivals: list[Arrival]) -> None:
@@ -201,53 +158,85 @@ class FrameShard(Shard):
             self._wake()
 
     def _take(self, arrival: Arrival) -> None:
-        """As primary: queue every message of the run, then acknowledge the run."""
-        for topic, run, key in self._messages(arrival):
+        """As primary: queue the messages of the run, then acknowledge it."""
+        run = arrival.run
+        if run is not None and _is_plain(arrival, run):
+            parts = self._classes.split(run)
+            if parts is not None:
+                self._gather(arrival, run, parts)
+                return
+            if run.count > 1:
+                # Some are of topics without a class: each is answered for itself.
+                for part in apart(arrival):
+                    self._take(part)
+                return
+        for one, key in _messages(arrival):
             if key[0] and self.producers.judge(*key) is not Verdict.NEW:
                 continue
-            reason = self._accept(topic, run, key, arrival.session)
+            reason = self._accept(one, key, arrival.session)
             if reason is not None:
                 self.refuse([arrival], reason)
                 return
         self._acknowledge(arrival)
 
-    def _messages(self, arrival: Arrival) -> "list[tuple[str, Run, tuple[bytes, int]]]":
-        run = arrival.run
-        if run is None:
-            return []
-        found, end = [], 0
-        for position in range(run.count):
-            start, end = end, skip(run.data, 1, end)
-            one = run if run.count == 1 else Run(run.data[start:end], 1, run.qos, run.v5, run.retain)
-            key = (arrival.producer or b"", arrival.sequence + position)
-            found.append((arrival.topic or topic_of(one.data), one, key))
-        return found
+    def _gather(self, arrival: Arrival, run: Run, parts: list[tuple[FrameClass, Run]]) -> None:
+        """All of it or, where the queue has no room, nothing."""
+        jobs = sum(cls.jobs(part.count) for cls, part in parts)
+        if not self._primary.has_room(self._gathered_jobs + jobs):
+            self._primary.overloaded += run.count
+            self._alert("overloaded: %d messages were refused", self._primary.overloaded)
+            self.refuse([arrival], Reason.SERVER_BUSY)
+            return
+        for cls, part in parts:
+            found = self._gathered.get(cls)
+            if found is not None and not _is_alike(found.parts[0][1], part):
+                self._queue_gathered()
+                found = None
+            if found is None:
+                found = self._gathered[cls] = _Gathered()
+            found.parts.append((arrival.session, part))
+            found.count += part.count
+            found.size_bytes += len(part.data)
+            self._gathered_jobs += cls.jobs(part.count)
+            if found.count >= _RUN_MESSAGES or found.size_bytes >= _RUN_BYTES:
+                del self._gathered[cls]
+                self._gathered_jobs -= cls.jobs(found.count)
+                self._queue(cls, found.parts, found.count)
+        self._acknowledge(arrival)
 
-    def _accept(self, topic: str, run: Run, key: tuple[bytes, int], session: Any) -> Reason | None:
-        cls = self._class_of(topic)
-        if cls is None:
-            return Reason.IMPLEMENTATION_SPECIFIC
+    def _queue_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, {}
+        self._gathered_jobs = 0
+        for cls, found in gathered.items():
+            self._queue(cls, found.parts, found.count)
+
+    def _queue(self, cls: FrameClass, parts: list[Part], count: int, key: Key = _NO_KEY) -> bool:
+        """One job, or two, for messages of one class; False where there is no room for them."""
         now_s = self._loop.time()
         has_backup = not self._pair.is_counting_alone
-        number = self._primary.arrive(cls.wanted, int(now_s * 1_000_000), has_backup=has_backup)
+        number = self._primary.arrive(cls.wanted, int(now_s * 1_000_000), has_backup=has_backup, count=count)
         if number is None:
+            return False
+        self._held[number] = _Held(cls, parts, key, now_s)
+        self._accepted += count
+        if not self._is_working:
+            self._is_working = True
+            self._loop.call_soon(self._work)
+        return True
+
+    def _accept(self, run: Run, key: Key, session: Any) -> Reason | None:
+        """A run that stays by itself: it has a key, or is retained, or expires."""
+        cls = self._classes.of(topic_of(run.data))
+        if cls is None:
+            return Reason.IMPLEMENTATION_SPECIFIC
+        # What came before it is numbered before it.
+        self._queue_gathered()
+        if not self._queue(cls, [(session, run)], run.count, key):
             self._alert("overloaded: %d messages were refused", self._primary.overloaded)
             return Reason.SERVER_BUSY
         if key[0]:
             self.producers.store(*key)
-        self._held[number] = _Held(topic, run, cls, session, key, now_s)
-        self._accepted += 1
-        self._start_work()
         return None
-
-    def _class_of(self, topic: str) -> _Class | None:
-        """None: no class was admitted for it, so nothing can be promised, and it is refused."""
-        if topic not in self._by_topic:
-            if len(self._by_topic) >= _TOPICS_MAX:
-                self._by_topic.clear()
-            found = next((one for one in self._classes if matches(one.filter, topic)), None)
-            self._by_topic[topic] = found
-        return self._by_topic[topic]
 
     def _acknowledge(self, arrival: Arrival) -> None:
         broker, session = self._broker, arrival.session
@@ -261,66 +250,53 @@ class FrameShard(Shard):
 
     # ---------------------------------------------------------------------------------------- jobs
 
-    def _start_work(self) -> None:
-        if not self._is_working:
-            self._is_working = True
-            self._loop.call_soon(self._work)
-
     def _work(self) -> None:
-        """Some jobs, then the sockets again: what arrives meanwhile may be due earlier."""
+        """Some jobs, then the sockets again: what arrives meanwhile may be due earlier, and the other node
+        asks whether this one is well."""
         primary, now_ms = self._primary, self._now_ms()
         # Not fewer than one turn may bring: a turn that takes in more than it works off starves the dispatch.
-        budget, self._accepted = _JOBS_PER_TURN + 2 * self._accepted, 0
-        for _ in range(budget):
+        budget, self._accepted = _TURN_MESSAGES + 2 * self._accepted, 0
+        while budget > 0:
             job = primary.take()
             if job is None:
                 self._is_working = False
                 break
-            held = self._held[job.number]
+            budget -= job.messages
             if job.kind is JobKind.REPLICATE:
-                self._copy(job, held)
+                self._to_copy[job.number] = job, self._held[job.number]
                 primary.done(job)
                 continue
-            del self._held[job.number]
-            self._dispatch(held, now_ms)
+            self._dispatch(self._held.pop(job.number), job.messages, now_ms)
             discard = primary.done(job)
             # A copy that has not left yet need not leave.
             if discard is not None and self._to_copy.pop(discard.number, None) is None:
                 self._to_discard.append(discard.number)
         else:
             self._loop.call_soon(self._work)
-        self._pass_joint(now_ms)
+        self._pass_due(now_ms)
         self._tell_backup()
         self._wake()
 
-    def _dispatch(self, held: _Held, now_ms: int) -> None:
-        """Neighbours with the same receivers leave as one run, at the end of the turn at the latest."""
-        inbound, run = self._broker.inbound, held.run
-        route = inbound.joint_route(held.topic, run)
-        if route is not self._joint_route or not self._joint or not _is_alike(self._joint[0], run):
-            self._pass_joint(now_ms)
-            self._joint_route = route
-        if route is None:
-            inbound.pass_on(held.session, held.topic, run, now_ms)
+    def _dispatch(self, held: _Held, count: int, now_ms: int) -> None:
+        """What can be joined leaves as one piece, at the end of the turn at the latest."""
+        session, run = held.parts[0]
+        if self._due and not _is_alike(self._due[0][1], run):
+            self._pass_due(now_ms)
+        if run.retain or run.expires_ms is not None:
+            self._pass_due(now_ms)
+            self._broker.inbound.pass_on(session, topic_of(run.data), run, now_ms)
         else:
-            self._joint.append(run)
+            self._due += held.parts
         measured = held.cls.measured
-        measured.add((self._loop.time() - held.arrived_s) * 1000)
-        if measured.total % 1_000 == 0 and measured.is_above:
-            self._alert("%s takes %.1f ms, its bound is %g ms", *self._named(measured))
+        before = measured.total
+        measured.add((self._loop.time() - held.arrived_s) * 1000, count)
+        if before // 1_000 != measured.total // 1_000 and measured.is_above:
+            self._alert("%s takes %.1f ms, its bound is %g ms", *_named(measured))
 
-    def _pass_joint(self, now_ms: int) -> None:
-        runs, self._joint = self._joint, []
-        if runs and self._joint_route is not None:
-            first = runs[0]
-            data, count = b"".join(run.data for run in runs), sum(run.count for run in runs)
-            run = first if len(runs) == 1 else Run(data, count, first.qos, first.v5)
-            self._broker.inbound.pass_on_joint(self._joint_route, run, now_ms)
-        self._joint_route = None
-
-    def _copy(self, job: Job, held: _Held) -> None:
-        wants_echo = self._primary.copies % _ECHO_EVERY == 0
-        self._to_copy[job.number] = job.number, wants_echo, held.wire()
+    def _pass_due(self, now_ms: int) -> None:
+        if self._due:
+            due, self._due = self._due, []
+            self._broker.inbound.pass_on_runs(due, now_ms)
 
     def _tell_backup(self) -> None:
         """Copies first: a discard that came before its copy must be remembered there."""
@@ -329,20 +305,21 @@ class FrameShard(Shard):
         backup = self._pair.partner
         if backup is None:
             return
-        for batch in _batches(copies.values(), lambda copy: len(copy[2][1])):
-            if not self._send(backup, self.number, _frame(_COPY, (self._epoch, batch))):
+        rows = []
+        for job, held in copies.values():
+            wants_echo = self._copied_runs % _ECHO_EVERY == 0
+            self._copied_runs += 1
+            rows.append((job.number, job.messages, wants_echo, held.encoded()))
+        for batch in words.batches(rows, lambda row: len(row[3])):
+            if not self._send(backup, self.number, words.encode(words.COPY, (self._epoch, batch))):
                 return
-            for number, wants_echo, _ in batch:
+            for number, _, wants_echo, _ in batch:
                 if wants_echo:
                     self._echo_s[number] = self._loop.time()
-                    if len(self._echo_s) > 100:
+                    if len(self._echo_s) > _ECHOES_MAX:
                         del self._echo_s[next(iter(self._echo_s))]
         if discards:
-            self._send(backup, self.number, _frame(_DISCARD, (self._epoch, discards)))
-
-    @staticmethod
-    def _named(measured: Measured) -> tuple[str, float, float]:
-        return measured.name, measured.p99_ms, measured.bound_ms
+            self._send(backup, self.number, words.encode(words.DISCARD, (self._epoch, discards)))
 
     def _alert(self, text: str, *values: Any) -> None:
         """At most one every few seconds; the counts are in `millrace stream show`."""
@@ -357,136 +334,152 @@ class FrameShard(Shard):
         """This node is primary from now on: what was stored and not dispatched goes first, in order."""
         super().begin_term()
         self._epoch = int(self._pair.epoch)
-        now_s = self._loop.time()
+        now_s, now_ms = self._loop.time(), self._now_ms()
         stored = self._backup.promote()
         if self._backup.epoch:
             self._failover.add((now_s - self._heard_s) * 1000)
         if self._failover.is_above:
-            self._alert("%s takes %.1f ms, its bound is %g ms", *self._named(self._failover))
+            self._alert("%s takes %.1f ms, its bound is %g ms", *_named(self._failover))
+        recovered = 0
         for body in stored:
-            topic, packet, qos, v5, retain, producer, sequence = _decode_wire(body)
-            self.recovered += 1
-            self._broker.inbound.pass_on(None, topic, Run(packet, 1, qos, v5, retain), self._now_ms())
-            if producer:
-                self.producers.store(producer, sequence)
-        for number in list(self._offers):
-            self._take_offer(number)
+            run, key = words.decode_run(body)
+            recovered += run.count
+            if run.retain:
+                self._broker.inbound.pass_on(None, topic_of(run.data), run, now_ms)
+            else:
+                self._broker.inbound.pass_on_runs([(None, run)], now_ms)
+            if key[0]:
+                self.producers.store(*key)
+        self.recovered += recovered
+        self._take_offers()
         if stored:
-            log.warning("stream %s: dispatched %d stored messages", self.stream.spec.name, len(stored))
+            log.warning("stream %s: dispatched %d stored messages", self.stream.spec.name, recovered)
         self._wake()
 
     def on_frame(self, sender: str, body: bytes) -> None:
         """What another node says about this shard; MalformedPacket closes its link."""
-        try:
-            op, data = body[0], memoryview(body)[1:]
-            if op == _COPY:
-                epoch, copies = _COPY_DECODER.decode(data)
-                self._heard_s = self._loop.time()
-                for number, wants_echo, wire in copies:
-                    self._backup.on_copy(epoch, number, _ENCODER.encode(wire))
-                    if wants_echo:
-                        self._send(sender, self.number, _frame(_ECHO, (epoch, number)))
-            elif op == _DISCARD:
-                self._heard_s = self._loop.time()
-                epoch, numbers = _DISCARD_DECODER.decode(data)
-                for number in numbers:
-                    self._backup.on_discard(epoch, number)
-            elif op == _OFFER:
-                self._on_offers(sender, _OFFER_DECODER.decode(data))
-            elif op == _TAKEN:
-                for number, is_taken in _TAKEN_DECODER.decode(data):
-                    self._on_taken(number, is_taken)
-            elif op == _ECHO:
-                self._on_echo(_ECHO_DECODER.decode(data)[1])
-            else:
-                raise MalformedPacket(f"a word of an unknown kind {op} about a frame schedule")
-        except (msgspec.DecodeError, IndexError) as error:
-            raise MalformedPacket(f"a word about a frame schedule that cannot be read: {error}") from None
+        op, data = words.decode(body)
+        if op == words.COPY:
+            self._on_copies(sender, *data)
+        elif op == words.DISCARD:
+            self._heard_s = self._loop.time()
+            epoch, numbers = data
+            for number in numbers:
+                self._backup.on_discard(epoch, number)
+        elif op == words.OFFER:
+            self._on_offers(sender, data)
+        elif op == words.TAKEN:
+            for number, answer in data:
+                self._offers.on_answer(number, answer)
+            self._offer_again()
+        else:
+            self._on_echo(data[1])
+
+    def _on_copies(self, sender: str, epoch: int, copies: list[tuple[int, int, bool, bytes]]) -> None:
+        self._heard_s = self._loop.time()
+        for number, count, wants_echo, messages in copies:
+            words.decode_run(messages)  # what cannot be read is refused now, not in a failover
+            self._backup.on_copy(epoch, number, messages, count)
+            if wants_echo:
+                self._send(sender, self.number, words.encode(words.ECHO, (epoch, number)))
 
     def _on_echo(self, number: int) -> None:
         sent_s = self._echo_s.pop(number, None)
         if sent_s is not None:
             self._way.add((self._loop.time() - sent_s) * 500)
             if self._way.total % 100 == 0 and self._way.is_above:
-                self._alert("%s takes %.1f ms, its bound is %g ms", *self._named(self._way))
+                self._alert("%s takes %.1f ms, its bound is %g ms", *_named(self._way))
 
     # --------------------------------------------------------------------------------- passing on
 
     def _pass_on(self, arrival: Arrival) -> None:
-        """At a node that is not primary: every message becomes an offer; the last answers the publisher."""
-        messages = self._messages(arrival)
-        if len(self._offers) + len(messages) > _OFFERS_MAX:
-            self.refuse([arrival], Reason.SERVER_BUSY)
-            return
-        if not messages:
+        """At a node that is not primary: what is of one class is one offer."""
+        run = arrival.run
+        if run is None:
             self._acknowledge(arrival)
-        for position, (topic, run, key) in enumerate(messages):
-            self._next_offer += 1
-            if not key[0]:
-                # Repeated until it is answered, so the primary must know it again. A replica that begins
-                # anew counts anew, hence the origin: its numbers were used by the one before it.
-                key = (b"frame/%x" % self.group.origin, self._next_offer)
-            wire: Wire = (topic, run.data, run.qos, run.v5, run.retain, *key)
-            is_last = position == len(messages) - 1
-            self._offers[self._next_offer] = (arrival if is_last else None, wire, self._loop.time())
-            self._to_offer.append(self._next_offer)
+            return
+        parts = self._classes.split(run) if _is_plain(arrival, run) else None
+        if parts is not None:
+            rows = [(part, _NO_KEY) for _, part in parts]
+        elif not _is_plain(arrival, run):
+            rows = _messages(arrival)
+        elif run.count > 1:
+            for one in apart(arrival):
+                self._pass_on(one)
+            return
+        else:
+            self.refuse([arrival], Reason.IMPLEMENTATION_SPECIFIC)
+            return
+        if self._offers.has_room(run.count):
+            self._offers.add(arrival, rows, self.group.origin, self._loop.time())
+        else:
+            self._alert("overloaded: %d messages were not passed on", self._offers.overloaded)
+            self.refuse([arrival], Reason.SERVER_BUSY)
 
     def _send_offers(self) -> None:
-        numbers, self._to_offer = self._to_offer, []
         leader = self._pair.leader
-        if not numbers or leader is None:
-            return  # they are offered again
-        rows = [(number, self._offers[number][1]) for number in numbers if number in self._offers]
-        for batch in _batches(rows, lambda row: len(row[1][1])):
-            self._send(leader, self.number, _frame(_OFFER, batch))
+        if leader is None or self._pair.is_leader:
+            self._offer_again()
+            return
+        for word in self._offers.words(leader):
+            # One that is lost on the way is repeated by `tick`.
+            self._send(leader, self.number, word)
 
-    def _on_offers(self, sender: str, offers: list[tuple[int, Wire]]) -> None:
-        """As primary. Offers are repeated until they are answered, so they are known by their keys."""
+    def _offer_again(self) -> None:
+        """Nobody is primary at this moment, or who was asked is not: ask soon."""
+        if self._offers.is_due and not self._is_offering_again:
+            self._is_offering_again = True
+            self._loop.call_later(_RETRY_S, self._offered_again)
+
+    def _offered_again(self) -> None:
+        self._is_offering_again = False
         if self._pair.may_accept:
-            answers = [(number, self._take_offered(wire)) for number, wire in offers]
-            self._send(sender, self.number, _frame(_TAKEN, answers))
+            self._take_offers()
+        elif not self._pair.is_closed:
+            self._send_offers()
 
-    def _take_offered(self, wire: Wire) -> bool:
-        topic, packet, qos, v5, retain, producer, sequence = wire
-        if self.producers.judge(producer, sequence) is not Verdict.NEW:
-            return True
-        return self._accept(topic, Run(packet, 1, qos, v5, retain), (producer, sequence), None) is None
+    def _on_offers(self, sender: str, offers: list[tuple[int, bytes]]) -> None:
+        """As primary. Offers are repeated until they are answered, so they are known by their keys."""
+        answers = [(number, self._take_offered(*words.decode_run(body))) for number, body in offers]
+        self._send(sender, self.number, words.encode(words.TAKEN, answers))
 
-    def _on_taken(self, number: int, is_taken: bool) -> None:
-        arrival, _, _ = self._offers.pop(number, (None, None, 0.0))
-        if arrival is not None and is_taken:
+    def _take_offered(self, run: Run, key: Key) -> int:
+        if not self._pair.may_accept:
+            return words.IS_LATER
+        if self.producers.judge(*key) is not Verdict.NEW:
+            return words.IS_TAKEN
+        return words.IS_REFUSED if self._accept(run, key, None) else words.IS_TAKEN
+
+    def _answer(self, arrival: Arrival, is_taken: bool) -> None:
+        if is_taken:
             self._acknowledge(arrival)
-        elif arrival is not None:
+        else:
             self.refuse([arrival], Reason.SERVER_BUSY)
 
     def tick(self) -> None:
         """Once in a while: offers that nobody answered go again, to whoever is primary now."""
-        now_s = self._loop.time()
-        for number, (arrival, wire, offered_s) in list(self._offers.items()):
-            if now_s - offered_s >= _OFFER_AGAIN_S:
-                if self._pair.may_accept:
-                    self._take_offer(number)
-                else:
-                    self._offers[number] = (arrival, wire, now_s)
-                    self._to_offer.append(number)
-        self._send_offers()
+        if self._pair.may_accept:
+            self._take_offers()
+        else:
+            self._offers.repeat(self._loop.time())
+            self._send_offers()
 
-    def _take_offer(self, number: int) -> None:
+    def _take_offers(self) -> None:
         """This node is primary now: what it offered to another it takes itself."""
-        self._on_taken(number, self._take_offered(self._offers[number][1]))
+        for number, run, key in self._offers.all():
+            self._offers.on_answer(number, self._take_offered(run, key))
+        self._offer_again()
 
     def end(self) -> list[Arrival]:
-        offered = [arrival for arrival, _, _ in self._offers.values() if arrival is not None]
-        self._offers.clear()
-        return [*offered, *super().end()]
+        return [*self._offers.end(), *super().end()]
 
     # -------------------------------------------------------------------------------------- status
 
     def shown(self) -> dict[str, Any]:
-        rows = [one.measured.shown() for one in self._classes]
+        rows = [one.measured.shown() for one in self._classes.all]
         return {
             "measured": [*rows, self._way.shown(), self._failover.shown()],
-            "overloaded": self._primary.overloaded,
+            "overloaded": self._primary.overloaded + self._offers.overloaded,
             "queued": len(self._primary),
             "copies": self._primary.copies,
             "stored": len(self._backup),
@@ -494,30 +487,27 @@ class FrameShard(Shard):
         }
 
 
+def _is_plain(arrival: Arrival, run: Run) -> bool:
+    """Whether nothing tells its messages from others of their class."""
+    return arrival.producer is None and not run.retain and run.expires_ms is None
+
+
 def _is_alike(one: Run, other: Run) -> bool:
     return one.qos == other.qos and one.v5 == other.v5
 
 
-def _batches(rows: Iterable[Row], bytes_of: Callable[[Row], int]) -> Iterator[list[Row]]:
-    batch: list[Row] = []
-    size_bytes = 0
-    for row in rows:
-        batch.append(row)
-        size_bytes += bytes_of(row)
-        if len(batch) >= _BATCH_MAX or size_bytes >= _BATCH_BYTES_MAX:
-            yield batch
-            batch, size_bytes = [], 0
-    if batch:
-        yield batch
+def _messages(arrival: Arrival) -> list[tuple[Run, Key]]:
+    """One by one, each with its key."""
+    run = arrival.run
+    found: list[tuple[Run, Key]] = []
+    end = 0
+    for position in range(run.count if run is not None else 0):
+        assert run is not None
+        start, end = end, skip(run.data, 1, end)
+        one = run if run.count == 1 else Run(run.data[start:end], 1, run.qos, run.v5, run.retain)
+        found.append((one, (arrival.producer or b"", arrival.sequence + position)))
+    return found
 
 
-def _frame(op: int, body: Any) -> bytes:
-    return bytes((op,)) + _ENCODER.encode(body)
-
-
-_WIRE_DECODER = msgspec.msgpack.Decoder(Wire)
-
-
-def _decode_wire(body: bytes) -> Wire:
-    wire: Wire = _WIRE_DECODER.decode(body)
-    return wire
+def _named(measured: Measured) -> tuple[str, float, float]:
+    return measured.name, measured.p99_ms, measured.bound_ms

@@ -10,7 +10,7 @@ answers from memory or from the page cache.
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from millrace.replication.contract import (
@@ -83,6 +83,8 @@ class ReplicaLog:
         """Whole segments up to this entry go with the next write; a snapshot covers it."""
         self.repairs: list[Block] = []
         """Blocks of other replicas that the next write puts in the place of damaged ones of one segment."""
+        self.applied: Callable[[], Index] = self._covered
+        """Up to here others have what turns out to be damaged, and it is had again from them (`repair`)."""
         # An incoming snapshot, and the offset after it, which stands in its first line.
         self._staged: SnapshotWriter | None = None
         self._staged_head = b""
@@ -105,7 +107,7 @@ class ReplicaLog:
         try:
             return self.log.term_at(index)
         except RangeDamaged:
-            if not self._is_covered(index):
+            if index > self._covered():
                 raise
             return None
 
@@ -115,13 +117,13 @@ class ReplicaLog:
         try:
             return [_entry(block) for block in self.log.read(first, last, bytes_max)]
         except RangeDamaged:
-            if not self._is_covered(first):
+            if first > self.applied():
                 raise
             # Had again from others meanwhile; a leader asks again.
             return ()
 
-    def _is_covered(self, index: Index) -> bool:
-        return self._snapshot is not None and index <= self._snapshot.info.index
+    def _covered(self) -> Index:
+        return Index(0) if self._snapshot is None else self._snapshot.info.index
 
     def snapshot(self) -> Snapshot | None:
         if self._snapshot is None:

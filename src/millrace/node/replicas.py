@@ -8,9 +8,10 @@ import asyncio
 import json
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from random import Random
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from millrace.errors import LocalError, MalformedPacket, RemoteError, StorageError
 from millrace.node import peer_codec
@@ -33,14 +34,17 @@ KIND_FRAME = 9
 _REQUEST_S = 5.0
 
 
-@runtime_checkable
-class FrameApp(Protocol):
-    """An app whose nodes speak about messages that do not go through its log."""
+class FrameApp(ABC):
+    """An app whose nodes speak about messages that do not go through its log. A class and no protocol:
+    whether an app is one is asked for every frame."""
 
+    @abstractmethod
     def on_frame(self, sender: str, body: bytes) -> None: ...
 
+    @abstractmethod
     def tick(self) -> None: ...
 
+    @abstractmethod
     def shown(self) -> dict[str, Any]: ...
 
 
@@ -198,8 +202,12 @@ class Replicas:
         self.groups.pop(number).close()
         self.directory.remove_shard(number)
 
-    def note_damage(self, number: int, last_index: int, term: int) -> None:
-        """Of a group that will be opened empty: what it held before, which others must give it again."""
+    def empty(self, number: int, last_index: int, term: int) -> None:
+        """Drop the files of a closed group that will be opened again, and note what it held, which others
+        must give it again. To be repeated after DiskFull."""
+        # Before as well: without room for a note the files stay, and a restart finds again why they must go.
+        write_damage(self.disk, self.directory, number, last_index, term)
+        self.directory.remove_shard(number)
         write_damage(self.disk, self.directory, number, last_index, term)
 
     def _send(self, group: int, to: ReplicaId, body: PeerBody) -> None:

@@ -4,9 +4,13 @@ import asyncio
 import ctypes
 import gc
 import logging
+import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from millrace.errors import ConfigError
 from millrace.kernels import ACCELERATED
@@ -17,6 +21,8 @@ from millrace.node.server import Server
 log = logging.getLogger("millrace.node")
 
 
+# A node that is alone all of a sudden has so long to stop in good order.
+_GOODBYE_S = 10.0
 # Numbers of glibc's mallopt, and what they are set to.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _KEPT_BYTES, _PAD_BYTES, _MAPPED_FROM_BYTES = 64 << 20, 16 << 20, 32 << 20
@@ -36,6 +42,21 @@ def _keep_freed_memory() -> None:
     mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
     mallopt(_M_TOP_PAD, _PAD_BYTES)
     mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
+
+
+def end_with_input() -> None:
+    """Stop once nobody holds the other end of the standard input: whoever started this node is gone, perhaps
+    without a word. A thread of its own waits for that, so that a loop that hangs ends as well."""
+    threading.Thread(target=_wait_for_end, name="input", daemon=True).start()
+
+
+def _wait_for_end() -> None:
+    with suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GOODBYE_S)
+    os._exit(1)
 
 
 def run(config: Config, announce: Callable[[str], None]) -> None:

@@ -100,7 +100,7 @@ class Server:
             self.door.when_shared = self.streams.when_shared
             if listeners.peer is not None:
                 if self.config.cluster.takeover:
-                    self.door.announce_clean = self.streams.cluster.announce_taken
+                    self.door.tell_others = self.streams.presence.opened
                 self.door.when_known = self.streams.interest.when_known
                 self.door.fetch_session = self.streams.handover.fetch
                 self.door.session_opened = self.streams.handover.opened

@@ -10,7 +10,6 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from millrace.broker.intake import Arrival, Intake
@@ -96,8 +95,6 @@ class Shard:
         self._keys_in_flight: set[tuple[bytes, int]] = set()
         # As leader: keys that went into the log and are not applied yet.
         self._keys_taken: set[tuple[bytes, int]] = set()
-        # The last of those put back into the intake, and where.
-        self._put_back_last: tuple[int, Arrival] | None = None
         self.consumers = ShardConsumers(self, wall_us)
         self.staging = ShardStaging(self, broker.limits.staged_bytes_max)
         self.is_finished = False
@@ -243,7 +240,7 @@ class Shard:
         self._broker.inbound.arrive_again(arrivals, self._now_ms())
 
     def _take_back(self, batch: Batch) -> None:
-        """The leader took no more: these go where their topics belong now."""
+        """The leader took no more: these go where their topics belong now, in the order in which all came."""
         arrivals, batch.arrivals, batch.count = batch.arrivals, [], 0
         for arrival in arrivals:
             if arrival.producer is not None:
@@ -252,21 +249,8 @@ class Shard:
         intake.is_sealed = True
         if not intake.arrivals:
             self._broker.inbound.waiting.append(intake)
-        self._put_back(arrivals)
+        intake.arrivals += arrivals
         self._wake()
-
-    def _put_back(self, arrivals: list[Arrival]) -> None:
-        """Before what came in since and waits in the intake, behind those that were put back earlier."""
-        if not arrivals:
-            return
-        waiting, position = self.intake.arrivals, 0
-        if self._put_back_last is not None:
-            # At its place, or behind it where others were put before all; or gone on with the rest.
-            at, last = self._put_back_last
-            with suppress(ValueError):
-                position = waiting.index(last, at) + 1
-        waiting[position:position] = arrivals
-        self._put_back_last = position + len(arrivals) - 1, arrivals[-1]
 
     def end(self) -> list[Arrival]:
         """The log goes away. What nobody was answered for comes back: it goes where its topic belongs now."""
@@ -276,8 +260,8 @@ class Shard:
                 unanswered += token.arrivals
             else:
                 self.consumers.lost(token)
-        self._put_back(unanswered)
-        unanswered, self.intake.arrivals = self.intake.arrivals, []
+        unanswered += self.intake.arrivals
+        self.intake.arrivals = []
         self.consumers.close()
         self.staging.close()
         return unanswered

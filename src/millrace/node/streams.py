@@ -32,6 +32,7 @@ from millrace.node.interest import Interest
 from millrace.node.labour import SharedWork
 from millrace.node.leaderless import LeaderlessStreams
 from millrace.node.log_reader import LogReader
+from millrace.node.presence import Presence
 from millrace.node.primary_backup import PairKeeper, admit
 from millrace.node.primary_backup_frame import FrameShard
 from millrace.node.reading import Reading
@@ -138,9 +139,12 @@ class Streams:
         self._too_early: list[Intake] = []
         # A shard could not be opened for want of room.
         self._is_cramped = False
+        # Shards that begin again with nothing, until they are open, and the last index and the term they had.
+        self._emptied: dict[int, tuple[Shard, int, int]] = {}
         self.sessions = SessionGroup(broker, now_ms, wake)
         self.handover = Handover(broker, self.replicas, is_on=config.cluster.takeover, now_ms=now_ms)
         self.sessions.before_release = self.handover.released
+        self.presence = Presence(broker, self.replicas, lambda: self.definitions.members.members, wall_us)
         self.shards: dict[int, Shard] = {}
         self._is_low = False
         self._pool = surroundings.make_readers()
@@ -329,7 +333,9 @@ class Streams:
             return
         self.members.follow()
         wanted = self.definitions.shards()
-        changed = bool(self._pending)
+        # Not with every entry of the meta group: finding all routes again each time the roles of a pair
+        # change keeps a node busy for so long that they change again.
+        changed = self._routing is not self.table
         if meta.SESSION_GROUP not in self.replicas.groups:
             self.sessions.group = self._open_group(meta.SESSION_GROUP, self.sessions)
         for number, stream in wanted.items():
@@ -360,6 +366,9 @@ class Streams:
             unanswered += shard.end()
             self.replicas.remove(number)
             log.info("shard %d of stream %s is gone", number, shard.stream.spec.name)
+        for number in self._emptied.keys() - wanted.keys():
+            del self._emptied[number]
+            self.replicas.directory.remove_shard(number)
         changed = self.leaderless.reconcile(wanted) or changed
         self._routing = self.table
         self._hold_back()
@@ -373,6 +382,11 @@ class Streams:
         shard.others = self.shards
         self.shards[number] = shard
         try:
+            if number in self._emptied:
+                old, last_index, term = self._emptied[number]
+                # Routes of before lead there, and so does what waits for its id to be written.
+                shard.intake = old.intake
+                self.replicas.empty(number, last_index, term)
             shard.group = self._open_group(number, shard)
         except DiskFull as error:
             del self.shards[number]
@@ -381,6 +395,7 @@ class Streams:
             self._is_cramped = True
             return False
         self._is_cramped = False
+        self._emptied.pop(number, None)
         self._broker.log_opened(number)
         return True
 
@@ -496,9 +511,10 @@ class Streams:
 
     def reopen_empty(self, number: int, last_index: int, term: int) -> None:
         """Begin again with nothing in a shard whose history lost; `last_index` and `term` say what it had."""
-        unanswered = self.shards.pop(number).end()
-        self.replicas.remove(number)
-        self.replicas.note_damage(number, last_index, term)
+        shard = self.shards.pop(number)
+        self._emptied[number] = shard, last_index, term
+        unanswered = shard.end()
+        self.replicas.groups.pop(number).close()
         self._broker.log_ends[number] = 0
         self.reconcile()
         self._arrive_again(unanswered)
@@ -517,12 +533,6 @@ class Streams:
     def adopt_sessions(self, replica: str) -> None:
         self.sessions.adopt(replica, self._wall_us())
 
-    def taken_elsewhere(self, client_id: str) -> None:
-        """The client connected at another node with a clean session."""
-        session = self._broker.sessions.get(client_id)
-        if session is not None and session.connection is not None:
-            session.connection.fail(Reason.SESSION_TAKEN_OVER, "the client connected at another node")
-
     # ------------------------------------------------------------------------------------ traffic
 
     def find_intake(self, topic: str) -> Intake | None:
@@ -532,6 +542,8 @@ class Streams:
         if stream is None or not stream.spec.is_stored:
             return None
         number = table.shard(stream, topic.encode())
+        if number in self._emptied:
+            return self._emptied[number][0].intake
         return (self.leaderless.streams.get(number) or self.shards[number]).intake
 
     def cut(self) -> None:
@@ -549,9 +561,12 @@ class Streams:
             for intake in waiting:
                 taker = self.leaderless.streams.get(intake.shard) or self.shards.get(intake.shard)
                 if taker is None:
-                    # Its stream was deleted while they waited.
                     arrivals, intake.arrivals = intake.arrivals, []
-                    broker.inbound.arrive_again(arrivals, self._now_ms())
+                    if intake.shard in self._emptied:
+                        self._emptied[intake.shard][0].refuse(arrivals, Reason.QUOTA_EXCEEDED)
+                    else:
+                        # Its stream was deleted while they waited.
+                        broker.inbound.arrive_again(arrivals, self._now_ms())
                     continue
                 taker.cut(wall_us, self.replicas.syncer.is_full or self._is_low)
             # At once: what is synced in place is committed, and answered, in this very turn.

@@ -98,6 +98,12 @@ class Syncer(ABC):
             return not self._busy
         return False
 
+    def fail(self, error: StorageError) -> None:
+        """What was on disk is not there any more: nothing further is written, and the node stops."""
+        if not self._failed:
+            self._failed = True
+            self._on_failure(error)
+
     @abstractmethod
     def close(self) -> None:
         """Finish what was handed out. No submit after this."""
@@ -108,7 +114,7 @@ class Syncer(ABC):
 
     @abstractmethod
     def _hand_out(self, batch: list[Job]) -> None:
-        """Perform it off the event loop, then call `_finish`, `_full` or `_fail` on it."""
+        """Perform it off the event loop, then call `_finish`, `_full` or `fail` on it."""
 
     def _start(self) -> None:
         batch, self._gathered = self._gathered, []
@@ -125,7 +131,7 @@ class Syncer(ABC):
             except DiskFull as error:
                 self._full(batch, error)
             except StorageError as error:
-                self._fail(error)
+                self.fail(error)
             else:
                 self._took(self._now_s() - started_s)
                 self._finish(batch)
@@ -160,11 +166,6 @@ class Syncer(ABC):
             self.is_full = True
             log.error("%s; publishing to logged streams is refused until there is room", error)
         self._loop.call_later(_FULL_RETRY_S, self._hand_out, batch)
-
-    def _fail(self, error: StorageError) -> None:
-        if not self._failed:
-            self._failed = True
-            self._on_failure(error)
 
     def _sync_logs(self, batch: list[Job]) -> None:
         """Sync each log of the batch once, or note that it is to be."""
@@ -218,7 +219,7 @@ class ThreadSyncer(Syncer):
             except DiskFull as error:
                 self._report(self._full, batch, error)
             except StorageError as error:
-                self._report(self._fail, error)
+                self._report(self.fail, error)
             else:
                 self._took(self._now_s() - started_s)
                 self._report(self._finish, batch)

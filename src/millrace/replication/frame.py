@@ -12,8 +12,9 @@ Where the dispatch deadline is not later than the replication deadline, a messag
 would have to be replicated, so it is not. x and the latencies are configured bounds (PROTOCOLS.md 24): they
 decide before a message exists. A topic whose deadline would be negative is refused, with the number.
 
-The queue holds jobs of all topics and gives out the one with the earliest deadline. It is bounded; what does
-not fit is refused and counted, never dropped in silence.
+The queue holds jobs of all topics and gives out the one with the earliest deadline. A job is for a run:
+messages of one class that arrived together have the same deadlines and are one entry. The queue is bounded by
+messages; what does not fit is refused and counted, never dropped in silence.
 """
 
 import heapq
@@ -108,46 +109,54 @@ class JobKind(Enum):
 
 
 class Job(NamedTuple):
-    """A tuple: two are made for every message."""
+    """A tuple: two are made for every run."""
 
     kind: JobKind
     number: int
-    """Of the message, in the order of arrival."""
+    """Of the first message, in the order of arrival."""
     due_us: int
+    messages: int = 1
+    """Of the run, numbered one after the other."""
 
 
 class JobQueue:
-    """Jobs by deadline; of equal ones the earlier message first, and its copy before its dispatch."""
+    """Jobs by deadline; of equal ones the earlier message first, and its copy before its dispatch. A run
+    counts as the messages it has."""
 
-    __slots__ = ("_cancelled", "_heap", "_jobs_max")
+    __slots__ = ("_cancelled", "_heap", "_jobs", "_jobs_cancelled", "_jobs_max")
 
     def __init__(self, jobs_max: int) -> None:
         self._jobs_max = jobs_max
         self._heap: list[tuple[int, int, int, Job]] = []
-        self._cancelled: set[tuple[JobKind, int]] = set()
+        self._jobs = 0
+        self._cancelled: dict[tuple[JobKind, int], int] = {}
+        self._jobs_cancelled = 0
 
     def __len__(self) -> int:
-        return len(self._heap) - len(self._cancelled)
+        return self._jobs - self._jobs_cancelled
 
     def has_room(self, jobs: int) -> bool:
         """What is cancelled still takes its place until its turn comes."""
-        return len(self._heap) + jobs <= self._jobs_max
+        return self._jobs + jobs <= self._jobs_max
 
     def push(self, job: Job) -> None:
-        if not self.has_room(1):
+        if not self.has_room(job.messages):
             raise LocalError(f"the queue holds {self._jobs_max} jobs, the most; ask `has_room` before")
         rank = 0 if job.kind is JobKind.REPLICATE else 1
         heapq.heappush(self._heap, (job.due_us, job.number, rank, job))
+        self._jobs += job.messages
 
-    def cancel(self, kind: JobKind, number: int) -> None:
-        """The caller knows that this job is queued."""
-        self._cancelled.add((kind, number))
+    def cancel(self, kind: JobKind, number: int, count: int = 1) -> None:
+        """The caller knows that this job is queued, and of how many messages it is."""
+        self._cancelled[kind, number] = count
+        self._jobs_cancelled += count
 
     def pop(self) -> Job | None:
         while self._heap:
             job = heapq.heappop(self._heap)[3]
-            key = (job.kind, job.number)
-            if key not in self._cancelled:
+            self._jobs -= job.messages
+            cancelled = self._cancelled.pop((job.kind, job.number), 0)
+            if not cancelled:
                 return job
-            self._cancelled.remove(key)
+            self._jobs_cancelled -= cancelled
         return None

@@ -1,11 +1,12 @@
 """The two sides of a frame schedule: what the primary does next, and what the backup keeps of it.
 
-`FramePrimary` numbers what arrives and gives out jobs. A dispatched message cancels its pending copy; if the
-copy has left, the backup is told to discard it. A discard is said only after the dispatch: said before, it
-would lose the message with the primary.
+`FramePrimary` numbers what arrives, in runs of messages of one class, and gives out jobs. A dispatched run
+cancels its pending copy; if the copy has left, the backup is told to discard it. A discard is said only after
+the dispatch: said before, it would lose the messages with the primary.
 
-`FrameBackup` keeps copies until they are discarded. Copies and discards may overtake each other. On promotion
-it hands out what was not discarded, in the order of arrival. Both are bounded; what does not fit is counted.
+`FrameBackup` keeps copies until they are discarded. A run is known by the number of its first message. Copies
+and discards may overtake each other. On promotion it hands out what was not discarded, in the order of
+arrival. Both are bounded by messages; what does not fit is counted.
 """
 
 from collections import OrderedDict
@@ -25,22 +26,23 @@ FRAME_MUTATIONS: dict[str, str] = {
 
 
 @dataclass(slots=True)
-class _Message:
+class _Run:
     copy_pending: bool
     is_copied: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discard:
-    """Tell the backup that this message is dispatched."""
+    """Tell the backup that this run is dispatched."""
 
     number: int
+    """Of its first message."""
 
 
 class FramePrimary:
     """One epoch of one shard. The caller takes jobs one after the other and says when each is done."""
 
-    __slots__ = ("_messages", "_mutations", "_next", "_queue", "_schedule", "copies", "overloaded")
+    __slots__ = ("_mutations", "_next", "_queue", "_runs", "_schedule", "_waiting", "copies", "overloaded")
 
     def __init__(self, *, schedule: Schedule, jobs_max: int, mutations: frozenset[str] = frozenset()) -> None:
         if not mutations <= FRAME_MUTATIONS.keys():
@@ -48,7 +50,8 @@ class FramePrimary:
         self._schedule = schedule
         self._mutations = mutations
         self._queue = JobQueue(jobs_max)
-        self._messages: dict[int, _Message] = {}
+        self._runs: dict[int, _Run] = {}
+        self._waiting = 0
         self._next = 1
         self.overloaded = 0
         """Messages that were refused because the queue was full."""
@@ -57,32 +60,40 @@ class FramePrimary:
 
     def __len__(self) -> int:
         """Messages that are not dispatched yet."""
-        return len(self._messages)
+        return self._waiting
 
-    def arrive(self, wanted: Deadlines, now_us: int, *, has_backup: bool = True) -> int | None:
-        """The number of a message of this class; None if it cannot be taken: refuse it, it is counted."""
+    def has_room(self, jobs: int) -> bool:
+        """Whether `arrive` will take what makes so many jobs: one or two for each message."""
+        return self._queue.has_room(jobs)
+
+    def arrive(
+        self, wanted: Deadlines, now_us: int, *, has_backup: bool = True, count: int = 1
+    ) -> int | None:
+        """The number of the first of `count` messages of this class; None if they cannot be taken: refuse
+        them, they are counted."""
         is_copied = wanted.is_replicated
         if "frame_skips_wrong_way" in self._mutations:
             is_copied = not is_copied
         if self._schedule is Schedule.FCFS:
             is_copied = True
         is_copied = is_copied and has_backup
-        if not self._queue.has_room(1 + is_copied):
+        if not self._queue.has_room((1 + is_copied) * count):
             if "frame_overload_silent" in self._mutations:
-                self._next += 1
-                return self._next - 1
-            self.overloaded += 1
+                self._next += count
+                return self._next - count
+            self.overloaded += count
             return None
         number = self._next
-        self._next += 1
-        self._messages[number] = _Message(is_copied)
+        self._next += count
+        self._runs[number] = _Run(is_copied)
+        self._waiting += count
         is_by_arrival = self._schedule is Schedule.FCFS or "frame_arrival_order" in self._mutations
         if is_copied:
             copy_ms = 0.0 if wanted.replicate_ms is None else wanted.replicate_ms
             due_us = now_us if is_by_arrival else now_us + int(copy_ms * 1000)
-            self._queue.push(Job(kind=JobKind.REPLICATE, number=number, due_us=due_us))
+            self._queue.push(Job(JobKind.REPLICATE, number, due_us, count))
         due_us = now_us if is_by_arrival else now_us + int(wanted.dispatch_ms * 1000)
-        self._queue.push(Job(kind=JobKind.DISPATCH, number=number, due_us=due_us))
+        self._queue.push(Job(JobKind.DISPATCH, number, due_us, count))
         return number
 
     def take(self) -> Job | None:
@@ -92,61 +103,72 @@ class FramePrimary:
     def begun(self, job: Job) -> Discard | None:
         """Before a job is run: nothing, as long as no bug is planted."""
         if "frame_discards_first" in self._mutations and job.kind is JobKind.DISPATCH:
-            return self._discard(self._messages[job.number], job.number)
+            return self._discard(self._runs[job.number], job.number)
         return None
 
     def done(self, job: Job) -> Discard | None:
-        """A job has been run: the copy has left, or the message is with its subscribers."""
+        """A job has been run: the copy has left, or the messages are with their subscribers."""
         if job.kind is JobKind.REPLICATE:
-            self.copies += 1
-            message = self._messages.get(job.number)
-            if message is not None:
-                message.copy_pending = False
-                message.is_copied = True
+            self.copies += job.messages
+            run = self._runs.get(job.number)
+            if run is not None:
+                run.copy_pending = False
+                run.is_copied = True
             return None
-        message = self._messages.pop(job.number)
-        if message.copy_pending:
-            self._queue.cancel(JobKind.REPLICATE, job.number)
+        run = self._runs.pop(job.number)
+        self._waiting -= job.messages
+        if run.copy_pending:
+            self._queue.cancel(JobKind.REPLICATE, job.number, job.messages)
             return None
-        return self._discard(message, job.number)
+        return self._discard(run, job.number)
 
-    def _discard(self, message: _Message, number: int) -> Discard | None:
-        return Discard(number=number) if message.is_copied else None
+    def _discard(self, run: _Run, number: int) -> Discard | None:
+        return Discard(number=number) if run.is_copied else None
 
 
 class FrameBackup:
     """Copies of one primary's epoch, by number; a copy of a later epoch begins anew."""
 
-    __slots__ = ("_copies", "_copies_max", "_discarded", "_mutations", "dropped", "epoch")
+    __slots__ = ("_copies", "_copies_max", "_discarded", "_messages", "_mutations", "dropped", "epoch")
 
     def __init__(self, *, copies_max: int, mutations: frozenset[str] = frozenset()) -> None:
         self._copies_max = copies_max
         self._mutations = mutations
-        self._copies: dict[int, bytes] = {}
+        # Number of a run -> how many messages it has, and what the primary wrote; the earliest copy first.
+        self._copies: dict[int, tuple[int, bytes]] = {}
+        self._messages = 0
         # Discards that came before their copies; the oldest are forgotten first.
         self._discarded: OrderedDict[int, None] = OrderedDict()
         self.epoch = 0
         self.dropped = 0
-        """Copies that did not fit."""
+        """Messages whose copies did not fit."""
 
     def __len__(self) -> int:
-        return len(self._copies)
+        """Messages of which there is a copy."""
+        return self._messages
 
-    def on_copy(self, epoch: int, number: int, message: bytes) -> None:
+    def on_copy(self, epoch: int, number: int, messages: bytes, count: int = 1) -> None:
         if not self._is_current(epoch):
             return
         if number in self._discarded:
             del self._discarded[number]
             return
-        if len(self._copies) >= self._copies_max:
-            del self._copies[min(self._copies)]
-            self.dropped += 1
-        self._copies[number] = message
+        self._forget(number)
+        while self._copies and self._messages + count > self._copies_max:
+            self.dropped += self._forget(next(iter(self._copies)))
+        self._copies[number] = count, messages
+        self._messages += count
+
+    def _forget(self, number: int) -> int:
+        """How many messages were held under this number."""
+        count, _ = self._copies.pop(number, (0, b""))
+        self._messages -= count
+        return count
 
     def on_discard(self, epoch: int, number: int) -> None:
         if not self._is_current(epoch) or "frame_discard_ignored" in self._mutations:
             return
-        if self._copies.pop(number, None) is None:
+        if not self._forget(number):
             self._discarded[number] = None
             if len(self._discarded) > self._copies_max:
                 self._discarded.popitem(last=False)
@@ -154,14 +176,17 @@ class FrameBackup:
     def _is_current(self, epoch: int) -> bool:
         if epoch > self.epoch:
             self.epoch = epoch
-            self._copies.clear()
-            self._discarded.clear()
+            self._clear()
         return epoch == self.epoch
 
-    def promote(self) -> list[bytes]:
-        """This side is primary from now on: what was stored and not delivered, in order."""
-        is_backwards = "frame_recovers_backwards" in self._mutations
-        stored = [self._copies[number] for number in sorted(self._copies, reverse=is_backwards)]
+    def _clear(self) -> None:
         self._copies.clear()
         self._discarded.clear()
+        self._messages = 0
+
+    def promote(self) -> list[bytes]:
+        """This side is primary from now on: what was stored and not delivered, in order, run by run."""
+        is_backwards = "frame_recovers_backwards" in self._mutations
+        stored = [self._copies[number][1] for number in sorted(self._copies, reverse=is_backwards)]
+        self._clear()
         return stored

@@ -77,7 +77,7 @@ class SimSyncer(Syncer):
         except DiskFull as error:
             self._full(batch, error)
         except StorageError as error:
-            self._fail(error)
+            self.fail(error)
         else:
             return True
         return False

@@ -88,11 +88,15 @@ class Packer:
         more: tuple[memoryview | None, memoryview | None] = (None, None)
         if properties is not None:
             more = _values(properties)
-        row_routes = np.fromiter(map(self._route, topics), np.int64, len(topics))[topic_ids]
-        for number in np.unique(row_routes):
-            rows = np.flatnonzero(row_routes == number).data
+        routes = [self._route(topic) for topic in topics]
+        row_routes = np.array(routes, np.int64).take(topic_ids)
+        for number in sorted(set(routes)):
+            rows = np.flatnonzero(row_routes == number)
+            if not len(rows):
+                # A dictionary may hold topics that no row has.
+                continue
             try:
-                packets, edges = pack(words, topic_ids.data, firsts, *values, *more, rows)
+                packets, edges = pack(words, topic_ids.data, firsts, *values, *more, rows.data)
             except ValueError as error:
                 raise LocalError(str(error)) from None
             yield from self._gather(

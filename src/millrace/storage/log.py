@@ -189,14 +189,15 @@ class Log:
         ]
 
     def term_at(self, index: Index) -> Term:
-        """From memory, for first_index - 1 to last_index. Trimmed below, RangeDamaged in damage."""
+        """From memory, for first_index - 1 to last_index. Trimmed below, RangeDamaged in damage that the
+        opening found."""
         self._check()
         segments = self._segments
         if index == segments[0].first_index - 1:
             return Term(segments[0].start.last_term)
         segment = self._segment_of(index)
         damage = segment.damage_at(index)
-        if damage is not None:
+        if damage is not None and not segment.has_all_terms:
             raise RangeDamaged(damage)
         starts, terms = segment.term_runs()
         return Term(terms[bisect_right(starts, index) - 1])

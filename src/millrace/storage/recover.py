@@ -222,6 +222,7 @@ def _open_last(home: Home, this: _Found, previous: Tail | None, reports: list[Re
         is_start=this.head is not None and this.head.is_start,
     )
     segment.damages = result.damages
+    segment.has_all_terms = segment.is_whole
     segment.covered_bytes = position
     segment.activate(index)
     return segment

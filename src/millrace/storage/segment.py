@@ -17,6 +17,7 @@ go, and by the next start after a crash.
                         segment and gives it places to go on after the damage
 """
 
+from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class Segment:
         "damages",
         "first_index",
         "floor_offset",
+        "has_all_terms",
         "home",
         "is_index_lost",
         "is_start",
@@ -89,6 +91,8 @@ class Segment:
         self.is_index_lost = False
         """The index file could not be used when it was needed."""
         self.damages: tuple[Damage, ...] = ()
+        self.has_all_terms = True
+        """The term runs are from before the damage: they tell the terms of damaged blocks as well."""
         self.synced_bytes = size
         self.covered_bytes = 0
         self._is_mark_due = False
@@ -297,6 +301,7 @@ class Segment:
         file.sync()
         index.cut(tail.next_index)
         self.damages = tuple(damage for damage in self.damages if damage.position < position)
+        self.has_all_terms = self.has_all_terms or self.is_whole
         self.tail, self.size, self.synced_bytes = tail, position, position
         self._filled_bytes = 0
         self._file = file
@@ -373,6 +378,7 @@ class Segment:
         """Read the whole segment and note all damage in it; `points` are places to go on after damage, if
         another index than that of the segment has them. The index is kept in memory from then on."""
         index = SegmentIndex()
+        starts, terms = self.term_runs()
         # Before the size is taken: a writer beside us grows the size first.
         tail = self.tail
         with self.source() as source:
@@ -387,6 +393,10 @@ class Segment:
             )
         self.damages = result.damages
         if not self.is_active:
+            if starts:
+                index.run_starts, index.run_terms = array("Q", starts), array("Q", terms)
+            else:
+                self.has_all_terms = self.is_whole
             self._index = index
             if result.tail.is_known and result.tail.next_index == tail.next_index:
                 self.tail = result.tail

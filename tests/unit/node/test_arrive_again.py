@@ -11,11 +11,13 @@ from millrace.broker.inbound import Inbound
 from millrace.broker.intake import Arrival, Intake
 from millrace.broker.message import Run
 from millrace.broker.stream import DEFAULT_SPEC, Stream
+from millrace.kernels import packet_ids
 from millrace.node.shard import Shard
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind, opaque_block
+from millrace.types import Reason, Version
 from millrace.wire.mqtt.codec import encode_publish
-from millrace.wire.mqtt.packets import Pubrec
+from millrace.wire.mqtt.packets import Puback, Pubrec
 from unit.node.house import House
 
 PACKET = b"\x32\x06\0\1t\0\1x"
@@ -29,12 +31,16 @@ class Moving:
         self.inbound: Inbound = self.house.broker.inbound
         self.house.broker.router.find_intake = lambda topic: new
         self.answers: list[int | None] = []
+        self._made = 0
 
     def arrival(self, *, is_answer_only: bool = False) -> Arrival:
         """One that waits in the old log; of one that the log has already only the answer waits."""
         run = None if is_answer_only else Run(PACKET, 1, 1, False)
-        made = Arrival(None, self.house.broker.router.route("t"), 0, run, None, b"")
+        topic = "t" if is_answer_only else None
+        made = Arrival(None, self.house.broker.router.route("t"), 0, run, topic, b"")
         made.done = self.answers.append
+        self._made += 1
+        made.came = self._made
         self.inbound.uncommitted_bytes += 0 if run is None else len(PACKET)
         return made
 
@@ -64,18 +70,22 @@ def test_an_answer_that_may_repeat_a_message_before_it_waits_for_that() -> None:
     assert len(moving.answers) == 2
 
 
-def test_an_answer_alone_is_given_at_once() -> None:
-    """What it repeats was in the log: an HTTP publisher waits for it as well."""
-    moving = Moving(Intake(17, False))
+@pytest.mark.parametrize("keeps", [True, False], ids=["another log", "no log"])
+def test_an_answer_alone_is_given_by_the_log_where_what_it_repeats_may_be(keeps: bool) -> None:
+    """An HTTP publisher waits for it as well."""
+    new = Intake(17, False)
+    moving = Moving(new if keeps else None)
     moving.inbound.arrive_again([moving.arrival(is_answer_only=True)], 0)
+    if keeps:
+        assert moving.answers == []
+        moving.inbound.committed(new.arrivals, 17, 0, 0)
     assert len(moving.answers) == 1
 
 
 @pytest.mark.parametrize("is_stored", [True, False], ids=["stored before", "moves as well"])
 @pytest.mark.parametrize("keeps", [True, False], ids=["another log", "no log"])
 def test_repeats_in_a_run_are_answered_with_it(is_stored: bool, keeps: bool) -> None:
-    """The run brings only what is fresh, its answer is for all that came: in the order in which it came
-    [MQTT-4.6.0-3], and no earlier than what it repeats."""
+    """In the order in which they came [MQTT-4.6.0-3], and no earlier than what they repeat."""
     house, old, new = House(), Intake(16, False), Intake(17, False)
     inbound, router = house.broker.inbound, house.broker.router
     # Ones that are there already: nobody waits for these logs, they are looked at by hand.
@@ -94,23 +104,195 @@ def test_repeats_in_a_run_are_answered_with_it(is_stored: bool, keeps: bool) -> 
 
     send(1)
     send(1, 2, 3, 1, 4, 2)
-    (_, first, run) = old.arrivals
-    assert run.run is not None and run.run.count == 3 and answers() == []
+    (_, first, *others) = old.arrivals
+    assert [one.run is not None for one in others] == [False, True, True, False, True, False]
+    assert house.broker.stats.received == 4 and answers() == []
     if is_stored:
         inbound.committed([first], 16, 0, 0)
         assert answers() == [1]
     router.find_intake = lambda topic: new if keeps else None
     router.forget_all()
-    inbound.arrive_again([run] if is_stored else [first, run], 0)
+    inbound.arrive_again(others if is_stored else [first, *others], 0)
     wanted = [1, 2, 3, 1, 4, 2] if is_stored else [1, 1, 2, 3, 1, 4, 2]
     if keeps:
-        # Only what repeats a message that is stored need not wait.
-        at_once = 1 if is_stored else 0
-        assert answers() == wanted[:at_once]
+        assert answers() == []
         inbound.committed(new.arrivals, 17, 0, 0)
-        wanted = wanted[at_once:]
     assert answers() == wanted
     assert inbound.uncommitted_bytes == 0
+
+
+class Logs:
+    """A client whose topics go to logs that the test looks at by hand."""
+
+    def __init__(self, *numbers: int, v5: bool = True, keeps_records: bool = False) -> None:
+        self.house = House(keeps_records=keeps_records)
+        self.inbound: Inbound = self.house.broker.inbound
+        self.intakes = {number: Intake(number, False) for number in numbers}
+        # One that is there already: nobody waits for these logs.
+        self._other = Arrival(None, self.house.broker.router.route("other"), 0, None, None, b"")
+        for intake in self.intakes.values():
+            intake.arrivals = [self._other]
+        self.client = self.house.connect("a", v5=v5, resume=True)
+
+    def lead(self, **logs: int) -> None:
+        """From now on these topics go there."""
+        self.house.broker.router.find_intake = lambda topic: self.intakes[logs[topic]]
+        self.house.broker.router.forget_all()
+
+    def send(self, *messages: tuple[str, int], first: int = 0x34) -> None:
+        """QoS 2 messages of these topics and packet ids, in one piece."""
+        properties = b"\0" if self.client.version is Version.MQTT_5 else b""
+        self.client.send_bytes(
+            b"".join(
+                encode_publish(topic.encode(), b"%d" % number, first, number, properties)
+                for topic, number in messages
+            )
+        )
+
+    def taken(self, number: int) -> list[Arrival]:
+        """What waits for a log."""
+        intake = self.intakes[number]
+        arrivals, intake.arrivals = intake.arrivals, [self._other]
+        return [arrival for arrival in arrivals if arrival is not self._other]
+
+    def commit(self, number: int) -> None:
+        self.inbound.committed(self.taken(number), number, 0, 0)
+
+    def refuse(self, number: int) -> None:
+        for session in self.inbound.refused(self.taken(number), Reason.QUOTA_EXCEEDED):
+            assert session.connection is not None
+            session.connection.fail(Reason.QUOTA_EXCEEDED, "the message could not be stored")
+
+    def answers(self) -> list[tuple[int, Reason]]:
+        self.house.is_awake = True
+        self.house.turn()
+        return [(packet.packet_id, packet.reason) for packet in self.client.take(Pubrec)]
+
+    def ids(self, number: int) -> list[int]:
+        """Of the messages that wait for a log."""
+        arrivals = self.intakes[number].arrivals
+        return [one for arrival in arrivals if arrival.run for one in packet_ids(arrival.run.data)]
+
+
+@pytest.mark.parametrize("order", [(16, 17), (17, 16)], ids=str)
+@pytest.mark.parametrize("keeps_records", [False, True])
+def test_messages_of_several_sealed_logs_stay_in_the_order_in_which_they_came(
+    order: tuple[int, int], keeps_records: bool
+) -> None:
+    """A stream that is changed twice has two sealed logs: whichever lets go of its messages first."""
+    logs = Logs(16, 17, 18, keeps_records=keeps_records)
+    for number in (16, 17, 18):
+        logs.lead(t=number)
+        logs.send(("t", 2 * number), ("t", 2 * number + 1))
+    for number in order:
+        logs.inbound.arrive_again(logs.taken(number), 0)
+    assert logs.ids(18) == [32, 33, 34, 35, 36, 37]
+
+
+def test_messages_that_a_sealed_log_lets_go_one_after_the_other_stay_in_their_order() -> None:
+    """Ids that are late on disk: the second message comes to the sealed log when the first has moved on."""
+    logs = Logs(16, 17)
+    for number, log in ((1, 16), (2, 16), (3, 17)):
+        logs.lead(t=log)
+        logs.send(("t", number))
+    for one in logs.taken(16):
+        logs.inbound.arrive_again([one], 0)
+    assert logs.ids(17) == [1, 2, 3]
+
+
+def test_messages_whose_ids_are_written_late_are_as_old_as_they_are() -> None:
+    """The client published to two logs, both sealed before the word that its ids are on disk."""
+    logs = Logs(16, 17, 18, keeps_records=True)
+    for number in (16, 17):
+        logs.lead(t=number)
+        logs.client.connection.data_received(encode_publish(b"t", b"x", 0x34, number, b"\0"))
+    logs.lead(t=18)
+    logs.house.turn()
+    for number in (16, 17):
+        logs.inbound.arrive_again(logs.taken(number), 0)
+    assert logs.ids(18) == [16, 17]
+
+
+@pytest.mark.parametrize("first", [0x34, 0x3C])
+@pytest.mark.parametrize("keeps_records", [False, True])
+def test_a_repeat_is_answered_after_the_log_to_which_its_message_went(
+    first: int, keeps_records: bool
+) -> None:
+    """Messages that came together go to two logs, and the one that the repeat came last behind is quicker."""
+    logs = Logs(16, 17, 18, keeps_records=keeps_records)
+    logs.lead(t=16, u=16)
+    if first == 0x34:
+        logs.send(("t", 1), ("u", 2), ("t", 1))
+    else:
+        logs.send(("t", 1), ("u", 2))
+        logs.send(("t", 1), first=first)
+    logs.lead(t=17, u=18)
+    logs.inbound.arrive_again(logs.taken(16), 0)
+    logs.commit(18)
+    assert logs.answers() == [(2, Reason.SUCCESS)]
+    logs.commit(17)
+    assert logs.answers() == [(1, Reason.SUCCESS)] * 2
+
+
+def test_a_repeat_that_comes_behind_is_answered_after_its_message_that_moved_before() -> None:
+    """Its word that nothing new is to be written was late: the message is in the new log's intake by then."""
+    logs = Logs(16, 17)
+    logs.lead(t=16)
+    logs.send(("t", 1))
+    logs.send(("t", 1), first=0x3C)
+    logs.lead(t=17)
+    for one in logs.taken(16):
+        logs.inbound.arrive_again([one], 0)
+    assert logs.answers() == []
+    logs.commit(17)
+    assert logs.answers() == [(1, Reason.SUCCESS)] * 2
+
+
+@pytest.mark.parametrize("keeps_records", [False, True])
+def test_repeats_of_what_is_refused_are_refused_as_well(keeps_records: bool) -> None:
+    """Each PUBLISH has its answer, and the ids are free again."""
+    logs = Logs(16, keeps_records=keeps_records)
+    logs.lead(t=16)
+    logs.send(("t", 1), ("t", 2), ("t", 1))
+    logs.send(("t", 2), first=0x3C)
+    logs.refuse(16)
+    assert logs.answers() == [(number, Reason.QUOTA_EXCEEDED) for number in (1, 2, 1, 2)]
+    assert not logs.client.is_closed
+    logs.send(("t", 1), ("t", 2))
+    assert logs.ids(16) == [1, 2]
+
+
+@pytest.mark.parametrize("v5", [False, True])
+@pytest.mark.parametrize("first", [0x34, 0x3C])
+@pytest.mark.parametrize("keeps_records", [False, True])
+def test_a_refused_repeat_of_what_may_be_stored_ends_the_connection(
+    first: int, v5: bool, keeps_records: bool
+) -> None:
+    """Neither yes nor no is true of its message. The client comes back, sends it again and is answered."""
+    logs = Logs(16, v5=v5, keeps_records=keeps_records)
+    logs.lead(t=16)
+    logs.send(("t", 1))
+    logs.commit(16)
+    assert logs.answers() == [(1, Reason.SUCCESS)]
+    logs.send(("t", 1), ("t", 2), first=first)
+    logs.refuse(16)
+    assert [number for number, _ in logs.answers() if number == 1] == [] and logs.client.is_closed
+    logs.client = logs.house.connect("a", v5=v5, resume=True)
+    logs.send(("t", 1), ("t", 2), first=0x3C)
+    assert logs.ids(16) == [2]
+    logs.commit(16)
+    assert logs.answers() == [(1, Reason.SUCCESS), (2, Reason.SUCCESS)]
+
+
+def test_a_refused_repeat_of_a_key_ends_the_connection() -> None:
+    """QoS 1 with a sequence of the client's own: the first one is in the log, or on its way there."""
+    logs = Logs(16)
+    logs.lead(t=16)
+    logs.send(("t", 1), first=0x32)
+    (one,) = logs.intakes[16].arrivals[1:]
+    logs.inbound.forget(one)
+    logs.refuse(16)
+    assert logs.client.is_closed and not logs.client.take(Puback)
 
 
 class Line:
@@ -149,7 +331,7 @@ def test_what_a_sealed_log_refuses_goes_before_what_came_in_since(refused: int, 
     for _ in range(refused):
         old.apply(word, line.tokens.pop(0))
     if is_gone:
-        assert old.end() == [*proposed, *since]
+        moving.inbound.arrive_again(old.end(), 0)
     else:
         old.cut(0, False)
-        assert new.arrivals == [*proposed, *since]
+    assert new.arrivals == [*proposed, *since]

@@ -1,5 +1,6 @@
 """Damage under the word of an index, which no opening finds: behind the snapshot the log is cut and
-replicated again, before it the blocks are had from another replica while the node runs."""
+replicated again, before it the blocks are had from another replica while the node runs. A bit that turns
+while the node runs is found by a leader as by any reader."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from millrace.errors import LocalError
+from millrace.errors import LocalError, StorageError
 from millrace.kernels.blocks import Run
 from millrace.node.group import Group
 from millrace.node.reading import Reading
@@ -17,8 +18,8 @@ from millrace.node.repair import Repairs
 from millrace.node.replica_log import ReplicaLog
 from millrace.node.replicas import Replicas
 from millrace.node.shard import Shard
-from millrace.replication.contract import Entry, EntryKind, ReplicaId
-from millrace.replication.messages import Append
+from millrace.replication.contract import Entry, EntryKind, PeerBody, ReplicaId
+from millrace.replication.messages import Append, AppendReject, AppendReply, HeartbeatReply, VoteReply
 from millrace.sim.disk import SimDisk
 from millrace.storage.block import Block, data_blocks
 from millrace.storage.directory import DataDirectory
@@ -37,8 +38,9 @@ def entry(index: int) -> Entry:
     return Entry(term=Term(1), index=Index(index), kind=EntryKind.DATA, payload=block.to_bytes())
 
 
-def unexpected(error: Exception) -> None:
-    raise error
+class Led(Nothing):
+    def begin_term(self) -> None:
+        """Nothing depends on who leads."""
 
 
 class Node:
@@ -49,6 +51,8 @@ class Node:
         self.disk = SimDisk(Random(1))
         self.peers: dict[str, Node] = {}
         self.is_open = True
+        self.failures: list[StorageError] = []
+        self.sent: list[tuple[ReplicaId, PeerBody]] = []
         self.groups: dict[int, Group] = {}
         self.repairs = Repairs(cast(Replicas, self))
         self.start()
@@ -59,15 +63,17 @@ class Node:
 
     def start(self) -> None:
         self.directory = DataDirectory.open(self.disk, "/data", owner="test", fresh=bytes(24))
-        self.syncer = InPlace(asyncio.get_running_loop(), unexpected, in_place=True, sync_every_s=0.0)
+        self.syncer = InPlace(
+            asyncio.get_running_loop(), self.failures.append, in_place=True, sync_every_s=0.0
+        )
         self.group = self.groups[NUMBER] = Group(
             *(NUMBER, self.replica),
             ReplicaLog(self.disk, self.directory, NUMBER, (A, B, LEADER), has_peers=True),
-            Nothing(),
+            Led(),
             self.syncer,
             origin=1,
             rng=Random(1),
-            send=lambda number, to, body: None,
+            send=lambda number, to, body: self.sent.append((to, body)),
             forward=lambda number, to, kind, block: False,
         )
 
@@ -79,24 +85,46 @@ class Node:
     def notes_damage(self) -> bool:
         return any(path.endswith("/damage") for path in self.disk.paths())
 
-    def hear(self, first: int, last: int) -> None:
+    def hear(self, first: int, last: int, commit: int | None = None) -> None:
         body = Append(
             term=Term(1),
             prev_index=Index(first - 1),
             prev_term=Term(1 if first > 1 else 0),
-            commit=Index(last),
+            commit=Index(last if commit is None else commit),
             entries=tuple(entry(index) for index in range(first, last + 1)),
         )
         self.group.on_peer(LEADER, body)
         self.syncer.start()
-        assert self.group.applied == last
+        assert self.group.applied == body.commit
+
+    def answer(self, sender: ReplicaId, body: PeerBody) -> list[PeerBody]:
+        """What this node says to the sender when it hears this."""
+        self.sent.clear()
+        self.group.on_peer(sender, body)
+        self.syncer.start()
+        return [said for to, said in self.sent if to == sender]
+
+    def lead(self) -> None:
+        """The leader is silent, and the other one votes for this node."""
+        for _ in range(100):
+            self.group.tick()
+            self.syncer.start()
+            if self.group.status().role == "pre-candidate":
+                break
+        term = Term(self.group.status().term + 1)
+        self.answer(LEADER, VoteReply(term=term, is_granted=True, is_pre=True))
+        self.answer(LEADER, VoteReply(term=term, is_granted=True))
+        assert self.group.status().role == "leader"
+
+    def flip(self, *indexes: int) -> None:
+        (path,) = (path for path in self.disk.paths() if path.endswith(".log"))
+        for index in indexes:
+            self.disk.flip_bit(path, 8 * self.disk.content(path).index(b"entry %x" % index))
 
     def restart_with_damage(self, *indexes: int) -> None:
         self.log.log.checkpoint()
         self.disk.kill()
-        (path,) = (path for path in self.disk.paths() if path.endswith(".log"))
-        for index in indexes:
-            self.disk.flip_bit(path, 8 * self.disk.content(path).index(b"entry %x" % index))
+        self.flip(*indexes)
         self.directory.close()
         self.start()
 
@@ -198,5 +226,76 @@ def test_what_nobody_waits_for_is_repaired_and_a_replica_that_lacks_it_is_passed
         node.repairs.tick()
         assert await node.repairs.repaired(NUMBER)
         assert [b.to_bytes() for b in node.blocks()] == [b.to_bytes() for b in other.blocks()]
+
+    asyncio.run(scene())
+
+
+def indexes(said: list[PeerBody]) -> list[int]:
+    """Of the entries sent."""
+    return [sent.index for body in said if isinstance(body, Append) for sent in body.entries]
+
+
+def lacking(node: Node, last: int) -> AppendReject:
+    """A follower says that its log ends there, asked for the entry before the leader's first own one."""
+    term, own = node.group.status().term, node.log.last_index()
+    return AppendReject(
+        term=term, prev_index=Index(own - 1), hint_index=Index(last), hint_term=Term(1), is_repairing=False
+    )
+
+
+@pytest.mark.parametrize("snapshot_at", [0, 3])
+def test_a_leader_sends_what_is_damaged_once_another_replica_gave_it_again(snapshot_at: int) -> None:
+    async def scene() -> None:
+        node, other = Node(A, snapshot_at=snapshot_at), Node(LEADER)
+        node.lead()
+        node.flip(6)
+        assert indexes(node.answer(B, lacking(node, 4))) == [5], "what stands before the damage"
+        term = node.group.status().term
+        said = node.answer(B, AppendReply(term=term, matched=Index(5)))
+        said += node.answer(B, HeartbeatReply(term=term, context=0))
+        assert indexes(said) == [], "nothing of it, and nothing in its place"
+        assert node.group.status().role == "leader"
+        node.peers[LEADER] = other
+        node.repairs.tick()
+        assert await node.repairs.repaired(NUMBER)
+        assert indexes(node.answer(B, HeartbeatReply(term=term, context=0))) == [6, 7, 8, 9, 10]
+        assert node.failures == []
+
+    asyncio.run(scene())
+
+
+def test_a_leader_sends_what_follows_a_damaged_entry_whose_term_it_knows() -> None:
+    async def scene() -> None:
+        node = Node(A)
+        node.lead()
+        node.flip(6)
+        with pytest.raises(RangeDamaged):
+            node.log.blocks(Index(6), Index(6), 1)
+        assert indexes(node.answer(B, lacking(node, 6))) == [7, 8, 9, 10]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("reader", ["leader", "snapshot"])
+def test_damage_in_what_is_not_applied_stops_the_node_and_the_next_start_notes_it(reader: str) -> None:
+    """Nobody else need have it: a leader that stayed would count itself for what it has lost."""
+
+    async def scene() -> None:
+        node = Node(A)
+        node.hear(LAST, LAST + 2, commit=LAST)
+        node.lead()
+        node.flip(LAST + 1)
+        if reader == "leader":
+            assert node.answer(B, lacking(node, LAST)) == []
+        else:
+            assert not node.group.snapshot_taken()
+        (failure,) = node.failures
+        assert isinstance(failure, RangeDamaged)
+        assert node.answer(B, lacking(node, LAST)) == [], "it is silent"
+        node.disk.kill()
+        node.directory.close()
+        node.start()
+        assert node.log.last_index() == LAST
+        assert node.notes_damage
 
     asyncio.run(scene())

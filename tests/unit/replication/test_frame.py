@@ -169,3 +169,47 @@ def test_a_full_backup_forgets_the_oldest_and_counts() -> None:
         backup.on_copy(7, number, b"%d" % number)
     assert backup.promote() == [b"2", b"3"]
     assert backup.dropped == 1
+
+
+def test_a_run_is_one_job_and_counts_as_its_messages() -> None:
+    primary = FramePrimary(schedule=Schedule.FRAME, jobs_max=10)
+    assert [primary.arrive(COPIED, 0, count=3), primary.arrive(PLAIN, 0, count=3)] == [1, 4]
+    assert len(primary) == 6
+    assert primary.arrive(PLAIN, 0, count=2) is None, "six, three and two do not fit"
+    assert primary.overloaded == 2
+    assert primary.has_room(1) and not primary.has_room(2)
+    found = []
+    while (one := primary.take()) is not None:
+        found.append((one.kind.value, one.number, one.messages, primary.done(one)))
+    assert found == [
+        ("dispatch", 4, 3, None),
+        ("replicate", 1, 3, None),
+        ("dispatch", 1, 3, Discard(number=1)),
+    ]
+    assert len(primary) == 0 and primary.has_room(10)
+    assert primary.copies == 3
+
+
+def test_a_cancelled_run_keeps_its_place_until_its_turn() -> None:
+    queue = JobQueue(5)
+    queue.push(Job(JobKind.REPLICATE, 1, 100, 3))
+    queue.push(Job(JobKind.DISPATCH, 1, 900, 2))
+    queue.cancel(JobKind.REPLICATE, 1, 3)
+    assert len(queue) == 2 and not queue.has_room(1)
+    assert queue.pop() == Job(JobKind.DISPATCH, 1, 900, 2)
+    assert len(queue) == 0 and queue.has_room(5)
+
+
+def test_a_backup_is_bounded_by_messages_and_discards_runs_whole() -> None:
+    backup = FrameBackup(copies_max=5)
+    backup.on_copy(7, 1, b"1-3", 3)
+    backup.on_copy(7, 4, b"4-5", 2)
+    assert len(backup) == 5
+    backup.on_copy(7, 4, b"4-5", 2)
+    assert len(backup) == 5, "a copy that comes twice is one"
+    backup.on_copy(7, 6, b"6", 1)
+    assert (len(backup), backup.dropped) == (3, 3)
+    backup.on_discard(7, 4)
+    assert len(backup) == 1
+    assert backup.promote() == [b"6"]
+    assert len(backup) == 0

@@ -290,14 +290,51 @@ def test_a_read_names_file_position_and_offsets(restart: bool) -> None:
     assert re.search(r"shard/\d{20}\.log: damaged at byte \d+", message)
     assert f"offset {bad - 1} to {bad - 1}" in message
     assert log.damages == (damage,)
-    with pytest.raises(RangeDamaged):
-        log.term_at(Index(bad))
+    assert log.term_at(Index(bad)) == 1, "the index knew it before"
     assert raw(log.read(Index(bad + 1), Index(60))) == raw(
         blocks[bad : bad + len(log.read(Index(bad + 1), Index(60)))]
     )
     assert log.find_offset(Offset(bad)) == bad + 1
     log.append(chain([data(b"goes on")], tail_of(log), term=1))
     assert log.sync() == 61
+
+
+@pytest.mark.parametrize("kind", ["active", "sealed", "by its index"])
+def test_the_term_of_a_damaged_block_is_known_until_a_start_scans_it(kind: str) -> None:
+    """Each block begins a term, so no neighbour tells it."""
+    disk, settings = new_disk(), LogSettings()
+    log = open_log(disk, settings)
+    blocks: list[Block] = []
+    for term in range(1, 8):
+        blocks += chain([data(bytes([term]) * 100)], tail_of(log), term=term)
+        log.append(blocks[-1:])
+        log.sync()
+    (path,) = (path for path in disk.paths() if path.endswith(".log"))
+    if kind != "active":
+        log.ends_segment = True
+        log.append(chain([data(b"next")], tail_of(log), term=8))
+        log.sync()
+    if kind == "by its index":
+        log.close()
+        log = open_log(disk, settings)
+    disk.flip_bit(path, 8 * (disk.content(path).index(blocks[3].body) + 40))
+    with pytest.raises(RangeDamaged):
+        log.read(Index(4), Index(4))
+    assert [log.term_at(Index(n)) for n in range(1, 8)] == list(range(1, 8))
+    log.close()
+    log = open_log(disk, settings)
+    with pytest.raises(RangeDamaged):
+        log.read(Index(4), Index(4))
+    if kind != "active":
+        with pytest.raises(RangeDamaged):
+            log.term_at(Index(4))
+    log.truncate_from(Index(4))
+    log.append(chain([data(b"again")], tail_of(log), term=9))
+    log.sync()
+    disk.flip_bit(path, 8 * (disk.content(path).index(blocks[1].body) + 40))
+    with pytest.raises(RangeDamaged):
+        log.read(Index(2), Index(2))
+    assert [log.term_at(Index(n)) for n in range(1, 5)] == [1, 2, 3, 9], "what a scan found whole is known"
 
 
 def test_a_bad_head_hides_no_more_than_its_group() -> None:

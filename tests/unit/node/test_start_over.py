@@ -1,0 +1,64 @@
+"""A shard that must begin again with nothing while the disk is full: refused, and back once there is room."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millrace.broker.meta import spec_from_dict
+from millrace.client import Client, Refused
+from millrace.node import config as settings
+from millrace.node.server import Server
+from millrace.node.surroundings import SYSTEM
+from millrace.storage.disk import DiskFull, SystemDisk, SystemFile
+from millrace.types import Reason
+
+TIMEOUT_S = 20.0
+
+
+class Crowded(SystemDisk):
+    """Has room for what goes on in its files, and none for another file while `is_full`."""
+
+    is_full = False
+
+    def create(self, path: str) -> SystemFile:
+        if self.is_full:
+            raise DiskFull(f"cannot create {path}: no space left on device")
+        return super().create(path)
+
+
+async def scene(data: Path) -> None:
+    disk = Crowded()
+    given = [f"node.data={data}", "listeners.mqtt=127.0.0.1:0", "listeners.http="]
+    server = Server(settings.load(None, {}, given), surroundings=replace(SYSTEM, make_disk=lambda: disk))
+    await server.start()
+    try:
+        streams = server.streams
+        await streams.put(spec_from_dict({"name": "line", "filters": ["line/#"]}), create=True)
+        (number,) = streams.table.streams["line"].shards
+        async with Client(f"mqtt://127.0.0.1:{server.ports['mqtt']}") as client:
+            await client.publish("line/1", b"one", qos=1)
+            had = int(streams.shards[number].group.status().last)
+            disk.is_full = True
+            streams.reopen_empty(number, had, 1)
+            for topic in ("line/1", "line/2"):
+                with pytest.raises(Refused) as refused:
+                    await asyncio.wait_for(client.publish(topic, b"no room", qos=1), TIMEOUT_S)
+                assert refused.value.reason is Reason.QUOTA_EXCEEDED
+            await asyncio.wait_for(client.publish("other", b"goes on", qos=1), TIMEOUT_S)
+            streams.reconcile()
+            assert number not in streams.shards, "there is still no room"
+            assert list(data.glob(f"shards/{number}/*.log")), "nothing goes before what was there is noted"
+            disk.is_full = False
+            streams.reconcile()
+            shard = streams.shards[number]
+            assert streams.find_intake("line/1") is shard.intake
+            assert disk.exists(f"{data}/shards/{number}/damage"), "what it had must come from others"
+            assert shard.next_offset == 0
+    finally:
+        await server.stop()
+
+
+def test_a_full_disk_refuses_what_is_published_until_the_shard_can_begin_again(tmp_path: Path) -> None:
+    asyncio.run(asyncio.wait_for(scene(tmp_path / "data"), 3 * TIMEOUT_S))
