@@ -139,8 +139,11 @@ class Streams:
         self._too_early: list[Intake] = []
         # A shard could not be opened for want of room.
         self._is_cramped = False
-        # Shards that begin again with nothing, until they are open, and the last index and the term they had.
-        self._emptied: dict[int, tuple[Shard, int, int]] = {}
+        self._has_begun = False
+        # Shards that topics lead to and that wait for room: what is published to them is refused. And of
+        # those that begin again with nothing the last index and the term they had.
+        self._closed: dict[int, Shard] = {}
+        self._emptied: dict[int, tuple[int, int]] = {}
         self.sessions = SessionGroup(broker, now_ms, wake)
         self.handover = Handover(broker, self.replicas, is_on=config.cluster.takeover, now_ms=now_ms)
         self.sessions.before_release = self.handover.released
@@ -182,6 +185,7 @@ class Streams:
             if known is None or known.spec != spec:
                 await self.put(spec, create=False)
         self.reconcile()
+        self._has_begun = True
         for shard in list(self.shards.values()):
             await self.served(shard.group)
         await self.served(self.sessions.group)
@@ -347,8 +351,10 @@ class Streams:
                 shard.retained.stamps = self._stamps
                 shard.retained.routing_generation = lambda: self.definitions.generation
                 if not self._open_shard(number, shard):
-                    # With the next review again; until then topics stay where they were.
-                    return
+                    # With the next review again.
+                    if self._has_begun:
+                        return  # until then topics stay where they were
+                    self._closed[number] = shard
             elif number in self.shards:
                 self.shards[number].change(stream)
         for result in self._pending:
@@ -366,9 +372,10 @@ class Streams:
             unanswered += shard.end()
             self.replicas.remove(number)
             log.info("shard %d of stream %s is gone", number, shard.stream.spec.name)
-        for number in self._emptied.keys() - wanted.keys():
-            del self._emptied[number]
-            self.replicas.directory.remove_shard(number)
+        for number in self._closed.keys() - wanted.keys():
+            del self._closed[number]
+            if self._emptied.pop(number, None) is not None:
+                self.replicas.directory.remove_shard(number)
         changed = self.leaderless.reconcile(wanted) or changed
         self._routing = self.table
         self._hold_back()
@@ -382,11 +389,11 @@ class Streams:
         shard.others = self.shards
         self.shards[number] = shard
         try:
-            if number in self._emptied:
-                old, last_index, term = self._emptied[number]
+            if number in self._closed:
                 # Routes of before lead there, and so does what waits for its id to be written.
-                shard.intake = old.intake
-                self.replicas.empty(number, last_index, term)
+                shard.intake = self._closed[number].intake
+            if number in self._emptied:
+                self.replicas.empty(number, *self._emptied[number])
             shard.group = self._open_group(number, shard)
         except DiskFull as error:
             del self.shards[number]
@@ -395,6 +402,7 @@ class Streams:
             self._is_cramped = True
             return False
         self._is_cramped = False
+        self._closed.pop(number, None)
         self._emptied.pop(number, None)
         self._broker.log_opened(number)
         return True
@@ -512,7 +520,8 @@ class Streams:
     def reopen_empty(self, number: int, last_index: int, term: int) -> None:
         """Begin again with nothing in a shard whose history lost; `last_index` and `term` say what it had."""
         shard = self.shards.pop(number)
-        self._emptied[number] = shard, last_index, term
+        self._closed[number] = shard
+        self._emptied[number] = last_index, term
         unanswered = shard.end()
         self.replicas.groups.pop(number).close()
         self._broker.log_ends[number] = 0
@@ -542,8 +551,8 @@ class Streams:
         if stream is None or not stream.spec.is_stored:
             return None
         number = table.shard(stream, topic.encode())
-        if number in self._emptied:
-            return self._emptied[number][0].intake
+        if number in self._closed:
+            return self._closed[number].intake
         return (self.leaderless.streams.get(number) or self.shards[number]).intake
 
     def cut(self) -> None:
@@ -562,8 +571,8 @@ class Streams:
                 taker = self.leaderless.streams.get(intake.shard) or self.shards.get(intake.shard)
                 if taker is None:
                     arrivals, intake.arrivals = intake.arrivals, []
-                    if intake.shard in self._emptied:
-                        self._emptied[intake.shard][0].refuse(arrivals, Reason.QUOTA_EXCEEDED)
+                    if intake.shard in self._closed:
+                        self._closed[intake.shard].refuse(arrivals, Reason.QUOTA_EXCEEDED)
                     else:
                         # Its stream was deleted while they waited.
                         broker.inbound.arrive_again(arrivals, self._now_ms())

@@ -1,4 +1,4 @@
-"""A shard that must begin again with nothing while the disk is full: refused, and back once there is room."""
+"""Shards that cannot be opened while the disk is full: refused, and back once there is room."""
 
 import asyncio
 from dataclasses import replace
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.broker import meta
 from millrace.broker.meta import spec_from_dict
 from millrace.client import Client, Refused
 from millrace.node import config as settings
@@ -18,12 +19,13 @@ TIMEOUT_S = 20.0
 
 
 class Crowded(SystemDisk):
-    """Has room for what goes on in its files, and none for another file while `is_full`."""
+    """Has room for what goes on in its files, and none for another file below `where` while `is_full`."""
 
     is_full = False
+    where = ""
 
     def create(self, path: str) -> SystemFile:
-        if self.is_full:
+        if self.is_full and path.startswith(self.where):
             raise DiskFull(f"cannot create {path}: no space left on device")
         return super().create(path)
 
@@ -62,3 +64,41 @@ async def scene(data: Path) -> None:
 
 def test_a_full_disk_refuses_what_is_published_until_the_shard_can_begin_again(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(scene(tmp_path / "data"), 3 * TIMEOUT_S))
+
+
+async def first_start(data: Path) -> None:
+    disk = Crowded()
+    given = [f"node.data={data}", "listeners.mqtt=127.0.0.1:0", "listeners.http="]
+
+    def make() -> Server:
+        return Server(settings.load(None, {}, given), surroundings=replace(SYSTEM, make_disk=lambda: disk))
+
+    server = make()
+    await server.start()
+    # The next one: the default stream has the first.
+    disk.where, disk.is_full = f"{data}/shards/{min(server.streams.shards) + 1}/", True
+    spec = spec_from_dict({"name": "line", "filters": ["line/#"]})
+    await server.streams.command(meta.put_stream(spec, create=True))
+    await server.stop()
+    server = make()
+    await server.start()
+    try:
+        streams = server.streams
+        (number,) = streams.table.streams["line"].shards
+        assert number not in streams.shards, "there is no room for it"
+        async with Client(f"mqtt://127.0.0.1:{server.ports['mqtt']}") as client:
+            with pytest.raises(Refused) as refused:
+                await asyncio.wait_for(client.publish("line/1", b"no room", qos=1), TIMEOUT_S)
+            assert refused.value.reason is Reason.QUOTA_EXCEEDED
+            await asyncio.wait_for(client.publish("other", b"goes on", qos=1), TIMEOUT_S)
+            disk.is_full = False
+            streams.reconcile()
+            await streams.served(streams.shards[number].group)
+            await asyncio.wait_for(client.publish("line/1", b"stored", qos=1), TIMEOUT_S)
+            assert streams.shards[number].next_offset == 1
+    finally:
+        await server.stop()
+
+
+def test_a_node_that_starts_without_room_for_a_log_stores_nothing_of_it_elsewhere(tmp_path: Path) -> None:
+    asyncio.run(asyncio.wait_for(first_start(tmp_path / "data"), 3 * TIMEOUT_S))
