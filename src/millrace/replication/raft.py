@@ -347,6 +347,8 @@ class Raft:
             self._leader_of_term = (core.term, sender)
         else:
             assert known[1] == sender, f"{known[1]} and {sender} both lead term {core.term}"
+        if core.leader is None:
+            self._votes = {}
         core.leader = sender
         self._elapsed_ticks = 0
 
@@ -368,6 +370,8 @@ class Raft:
         core = self._core
         if not self._would_vote(sender, body):
             core.send(sender, VoteReply(term=core.term, is_granted=False, is_pre=body.is_pre))
+            if body.is_pre:
+                self._stand_instead(body)
             return
         if body.is_pre:
             self._give_way(sender, body)
@@ -415,6 +419,15 @@ class Raft:
             theirs = (body.last_term, body.last_index, sender)
             if theirs > (core.log.last_term, core.log.last_index, core.replica):
                 self.become_follower(leader=None)
+
+    def _stand_instead(self, body: VoteRequest) -> None:
+        """Refused to one with a shorter log, who knows of no leader either. It may have refused to this one,
+        which asked when the other still did, and both would wait for their time-outs."""
+        core = self._core
+        is_ahead = (core.log.last_term, core.log.last_index) > (body.last_term, body.last_index)
+        has_asked = core.leader is None and core.replica in self._votes
+        if is_ahead and has_asked and core.role is not Role.CANDIDATE and self._may_campaign():
+            self.become_pre_candidate()
 
     def _on_vote_reply(self, sender: ReplicaId, body: VoteReply) -> None:
         core = self._core
