@@ -39,10 +39,13 @@ def trim_offset(segments: Sequence[SegmentInfo], policy: Policy, now_us: int) ->
     active = segments[-1]
     for segment in segments:
         is_old = bool(policy.age_s) and segment.last_time_us < now_us - policy.age_s * 1_000_000
-        is_much = bool(policy.bytes_max) and total > policy.bytes_max and segment is not active
+        left = total - segment.size_bytes
+        # One that grew beyond its share, before it could be ended, does not take all with it.
+        is_enough = left >= policy.bytes_max // 2
+        is_much = bool(policy.bytes_max) and total > policy.bytes_max and is_enough and segment is not active
         if not is_old and not is_much:
             break
-        total -= segment.size_bytes
+        total = left
         offset = int(segment.next_offset)
     return offset
 

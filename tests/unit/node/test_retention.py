@@ -47,6 +47,15 @@ def test_the_oldest_segments_go_by_age_and_by_bytes(policy: Retention, offset: i
     assert trim_offset(segments(4, 3, 2, 1), policy, NOW_US) == offset
 
 
+def test_a_segment_that_grew_beyond_the_policy_stays_until_others_have_half_of_it() -> None:
+    """Written in a moment, before anybody could end it: with it all that the policy keeps would go."""
+    policy = Retention(age_s=0, bytes_max=400)
+    grown, *others = segments(3, 2, 1)
+    grown = replace(grown, size_bytes=5_000)
+    assert trim_offset([grown, *others[:1]], policy, NOW_US) == 0
+    assert trim_offset([grown, *others], policy, NOW_US) == grown.next_offset
+
+
 def test_a_younger_segment_before_an_older_one_keeps_both() -> None:
     """Clocks of leaders differ; nothing is cut out of the middle."""
     assert trim_offset(segments(0, 9, 0), Retention(age_s=60, bytes_max=0), NOW_US) == 0
