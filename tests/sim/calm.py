@@ -5,9 +5,9 @@ import dataclasses
 from millrace.sim.cluster_plan import ClusterPlan, make_cluster_plan
 
 
-def calm_plan(nodes: int = 3) -> ClusterPlan:
+def calm_plan(nodes: int = 3, seed: int = 1) -> ClusterPlan:
     return dataclasses.replace(
-        make_cluster_plan(1),
+        make_cluster_plan(seed),
         nodes=nodes,
         spares=0,
         work=(),

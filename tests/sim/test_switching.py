@@ -32,8 +32,8 @@ SOON_S = 1
 class Scene:
     """Three nodes with a stream, somebody who publishes and changes it, and a subscriber at the last one."""
 
-    def __init__(self, **settings: Any) -> None:
-        self.world = ClusterWorld(calm_plan(), None)
+    def __init__(self, seed: int = 1, **settings: Any) -> None:
+        self.world = ClusterWorld(calm_plan(seed=seed), None)
         self.hosts = self.world.hosts
         self._loop = self.world.client_loop()
         for host in self.hosts:

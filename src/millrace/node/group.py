@@ -74,6 +74,8 @@ _PENDING_BYTES_MAX = 64 << 20
 _LEADERLESS_TICKS_MAX = 200
 # Ticks without progress after which what is pending is offered again: frames may have been lost.
 _OFFER_AGAIN_TICKS = 20
+# Of what others forward to a leader that does not serve yet.
+_EARLY_BYTES_MAX = 4 * 1024 * 1024
 # Runs of nodes whose numbers are remembered; one more forgets the one that was quiet longest.
 _ORIGINS_MAX = 1024
 
@@ -183,6 +185,8 @@ class Group:
         self._pending_bytes = 0
         # How many of the pending ones were offered to the present leader.
         self._offered = 0
+        self._early: list[Pending] = []
+        self._early_bytes = 0
         self._quiet_ticks = 0
         self._leaderless_ticks = 0
         self._rng = rng
@@ -313,7 +317,17 @@ class Group:
     def take(self, block: Block, kind: EntryKind) -> None:
         """A block that another node forwarded. Out of turn it is dropped: its origin offers it again."""
         if self._machine.is_serving:
+            self._take_early()
             self._take_batch([Pending(block, kind, None)])
+        elif self._machine.leader == self.replica and self._early_bytes < _EARLY_BYTES_MAX:
+            # Elected, and its first entry is not committed: the origin would come again a second later.
+            self._early.append(Pending(block, kind, None))
+            self._early_bytes += block.header.block_bytes
+
+    def _take_early(self) -> None:
+        early, self._early, self._early_bytes = self._early, [], 0
+        for pending in early:
+            self._take_batch([pending])
 
     def _take_batch(self, batch: list[Pending]) -> bool:
         """As leader: put blocks of one origin into the log, each number once and in order."""
@@ -391,6 +405,8 @@ class Group:
                 self._quiet_ticks = 0
                 self._offered = 0
             self._offer()
+        if self._early and self._machine.is_serving:
+            self._take_early()
 
     def _step_tick(self) -> None:
         if not self.is_alone:
@@ -573,6 +589,8 @@ class Group:
             self._taken = dict(self._origins)
             self._taken_time_us = self._time_us
             self.app.begin_term()
+        if effect.leader != self.replica:
+            self._early, self._early_bytes = [], 0
         self._offered = 0
         self._quiet_ticks = 0
         if effect.serving or (effect.leader is not None and effect.leader != self.replica):
