@@ -28,7 +28,7 @@ from millrace.node.leaderless_keys import StreamKeys
 from millrace.node.leaderless_log import OriginFiles, OriginLog
 from millrace.node.reading import READ_BYTES_MAX, Reading
 from millrace.node.replicas import KIND_LEADERLESS, TICK_S
-from millrace.node.retention import is_to_end, trim_offset
+from millrace.node.retention import is_to_end, segment_share, trim_offset
 from millrace.node.shard import FINISH_MS, logged
 from millrace.replication.contract import (
     LinkClosed,
@@ -405,6 +405,7 @@ class LeaderlessStream:
         for one in self.files.logs.values():
             stored = one.replica_log.log
             segments = stored.segments()
+            stored.segment_share = segment_share(policy)
             one.start_offset = max(one.start_offset, trim_offset(segments, policy, now_us))
             if is_to_end(segments[-1], policy, now_us, one.start_offset):
                 stored.ends_segment = True

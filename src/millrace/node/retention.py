@@ -3,7 +3,7 @@
 Two steps. An entry `trim` moves the offset at which the log begins, for every reader at once. A segment that
 lies below it goes once a snapshot covers it, because until then a restart needs its entries; the files are
 removed by whoever writes the log, one segment at a time. Whole segments only, and never the one that is being
-written: so a segment is ended early where the policy is small beside its usual size.
+written: so segments are smaller where the policy is small beside their usual size, or end early by age.
 
 The groups without messages, the meta group and that of the sessions, are their state: of their logs only what
 came since a snapshot is kept.
@@ -18,7 +18,7 @@ from millrace.broker.stream import Retention as Policy
 from millrace.errors import StorageError
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Kind, opaque_block
-from millrace.storage.log import SegmentInfo
+from millrace.storage.log import SEGMENT_BYTES, SegmentInfo
 
 if TYPE_CHECKING:
     from millrace.node.group import Group
@@ -28,6 +28,8 @@ log = logging.getLogger("millrace.retention")
 
 # In so many segments at least a stream keeps what its policy lets it keep.
 _PARTS = 4
+# Below this a segment is not worth its files, however little the policy keeps.
+_SHARE_BYTES_MIN = 64 * 1024
 # Of a group without messages so much is applied again by a restart, at most.
 _STATE_SEGMENT_BYTES = 8 * 1024 * 1024
 
@@ -40,7 +42,7 @@ def trim_offset(segments: Sequence[SegmentInfo], policy: Policy, now_us: int) ->
     for segment in segments:
         is_old = bool(policy.age_s) and segment.last_time_us < now_us - policy.age_s * 1_000_000
         left = total - segment.size_bytes
-        # One that grew beyond its share, before it could be ended, does not take all with it.
+        # One from before the policy, or with one very large message, does not take all with it.
         is_enough = left >= policy.bytes_max // 2
         is_much = bool(policy.bytes_max) and total > policy.bytes_max and is_enough and segment is not active
         if not is_old and not is_much:
@@ -56,15 +58,19 @@ def kept_from(offset: int, hard_offset: int, held_offset: int | None) -> int:
     return offset if held_offset is None else max(hard_offset, min(offset, held_offset))
 
 
+def segment_share(policy: Policy) -> int:
+    """The size at which a segment ends, so that the policy can be kept with whole segments."""
+    return max(policy.bytes_max // _PARTS, _SHARE_BYTES_MIN) if policy.bytes_max else SEGMENT_BYTES
+
+
 def is_to_end(active: SegmentInfo, policy: Policy, now_us: int, start_offset: int) -> bool:
-    """Whether the segment that is being written should get no further entry: it has its share of what the
-    policy keeps, or all that it holds may go. One that holds no message stays."""
+    """Whether the segment that is being written should get no further entry: it covers its share of the time
+    that the policy keeps, or all that it holds may go. One that holds no message stays."""
     if active.next_offset == active.first_offset:
         return False
-    is_much = bool(policy.bytes_max) and active.size_bytes * _PARTS > policy.bytes_max
     age_us = (now_us - active.first_time_us) * _PARTS
     is_old = bool(policy.age_s) and age_us > policy.age_s * 1_000_000
-    return is_much or is_old or start_offset >= active.next_offset
+    return is_old or start_offset >= active.next_offset
 
 
 class Retention:
@@ -80,6 +86,11 @@ class Retention:
         self._wall_us = wall_us
         self._held_from = held_from
         self._state_groups = state_groups
+
+    @staticmethod
+    def set_share(shard: "Shard") -> None:
+        """Also when a shard is opened: much can come before the first tick."""
+        shard.group.replica_log.log.segment_share = segment_share(shard.stream.spec.retention)
 
     def tick(self) -> None:
         """Called about once a second."""
@@ -99,6 +110,7 @@ class Retention:
         segments = replica_log.log.segments()
         is_leader = group.is_leader
         active, policy = segments[-1], shard.stream.spec.retention
+        self.set_share(shard)
         if is_to_end(active, policy, self._wall_us(), shard.start_offset):
             replica_log.log.ends_segment = True
             if is_leader and shard.start_offset >= active.next_offset:

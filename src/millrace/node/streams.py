@@ -395,6 +395,7 @@ class Streams:
             if number in self._emptied:
                 self.replicas.empty(number, *self._emptied[number])
             shard.group = self._open_group(number, shard)
+            self.retention.set_share(shard)
         except DiskFull as error:
             del self.shards[number]
             if not self._is_cramped:

@@ -98,7 +98,15 @@ def _floor_offset(segment: Segment) -> int:
 class Log:
     """See the module."""
 
-    __slots__ = ("_failure", "_home", "_recovery_reports", "_segments", "_settings", "ends_segment")
+    __slots__ = (
+        "_failure",
+        "_home",
+        "_recovery_reports",
+        "_segments",
+        "_settings",
+        "ends_segment",
+        "segment_share",
+    )
 
     def __init__(
         self, home: Home, segments: list[Segment], reports: Sequence[Report], settings: LogSettings
@@ -110,6 +118,8 @@ class Log:
         self._failure: StorageError | None = None
         self.ends_segment = False
         """Set by anybody: the next append begins a segment, however small the last one is."""
+        self.segment_share = settings.segment_bytes
+        """Set by anybody: a segment ends here already, where little is kept of the log."""
 
     @classmethod
     def open(
@@ -218,7 +228,8 @@ class Log:
             tail = tail_after(header)
         try:
             active = self._segments[-1]
-            is_large = active.size >= self._settings.segment_bytes or self.ends_segment
+            segment_bytes = min(self._settings.segment_bytes, self.segment_share)
+            is_large = active.size >= segment_bytes or self.ends_segment
             if (is_large and active.size > MARK_BYTES) or not active.is_whole:
                 active = self._roll()
                 self.ends_segment = False

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from millrace.broker.stream import Retention
-from millrace.node.retention import is_to_end, kept_from, trim_offset
-from millrace.storage.log import SegmentInfo
+from millrace.node.retention import is_to_end, kept_from, segment_share, trim_offset
+from millrace.storage.log import SEGMENT_BYTES, SegmentInfo
 from millrace.types import Index, Offset
 
 NOW_US = 1_000_000_000
@@ -48,7 +48,7 @@ def test_the_oldest_segments_go_by_age_and_by_bytes(policy: Retention, offset: i
 
 
 def test_a_segment_that_grew_beyond_the_policy_stays_until_others_have_half_of_it() -> None:
-    """Written in a moment, before anybody could end it: with it all that the policy keeps would go."""
+    """Written before the policy was made: with it all that the policy keeps would go."""
     policy = Retention(age_s=0, bytes_max=400)
     grown, *others = segments(3, 2, 1)
     grown = replace(grown, size_bytes=5_000)
@@ -65,15 +65,18 @@ def test_a_younger_segment_before_an_older_one_keeps_both() -> None:
     ("policy", "is_due"),
     [
         (Retention(age_s=0, bytes_max=0), False),
-        (Retention(age_s=0, bytes_max=400), False),
-        (Retention(age_s=0, bytes_max=399), True),
         (Retention(age_s=4000, bytes_max=0), False),
         (Retention(age_s=3999, bytes_max=0), True),
     ],
 )
-def test_a_segment_ends_early_where_the_policy_is_small_beside_it(policy: Retention, is_due: bool) -> None:
+def test_a_segment_ends_with_its_share_of_the_time(policy: Retention, is_due: bool) -> None:
     (active,) = segments(1)
     assert is_to_end(active, policy, NOW_US, 0) is is_due
+
+
+def test_four_segments_hold_what_the_policy_keeps_unless_it_is_very_little() -> None:
+    shares = [segment_share(Retention(age_s=0, bytes_max=most)) for most in (0, 8 << 20, 1_000)]
+    assert shares == [SEGMENT_BYTES, 2 << 20, 64 << 10]
 
 
 def test_a_segment_ends_when_all_its_messages_may_go_but_not_without_any() -> None:

@@ -115,6 +115,21 @@ def test_a_segment_ends_when_it_is_told_to_and_only_once() -> None:
     assert read_all(log) == blocks
 
 
+def test_segments_have_the_share_they_are_given_up_to_the_usual_size() -> None:
+    blocks = chain(some_blocks(random.Random(1), 80), term=1)
+
+    def largest(share: int) -> int:
+        log = open_log(new_disk(1))
+        log.segment_share = share
+        for block in blocks:
+            log.append([block])
+        return max(info.size_bytes for info in log.segments()[:-1])
+
+    usual = largest(SMALL.segment_bytes)
+    assert largest(1) < usual
+    assert largest(100 * usual) == usual
+
+
 def test_reads_are_bounded_and_ordered() -> None:
     log, blocks = filled()
     for first in range(1, 81, 7):
