@@ -1,18 +1,16 @@
 """What clients were told, against what every node's log holds and what subscribers got."""
 
 import asyncio
-import base64
 import hashlib
 from collections import Counter
-from typing import Any
 
 from millrace.campaign.load import EXACT, Load
+from millrace.campaign.logs import blocks_of, messages_of
 from millrace.campaign.report import Report
 from millrace.campaign.stage import PREFIX, STREAM, Stage
-from millrace.client.http import Http
 from millrace.local_cluster import NodeProcess
+from millrace.storage.block import Block
 
-_PAGES_MAX = 1_000_000
 _READS_MAX = 20
 _READ_AGAIN_S = 0.5
 
@@ -27,31 +25,24 @@ class Log:
         self.count = 0
 
     def read(self, node: NodeProcess, shards: list[int]) -> None:
-        """*blocking*"""
-        http = Http(node.http_url)
+        """*blocking* All of it."""
         for shard in shards:
             running = hashlib.blake2b(digest_size=16)
-            offset: int | str = "earliest"
             expected: int | None = None
-            for _ in range(_PAGES_MAX):
-                page = http.messages(STREAM, shard, offset)
-                for message in page["messages"]:
-                    if expected is not None and message["offset"] != expected:
-                        self.gaps.append(f"shard {shard}: {message['offset']} after {expected - 1}")
-                    expected = message["offset"] + 1
-                    self._take(message, running)
-                if page["next_offset"] >= page["end_offset"]:
-                    break
-                offset = page["next_offset"]
+            for block in blocks_of(node, STREAM, shard):
+                first = block.header.base_offset
+                if expected is not None and first != expected:
+                    self.gaps.append(f"shard {shard}: {first} after {expected - 1}")
+                expected = block.header.next_offset
+                running.update(block.to_bytes())
+                self._take(block)
             self.hashes[shard] = running.hexdigest()
 
-    def _take(self, message: dict[str, Any], running: "hashlib.blake2b") -> None:
-        payload = message["payload"]
-        data = base64.b64decode(payload) if message.get("encoding") == "base64" else payload.encode()
-        running.update(f"{message['offset']} {message['topic']} ".encode() + data)
-        self.count += 1
-        if message["topic"].startswith(f"{PREFIX}/p"):
-            self.numbers.setdefault(message["topic"], []).append(int(data))
+    def _take(self, block: Block) -> None:
+        for topic, payload in messages_of(block):
+            self.count += 1
+            if topic.startswith(f"{PREFIX}/p"):
+                self.numbers.setdefault(topic, []).append(int(payload))
 
 
 async def judge(stage: Stage, load: Load, report: Report) -> None:

@@ -9,7 +9,6 @@ message published at any node must be acknowledged by exactly one member, once; 
 
 import argparse
 import asyncio
-import base64
 import logging
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
+from millrace.campaign.logs import blocks_of, messages_of
 from millrace.campaign.report import Report, Say
 from millrace.campaign.stage import Late, until
 from millrace.client import Client
@@ -34,7 +34,6 @@ _GROUP = "$share/crew/work/#"
 _EARLY_MESSAGES = 5
 _CALM_MESSAGES = 40
 _PAUSE_S = 0.02
-_PAGE = 5_000
 
 
 class Post:
@@ -175,18 +174,11 @@ class Campaign:
 
 def _logs(node: NodeProcess) -> set[str]:
     """*blocking* Every message that a node holds of the stream."""
-    http = Http(node.http_url)
+    shards = Http(node.http_url).get("/v1/streams/work")["shard_list"]
     held: set[str] = set()
-    for row in http.get("/v1/streams/work")["shard_list"]:
-        offset = row["first_offset"]
-        while offset < row["next_offset"]:
-            path = f"/v1/streams/work/shards/{row['shard']}/messages"
-            page = http.get(path, **{"from": offset, "limit": _PAGE})
-            for message in page["messages"]:
-                text = message["payload"]
-                is_coded = message.get("encoding") == "base64"
-                held.add(base64.b64decode(text).decode() if is_coded else text)
-            offset = page["next_offset"]
+    for row in shards:
+        for block in blocks_of(node, "work", row["shard"]):
+            held.update(payload.decode() for _, payload in messages_of(block))
     return held
 
 

@@ -58,6 +58,21 @@ class Http:
         **query: Any,
     ) -> Any:
         """The JSON answer, None where there is none. HttpError for an error, LocalError for no answer."""
+        text, _ = self._call(method, path, body, headers, timeout_s, query)
+        try:
+            return json.loads(text) if text else None
+        except ValueError as error:
+            raise LocalError(f"{self.base}{path} answered what is no JSON: {error}") from error
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        query: Mapping[str, Any],
+    ) -> tuple[bytes, Mapping[str, str]]:
         given = {name: value for name, value in query.items() if value is not None}
         url = f"{self.base}{path}{'?' if given else ''}{urlencode(given)}"
         sent = {**self._headers, **headers}
@@ -68,8 +83,7 @@ class Http:
         request = urllib.request.Request(url, data, sent, method=method)
         try:
             with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-                text = answer.read()
-                return json.loads(text) if text else None
+                return answer.read(), answer.headers
         except urllib.error.HTTPError as error:
             raise _problem(url, error) from None
         except (OSError, ValueError) as error:
@@ -128,6 +142,12 @@ class Http:
     def streams(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self.get("/v1/streams")["streams"]
         return rows
+
+    def blocks(self, stream: str, shard: int, start: int, end: int) -> tuple[bytes, int]:
+        """Whole blocks of a shard's log from the one that holds `start` on, and where to go on."""
+        path = f"/v1/streams/{quote(stream, safe='')}/shards/{shard}/blocks"
+        answer, headers = self._call("GET", path, None, NO_HEADERS, _TIMEOUT_S, {"from": start, "to": end})
+        return answer, int(headers["Millrace-Next-Offset"])
 
     def messages(
         self, stream: str, shard: int, start: int | str, *, filter: str = "#", wait_ms: int = 0
