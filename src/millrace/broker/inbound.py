@@ -181,8 +181,8 @@ class Inbound:
 
         def written() -> None:
             # If the session moved meanwhile, the client sends again to whoever serves it now. Back at this
-            # node it does not: here its id counts as received.
-            if session.is_recorded:
+            # node it does not, though perhaps without a record: here its id counts as received.
+            if session.is_recorded or not (session.received or set()).isdisjoint(ids):
                 self._arrive(intake, arrival)
 
         self.journal.add(operation, written)
@@ -193,7 +193,7 @@ class Inbound:
         session = repeat.session
         assert session is not None
         self._came = repeat.came = self._came + 1
-        if session.is_recorded:
+        if session.is_recorded or session.logged_ids:
             self.journal.add(["in", session.client_id, []], lambda: self._arrive(intake, repeat))
         else:
             self._arrive(intake, repeat)
@@ -202,20 +202,21 @@ class Inbound:
 
     def accept(
         self, session: Session, topic: str, run: Run, packet_id: int, now_ms: int, key: Key | None = None
-    ) -> None:
+    ) -> bool:
         """One message of a client, seen to in every way, its acknowledgement included. A `key` of the
-        client's own makes a repeat known, also over another connection."""
+        client's own makes a repeat known, also over another connection. False where there is no room, and in
+        3.1.1 no word for that: the connection must go, as in `refused`."""
         route = self._route(session, topic)
         first = 0x32 if run.qos == 1 else 0x34
         if not route.allowed:
             self._stats.denied += 1
             if run.qos:
                 self._refuse(session, first, run.data, Reason.NOT_AUTHORIZED)
-            return
+            return True
         if run.retain and not payload_is_empty(run) and not self._retained.has_room(topic, run):
-            if run.qos:
+            if run.qos and session.v5:
                 self._refuse(session, first, run.data, Reason.QUOTA_EXCEEDED)
-            return
+            return session.v5 or not run.qos
         if run.qos == 2:
             session.received = session.received or set()
             session.received.add(packet_id)
@@ -231,7 +232,7 @@ class Inbound:
                 self._arrive_recorded(intake, arrival)
             else:
                 self._arrive(intake, arrival)
-            return
+            return True
         before = self._retained.get(topic) if run.retain else None
         self._settle(session, topic, route, run, now_ms)
         if intake is not None and run.retain:
@@ -242,6 +243,7 @@ class Inbound:
             self._arrive(intake, note)
         if ack:
             self._outbound.put(session, ack)
+        return True
 
     def repeat(self, session: Session, topic: str, run: Run, packet_id: int, key: Key | None = None) -> None:
         """A QoS 2 message that is here already is answered again, but no earlier than the first time."""
@@ -364,7 +366,10 @@ class Inbound:
     ) -> None:
         """Packets from another node for one member of a group here."""
         count = len(data) and sum(1 for _ in _packets(data))
-        if count:
+        if count == 1:
+            # Those that expire come alone.
+            self._outbound.deliver_group(group, _single(data, qos, v5, retain, now_ms), now_ms)
+        elif count:
             self._outbound.deliver_group(group, Run(data, count, qos, v5, retain), now_ms)
 
     def relayed(self, data: bytes, qos: int, v5: bool, retain: bool, now_ms: int) -> None:
@@ -379,10 +384,7 @@ class Inbound:
                 # A topic not met yet, or properties that concern the broker: this one by itself.
                 packet = data[position : skip(data, 1, position)]
                 position += len(packet)
-                run = Run(packet, 1, qos, v5, retain)
-                expiry_s = expiry_of(packet) if v5 else None
-                if expiry_s is not None:
-                    run.expires_ms = now_ms + expiry_s * 1000
+                run = _single(packet, qos, v5, retain, now_ms)
                 self._deliver_relayed(self._router.delivery_route(topic_of(packet).encode()), run, now_ms)
 
     def relayed_retained(self, topic: str, run: Run, now_ms: int) -> None:
@@ -558,6 +560,15 @@ class Inbound:
         code = bytes((reason if reason in _ACK_REASONS else Reason.IMPLEMENTATION_SPECIFIC,))
         for at in range(0, len(ack), _ACK_BYTES):
             self._outbound.put(session, bytes((ack[0], 3)) + ack[at + 2 : at + _ACK_BYTES] + code)
+
+
+def _single(packet: bytes, qos: int, v5: bool, retain: bool, now_ms: int) -> Run:
+    """One message of another node's client, with its expiry."""
+    run = Run(packet, 1, qos, v5, retain)
+    expiry_s = expiry_of(packet) if v5 else None
+    if expiry_s is not None:
+        run.expires_ms = now_ms + expiry_s * 1000
+    return run
 
 
 def _came(arrival: Arrival) -> int:

@@ -19,17 +19,37 @@ QOS_MAX = 1
 class JoinedGroup:
     """One group's members at this node."""
 
-    __slots__ = ("_turn", "acknowledged", "given_back", "held", "members", "name")
+    __slots__ = ("_joins", "_turn", "acknowledged", "given_back", "held", "members", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        # By its last filter of those it joined by: a group may have several, and a member counts once.
         self.members: dict[Session, Subscription] = {}
+        self._joins: dict[Session, dict[str, Subscription]] = {}
         # What was sent to whom under which receipt and is not settled yet.
         self.held: dict[Session, dict[Segment, str]] = {}
         # Receipts for the node to settle.
         self.acknowledged: list[str] = []
         self.given_back: list[str] = []
         self._turn = 0
+
+    def joins(self) -> list[tuple[Session, Subscription]]:
+        return [(session, one) for session, joins in self._joins.items() for one in joins.values()]
+
+    def join(self, session: Session, subscription: Subscription) -> None:
+        self._joins.setdefault(session, {})[subscription.filter] = subscription
+        self.members[session] = subscription
+
+    def drop(self, session: Session, filter: str) -> bool:
+        """False where the session did not join by this filter."""
+        joins = self._joins.get(session, {})
+        if joins.pop(filter, None) is None:
+            return False
+        if joins:
+            *_, self.members[session] = joins.values()
+        else:
+            del self._joins[session], self.members[session]
+        return True
 
     @property
     def room(self) -> int:

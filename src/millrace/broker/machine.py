@@ -115,14 +115,24 @@ class Broker:
     # ------------------------------------------------------------------------------------ sessions
 
     def opening(self, request: ConnectRequest, username: str | None) -> list[Any] | None:
-        """What must be on disk before this client is accepted; None for one that leaves nothing behind."""
-        if not request.expiry_s and request.will is None:
+        """What must be on disk before this client is accepted; None for one that leaves nothing behind and
+        resumes nothing that another node served."""
+        is_resuming = not request.clean_start and self._left_elsewhere(request.client_id) is not None
+        if not request.expiry_s and request.will is None and not is_resuming:
             return None
         will = None if request.will is None else request.will.to_json()
         return ["open", request.client_id, request.clean_start, username, request.expiry_s, will, self.node]
 
-    def connect(self, request: ConnectRequest, connection: Any, now_ms: int) -> tuple[Session, bool, Any]:
-        """Open or resume a session. Returns it, whether it was present, and the connection it displaced."""
+    def _left_elsewhere(self, client_id: str) -> Record | None:
+        """The record of a session that another node serves, and that outlives its connection."""
+        record = self.find_record(client_id)
+        return None if record is None or record.owner == self.node or not record.expiry_s else record
+
+    def connect(
+        self, request: ConnectRequest, connection: Any, now_ms: int, *, is_opened: bool = True
+    ) -> tuple[Session, bool, Any]:
+        """Open or resume a session. Returns it, whether it was present, and the connection it displaced.
+        `is_opened`: `opening` had something to write, and it is on disk."""
         session = self.sessions.get(request.client_id)
         displaced = None
         if session is not None and session.connection is not None:
@@ -132,7 +142,7 @@ class Broker:
         if session is not None and (request.clean_start or not session.is_durable):
             self._end(session, now_ms)
             session = None
-        if session is None and not request.clean_start and request.expiry_s:
+        if session is None and not request.clean_start and is_opened:
             session = self._take_over(request, now_ms)
         present = session is not None
         if session is None:
@@ -163,6 +173,9 @@ class Broker:
         elif was_recorded:
             # It ends with this connection, so a restart must not find it.
             self.journal.add(["end", session.client_id, session.record_epoch])
+        elif request.clean_start and (left := self._left_elsewhere(request.client_id)) is not None:
+            # [MQTT-3.1.2-4]. Not waited for (PROTOCOLS.md 7), and void if somebody opened it meanwhile.
+            self.journal.add(["discard", session.client_id, left.epoch])
         session.blocked = False
         self.connected += 1
         self.stats.connects += 1
@@ -178,6 +191,14 @@ class Broker:
             return None
         self.restore(record, request.principal, now_ms)
         return self.sessions[request.client_id]
+
+    def bequeath(self, session: Session, now_ms: int, *, is_ended: bool) -> None:
+        """Another node goes on with this client, in the same session or in a new one: a will that this does
+        not stop is published, as it would be at one node (MQTT 5, 3.1.3.2.2)."""
+        is_closing = session.connection is not None
+        plan = session.will if is_closing else session.delayed_will
+        if plan is not None and (is_ended or (is_closing and not plan.delay_s)):
+            self._fire(session, plan, now_ms)
 
     def release(self, session: Session) -> None:
         """Another node serves this client now: forget it here. Its record is the other's to change."""
@@ -356,7 +377,7 @@ class Broker:
             self.subscription_count += 1
         session.subscriptions[subscription.filter] = subscription
         if self._joinable(subscription.filter) is not None:
-            self.joined.setdefault(name, JoinedGroup(name)).members[session] = subscription
+            self.joined.setdefault(name, JoinedGroup(name)).join(session, subscription)
             self.joined_stirred = True
             return
         node = self.router.tree.node(inner)
@@ -384,13 +405,15 @@ class Broker:
         self._detach(session, filter)
         if session.is_recorded:
             self.journal.add(["unsub", session.client_id, filter])
+            if not session.subscriptions and session.cursors:
+                # As in its record: the next subscription begins where the logs end then.
+                session.cursors.clear()
         return Reason.SUCCESS
 
     def _detach(self, session: Session, filter: str) -> None:
         name, inner = split_share(filter)
         joined = self.joined.get(name)
-        if joined is not None and session in joined.members:
-            del joined.members[session]
+        if joined is not None and joined.drop(session, filter):
             self.joined_stirred = True
             return
         node = self.router.tree.find(inner)
@@ -464,7 +487,7 @@ class Broker:
     def regroup(self) -> None:
         """Groups were made, changed or deleted by command: members go where their filter leads now."""
         shared = [(s, m) for group in self.groups.values() for s, m in group.members.items()]
-        joined = [(s, m) for group in self.joined.values() for s, m in group.members.items()]
+        joined = [join for group in self.joined.values() for join in group.joins()]
         for session, subscription in shared:
             if self._joinable(subscription.filter) is not None:
                 self._move(session, subscription)
@@ -612,12 +635,17 @@ class Broker:
             self.touched.pop(session, None)
             plan = session.delayed_will or session.firing_will
             will = None if plan is None else plan.to_json()
-            self.journal.add(["away", session.client_id, self.wall_us, will, session.record_epoch])
+            # DISCONNECT may have changed the expiry (MQTT 5, 3.14.2.2.2).
+            state = [self.wall_us, will, session.record_epoch, session.expiry_s]
+            self.journal.add(["away", session.client_id, *state])
 
     def _record_subscription(self, session: Session, subscription: Subscription) -> None:
-        """The start in every log is fixed before SUBACK; those opened later are read from 0 (rule 9)."""
+        """The start in every log is fixed before SUBACK; those opened later are read from 0 (rule 9). All
+        its subscriptions have one position in a log, so that is brought up to now."""
         if session.cursors is None:
             session.cursors = set()
+        elif session.cursors:
+            self._checkpoint(session)
         starts = [(shard, end) for shard, end in self.log_ends.items() if shard not in session.cursors]
         session.cursors.update(shard for shard, _ in starts)
         self.journal.add(subscribe_operation(session.client_id, subscription, starts))
@@ -663,6 +691,9 @@ class Broker:
         for filter in record.subscriptions:
             self._attach(session, record.subscription(filter))
         for shard, end in self.log_ends.items():
+            if not record.subscriptions and shard not in record.cursors:
+                # It wants nothing of this log.
+                continue
             position, outstanding = record.cursors.get(shard, (0, []))
             handled = record.handled.get(shard, [])
             self._restore_cursor(session, shard, position, outstanding, handled, end)

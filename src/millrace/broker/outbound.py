@@ -389,7 +389,8 @@ class Outbound:
             # [MQTT-3.1.2-25]: too large for this client: dropped as if it had been sent.
             self._stats.dropped_too_large += 1
             return []
-        if session.alias_max:
+        if session.alias_max and not (session.is_recorded and segment.qos == 2 and segment.run.shard):
+            # Not for what waits for its ids to be written: others of its topic leave before it.
             data = _aliased(session, data)
         session.out_bytes += len(data)
         if session.is_recorded and segment.qos:

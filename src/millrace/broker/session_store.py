@@ -148,6 +148,11 @@ class SessionStore:
             self._open(client_id, *rest)
             return
         record = self.records.get(client_id)
+        if name == "discard":
+            # By a node that does not own it: the client began a clean session there.
+            if record is not None and record.epoch == rest[0]:
+                self._forget(record)
+            return
         if record is None or (by is not None and record.owner != by):
             # The session ended, or moved, before this was applied.
             return
@@ -161,9 +166,10 @@ class SessionStore:
                     if not record.expiry_s and record.away_us is not None:
                         self._forget(record)
             case "away":
-                away_us, will, *epoch = rest
-                if not epoch or epoch[0] == record.epoch:
+                away_us, will, epoch, *expiry_s = rest
+                if epoch == record.epoch:
                     record.away_us, record.will = away_us, will
+                    record.expiry_s = expiry_s[0] if expiry_s else record.expiry_s
             case "sub":
                 filter, options, starts = rest
                 record.subscriptions[filter] = options
@@ -171,6 +177,8 @@ class SessionStore:
                     record.cursors.setdefault(shard, [offset, []])
             case "unsub":
                 record.subscriptions.pop(rest[0], None)
+                if not record.subscriptions:
+                    self._let_go_of_logs(record)
             case "cur":
                 for shard, position, outstanding in rest[0]:
                     record.cursors[shard] = [position, outstanding]
@@ -204,6 +212,13 @@ class SessionStore:
                     record.released.pop(packet_id, None)
             case _:
                 raise LocalError(f"unknown session operation {name!r}")
+
+    @staticmethod
+    def _let_go_of_logs(record: Record) -> None:
+        """Nothing more is wanted of them, but what the client has not answered comes again."""
+        for shard in [shard for shard, (_, outstanding) in record.cursors.items() if not outstanding]:
+            del record.cursors[shard]
+            record.handled.pop(shard, None)
 
     def _end(self, record: Record, will: list[Any] | None = None) -> None:
         """With a will that is on its way: the record ends with the word that it is stored."""

@@ -5,12 +5,15 @@ write per connection. Connections that used up their part of a turn, or that the
 here and go on in a later one.
 """
 
+import logging
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from millrace.broker.machine import Broker
 from millrace.broker.session import Session
+from millrace.errors import MillraceError
 from millrace.limits import MIB
 from millrace.node.config import Mqtt
 from millrace.node.mqtt_terms import EnhancedAuthentication
@@ -19,6 +22,8 @@ from millrace.wire.mqtt.packets import Connect
 
 if TYPE_CHECKING:
     from millrace.node.mqtt_door import MqttConnection
+
+log = logging.getLogger("millrace.door")
 
 # Bytes that arrived and are not committed: beyond it no more is read from those who publish.
 _UNCOMMITTED_BYTES_MAX = 16 * MIB
@@ -56,8 +61,10 @@ class Door:
         self.when_known: Callable[[Callable[[], None]], None] = _known_to_all
         # Calls back once what a client left under way at another node is here. Set by the node.
         self.fetch_session: Callable[[str, Callable[[], None]], None] = _nothing_elsewhere
-        # A session is open: give it what came along. Returns what to do once it is resumed. Set by the node.
-        self.session_opened: Callable[[Session, bool], Callable[[], None]] = _nothing_came
+        # A session is open and not yet resumed: give it what came along. Set by the node.
+        self.session_opened: Callable[[Session, bool], None] = _nothing_came
+        # The connection by which a client is being let in, while its record is written.
+        self.opening: WeakValueDictionary[str, MqttConnection] = WeakValueDictionary()
         # Calls back once all nodes know of this node's members of these groups. Set by the node.
         self.when_shared: Callable[[list[str], Callable[[], None]], None] = _at_once
         # Connections whose further input waits for a later turn, and messages taken in this one.
@@ -94,7 +101,14 @@ class Door:
             data = out[0] if len(out) == 1 else b"".join(out)
             out.clear()
             sent_bytes += len(data)
-            connection.write(data)
+            try:
+                connection.write(data)
+            except MillraceError as error:
+                # Those that follow in the list are marked as being in it: nobody would put them there again.
+                log.warning("closing %s: what is for it cannot be written: %s", connection.peer, error)
+                connection.end_output()
+                connection.transport.abort()
+                continue
             if session.queue or session.lag or session.resending:
                 outbound.pump(session, now_ms)
         broker.stats.bytes_sent += sent_bytes
@@ -139,12 +153,8 @@ def _nothing_elsewhere(client_id: str, then: Callable[[], None]) -> None:
     then()
 
 
-def _nothing_came(session: Session, is_present: bool) -> Callable[[], None]:
-    return _nothing
-
-
-def _nothing() -> None:
-    pass
+def _nothing_came(session: Session, is_present: bool) -> None:
+    """There are no other nodes."""
 
 
 def _at_once(groups: list[str], then: Callable[[], None]) -> None:

@@ -80,11 +80,9 @@ class Handover:
         self._arrived.pop(client_id, None)
         self._arrived[client_id] = (now_ms, answer)
 
-    def opened(self, session: Session, is_present: bool) -> Callable[[], None]:
-        """The session is open and not yet resumed: give it what was under way. Returns what sends the rest,
-        to be called once it is resumed."""
-        waiting = self._take(session, is_present)
-        return lambda: self._send(session, waiting)
+    def opened(self, session: Session, is_present: bool) -> None:
+        """The session is open and not yet resumed: give it what was under way, and queue the rest."""
+        self._send(session, self._take(session, is_present))
 
     def _take(self, session: Session, is_present: bool) -> list[Segment]:
         held = self._arrived.pop(session.client_id, None)
@@ -101,9 +99,14 @@ class Handover:
 
     def on_rest(self, what: dict[str, Any]) -> None:
         """What still reached the old node."""
-        session = self._broker.sessions.get(what["client"])
+        client_id, messages = what["client"], what["messages"]
+        session = self._broker.sessions.get(client_id)
         if session is not None:
-            self._send(session, unpack(what["messages"], self._now_ms()))
+            self._send(session, unpack(messages, self._now_ms()))
+            return
+        # That node heard before this one that the session is this one's.
+        _, answer = self._arrived.get(client_id, (0, {"messages": [], "received": []}))
+        self._hold(client_id, {**answer, "messages": [*answer["messages"], *messages]})
 
     def _send(self, session: Session, segments: list[Segment]) -> None:
         for segment in segments:

@@ -62,6 +62,7 @@ _CLOSING_MS_MAX = 5_000
 
 class MqttConnection(PacedOutput):
     __slots__ = (
+        "__weakref__",
         "_aliases",
         "_client_bytes_max",
         "_door",
@@ -332,6 +333,8 @@ class MqttConnection(PacedOutput):
         if self._state != _PARKED or self.session is None or self.session.blocked:
             return
         if self._door.taken > _TURN_MESSAGES_MAX or self._door.is_swamped:
+            # Also for one that reads again just now, and would be read.
+            self.transport.pause_reading()
             self._door.parked.append(self)
             return
         assert self._parked is not None
@@ -361,8 +364,9 @@ class MqttConnection(PacedOutput):
         if message.qos == 2 and session.received and packet_id in session.received:
             door.broker.inbound.repeat(session, topic, run, packet_id, key)
             return
-        door.broker.inbound.accept(session, topic, run, packet_id, self.seen_ms, key)
-        if message.qos:
+        if not door.broker.inbound.accept(session, topic, run, packet_id, self.seen_ms, key):
+            self.fail(Reason.QUOTA_EXCEEDED, "no room for another retained message")
+        elif message.qos:
             self._check_bounds(0x30 | message.qos << 1, 1)
 
     def _topic(self, message: Message) -> str:
@@ -404,7 +408,7 @@ class MqttConnection(PacedOutput):
         shared = [s.filter for s, reason, _ in results if s.filter.startswith("$share/") and reason < 0x80]
         if shared:
             # A member takes part from a position that every node knows (PROTOCOLS.md 9, 13).
-            self._door.when_shared(shared, lambda: broker.journal.after(announced))
+            broker.journal.after(lambda: self._door.when_shared(shared, announced))
         elif session.is_recorded:
             broker.journal.after(announced)
         else:
@@ -517,14 +521,25 @@ class MqttConnection(PacedOutput):
             return
         operation = broker.opening(request, self.username)
         if operation is None:
-            self._open(packet, request, answer)
+            self._open(packet, request, answer, is_opened=False)
             return
         # Whoever leaves something behind is accepted once that is on disk (PROTOCOLS.md 7, 10).
         self._state = _OPENING
 
         def begin() -> None:
-            broker.journal.add(operation, lambda: self._open(packet, request, answer))
+            # Of two connections whose records are being written the later one counts: the first would take
+            # the record of the second for its own.
+            earlier = door.opening.get(client_id)
+            door.opening[client_id] = self
+            if earlier is not None and earlier._state != _CLOSED:
+                earlier._close("the client connected again")
+            broker.journal.add(operation, written)
             self._wake()
+
+        def written() -> None:
+            if door.opening.get(client_id) is self:
+                del door.opening[client_id]
+                self._open(packet, request, answer, is_opened=True)
 
         if request.clean_start:
             begin()
@@ -534,18 +549,19 @@ class MqttConnection(PacedOutput):
             self.transport.pause_reading()
             self._wake()
 
-    def _open(self, packet: Connect, request: ConnectRequest, answer: Connack) -> None:
+    def _open(self, packet: Connect, request: ConnectRequest, answer: Connack, *, is_opened: bool) -> None:
         """The client is accepted: open the session, answer, and go on with what it sent meanwhile."""
         door = self._door
         broker = door.broker
-        session, present, displaced = broker.connect(request, self, self.seen_ms)
+        session, present, displaced = broker.connect(request, self, self.seen_ms, is_opened=is_opened)
         if displaced is not None:
             displaced.fail(Reason.SESSION_TAKEN_OVER, "the client connected again")
-        follow = door.session_opened(session, present)
+        # What came along is queued before anything that comes from now on, and kept if the client goes.
+        session.blocked = True
+        door.session_opened(session, present)
         if self._state == _CLOSED:
             # It went away while its record was written.
             broker.disconnect(session, self.seen_ms, will=True)
-            follow()
             return
         door.tell_others(session)
         was_waiting = self._state == _OPENING
@@ -563,7 +579,6 @@ class MqttConnection(PacedOutput):
             self._is_welcome = True
             self._send(session, answer)
             broker.resume(session, self.seen_ms)
-            follow()
             if was_waiting:
                 self.transport.resume_reading()
             if not self._inbox.is_empty:
@@ -572,7 +587,6 @@ class MqttConnection(PacedOutput):
 
         if present and was_waiting:
             # What is published after CONNACK, at whatever node, reaches a session that moved here.
-            session.blocked = True
             door.when_known(welcome)
         else:
             welcome()
@@ -704,7 +718,7 @@ class MqttConnection(PacedOutput):
         sending would not see the reason. So, where the transport can, our side ends alone; what the client
         sends until it ends too is dropped.
         """
-        self._state = _CLOSED
+        self._state, self._parked = _CLOSED, None
         self.write_by_transport()
         self.since_ms = self._door.now_ms()
         self.deadline_ms = _CLOSING_MS_MAX

@@ -87,19 +87,30 @@ class SessionGroup:
         operations = session_store.decode(block.payload())
         self.store.apply(operations)
         if self._broker.journal.is_on:
+            by = ""
             for operation in operations:
-                if operation[0] == "open" and operation[6] != self._broker.node:
-                    self._give_up(operation[1], operation[6])
-                elif operation[0] == "adopt":
-                    self._move(operation[1], operation[2])
+                match operation:
+                    case ["by", node]:
+                        by = node
+                    case ["open", client_id, is_clean, _, _, _, owner] if owner != self._broker.node:
+                        self._give_up(client_id, owner, is_ended=is_clean)
+                    case ["discard", client_id, epoch] if self._is_at(client_id, epoch):
+                        self._give_up(client_id, by, is_ended=True)
+                    case ["adopt", gone, owner, _]:
+                        self._move(gone, owner)
         if token:
             for then in token:
                 then()
             self._wake()
 
-    def _give_up(self, client_id: str, owner: str = "") -> None:
-        """The client connected at another node, or this node was taken for gone and nobody named an owner:
-        here it is served no longer (REQUIREMENTS.md E4)."""
+    def _is_at(self, client_id: str, epoch: int) -> bool:
+        """Whether the session here is the one that was opened with this epoch."""
+        session = self._broker.sessions.get(client_id)
+        return session is not None and session.is_recorded and session.record_epoch == epoch
+
+    def _give_up(self, client_id: str, owner: str = "", *, is_ended: bool = False) -> None:
+        """The client connected at another node (`is_ended`: with a clean session), or this node was taken for
+        gone and nobody named an owner: here it is served no longer (REQUIREMENTS.md E4)."""
         session = self._broker.sessions.get(client_id)
         if session is not None:
             connection = session.connection
@@ -107,6 +118,7 @@ class SessionGroup:
                 # Among it may be the CONNACK.
                 connection.hand_out(session)
             if owner:
+                self._broker.bequeath(session, self._now_ms(), is_ended=is_ended)
                 self.before_release(session, owner)
             self._broker.release(session)
             if connection is not None:

@@ -6,6 +6,7 @@ import pytest
 
 from millrace.broker.access import Action, Effect, Rule
 from millrace.broker.message import Run, expiry_of, with_expiry
+from millrace.node.mqtt_terms import run_of
 from millrace.types import Message, Properties, Reason, RetainHandling, Subscription
 from millrace.wire.mqtt.codec import encode, encode_properties, encode_publish
 from millrace.wire.mqtt.packets import Puback, Publish
@@ -422,3 +423,21 @@ class TestAccess:
         assert sorted(house.connect("v", resume=True, username="v").payloads()) == [
             *(b"t/open", b"t/open", b"t/secret", b"t/secret")
         ]
+
+
+def test_an_alias_is_not_used_before_the_packet_that_sets_it() -> None:
+    """QoS 2 leaves once its id is on disk; QoS 1 of the same topic does not wait for that."""
+    house = House(keeps_records=True)
+    client = house.connect("c", resume=True, topic_alias_max=10)
+    client.subscribe("t", qos=2)
+    route = house.broker.router.route("t")
+    for offset, qos in enumerate((2, 1)):
+        message = Message(topic="t", payload=b"%d" % qos, qos=qos)
+        run = run_of(message, "t", 1, True, house.now_ms)
+        run.shard, run.offset = 16, offset
+        house.broker.outbound.deliver(None, "t", route, run, house.now_ms)
+    house.door.flush()
+    assert [(p.message.topic, p.message.payload) for p in client.messages()] == [("t", b"1")]
+    house.is_awake = True
+    house.turn()
+    assert [(p.message.topic, p.message.payload) for p in client.messages()] == [("t", b"2")]

@@ -4,8 +4,8 @@ from itertools import chain
 
 import pytest
 
-from millrace.types import Reason
-from millrace.wire.mqtt.codec import encode_publish
+from millrace.types import Properties, Reason
+from millrace.wire.mqtt.codec import encode_properties, encode_publish
 from millrace.wire.mqtt.packets import Pubcomp, Pubrec, Pubrel
 from unit.node.house import Client, House
 
@@ -248,3 +248,14 @@ def test_a_member_that_does_not_read_gets_nothing_while_another_does() -> None:
     for _ in range(10):
         publisher.publish("t", b"y", qos=1)
     assert len(quick.payloads()) == 10
+
+
+def test_a_message_of_another_node_expires_while_it_waits_for_a_member() -> None:
+    house = House()
+    (member,) = group_of(house, 1, resume=True)
+    member.drop()
+    packet = encode_publish(b"t", b"x", 0x32, 1, encode_properties(Properties(message_expiry_s=5)))
+    group = house.broker.groups["$share/g/t"]
+    house.broker.inbound.relayed_to_group(group, packet, 1, True, False, house.now_ms)
+    house.pass_s(6)
+    assert house.connect("m0", resume=True).payloads() == []

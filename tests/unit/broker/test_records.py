@@ -2,8 +2,9 @@
 
 import pytest
 
+from millrace.broker.intake import Intake
 from millrace.broker.session_store import SessionStore
-from millrace.types import Message, Version
+from millrace.types import Message, Reason, Version
 from millrace.wire.mqtt.codec import encode
 from millrace.wire.mqtt.packets import Connack, Connect, Publish, Pubrec, Pubrel
 from unit.node.house import Client, House, will
@@ -116,3 +117,61 @@ class TestRecords:
         back = house.connect("c", resume=True)
         back.send(Publish(message=publish.message, packet_id=4, dup=True), Pubrel(packet_id=4))
         assert witness.payloads() == [b"1"]
+
+    def test_qos_2_on_its_way_to_the_disk_is_stored_though_the_session_is_kept_no_longer(self) -> None:
+        """Its id counts as received, so the client's repeat is answered without the message."""
+        house = House(keeps_records=True)
+        intake = Intake(16, False)
+        house.broker.router.find_intake = lambda topic: intake
+        flush, stored = house.door.flush, []
+
+        def cut() -> None:
+            arrivals, intake.arrivals, house.broker.inbound.waiting = intake.arrivals, [], []
+            stored.extend(arrival.run.data[-1:] for arrival in arrivals if arrival.run is not None)
+            flush()
+
+        house.door.flush = cut  # type: ignore[method-assign]
+        client = house.connect("c", resume=True)
+        client.connection.data_received(
+            encode(Publish(message=Message(topic="t", payload=b"x", qos=2), packet_id=5), 5)
+        )
+        client.wire.lose()
+        house.connect("c", clean_start=False)
+        assert stored == [b"x"]
+
+    def test_the_expiry_given_with_disconnect_is_written_down(self) -> None:
+        house = House(keeps_records=True)
+        house.connect("c", session_expiry_s=10).disconnect(session_expiry_s=3600)
+        assert house.store.records["c"].expiry_s == 3600
+
+    def test_the_second_subscription_begins_where_the_logs_end_by_then(self) -> None:
+        """One position serves all subscriptions of a session: after a crash the second would be sent what
+        was there before it (PROTOCOLS.md 9)."""
+        house = House(keeps_records=True)
+        house.broker.log_ends[16] = 100
+        client = house.connect("c", resume=True)
+        client.subscribe("rare", qos=1)
+        house.broker.log_ends[16] = 1_000
+        client.subscribe("busy", qos=1)
+        assert house.store.records["c"].cursors == {16: [1_000, []]}
+
+    def test_who_has_unsubscribed_from_everything_wants_nothing_of_the_logs(self) -> None:
+        house = House(keeps_records=True)
+        house.broker.log_ends[16] = 100
+        client = house.connect("c", resume=True)
+        client.subscribe("t", qos=1)
+        client.unsubscribe("t")
+        assert house.store.records["c"].cursors == {}
+        house.broker.log_ends[16] = 1_000
+        client.subscribe("t", qos=1)
+        assert house.store.records["c"].cursors == {16: [1_000, []]}
+
+
+@pytest.mark.parametrize("fields", CASES.values(), ids=CASES.keys())
+def test_of_two_connections_in_one_turn_the_second_stays_with_its_record(fields: dict[str, object]) -> None:
+    house = House(keeps_records=True)
+    first, second = begin(house, **fields), begin(house, **fields)
+    house.turn()
+    assert first.is_closed and second.take(Connack)[0].reason is Reason.SUCCESS
+    second.subscribe("t")
+    assert list(house.store.records["c"].subscriptions) == ["t"]

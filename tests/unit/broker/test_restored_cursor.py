@@ -7,6 +7,7 @@ from millrace.broker.machine import Broker
 from millrace.broker.session import Session
 from millrace.broker.session_store import Record
 from millrace.limits import Limits
+from unit.node.house import House
 
 SHARD = 7
 
@@ -41,3 +42,13 @@ def test_qos_2_messages_that_were_sent_are_skipped_above_the_local_end_too() -> 
 def test_what_was_not_acknowledged_is_sent_again_and_the_rest_between_is_not() -> None:
     session = restored(end=9, position=8, outstanding=[[2, 1], [6, 1]], handled=[])
     assert session.lag == {SHARD: 2} and session.skip == {SHARD: [(3, 6), (7, 8)]}
+
+
+def test_a_session_without_subscriptions_is_behind_in_no_log() -> None:
+    """It would read them from their beginning, for nothing."""
+    before = House(keeps_records=True)
+    before.connect("c", resume=True)
+    house = House()
+    house.broker.log_ends[16] = 1_000
+    house.broker.restore(before.store.records["c"], house.broker.rules.principal(None, "c"), house.now_ms)
+    assert not house.broker.sessions["c"].lag

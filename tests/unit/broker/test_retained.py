@@ -6,9 +6,9 @@ import pytest
 
 from millrace.broker.message import Run
 from millrace.broker.retained import Retained
-from millrace.types import Properties, Reason
+from millrace.types import Message, Properties, Reason
 from millrace.wire.mqtt.codec import encode_properties, encode_publish
-from millrace.wire.mqtt.packets import Puback, Pubrec
+from millrace.wire.mqtt.packets import Puback, Publish, Pubrec
 from unit.broker.test_topic import takes
 from unit.node.house import House
 
@@ -137,3 +137,13 @@ class TestThroughTheDoor:
         late = house.connect("late")
         late.subscribe("a/#", "a/b")
         assert late.payloads() == [b"x", b"x"]
+
+
+def test_a_client_of_3_1_1_is_not_told_that_it_was_kept_where_there_was_no_room() -> None:
+    """It has no word for it, so its connection goes, and it may come again."""
+    house = House(retained_messages_max=1)
+    client = house.connect("c", v5=False)
+    client.publish("a", b"1", qos=1, retain=True)
+    message = Message(topic="b", payload=b"2", qos=1, retain=True)
+    client.send(Publish(message=message, packet_id=9))
+    assert client.is_closed and not client.take(Puback, 9)

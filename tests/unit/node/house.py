@@ -174,6 +174,8 @@ class House:
             # There are no other nodes to tell.
             self.broker.interest_changes.clear()
             self.broker.inbound.retained_here.clear()
+            # And nobody takes from the logs for groups that were made by command.
+            self.broker.joined_stirred = False
             operations, waiting = self.broker.journal.take()
             self.store.apply(decode_operations(encode_operations(operations)))
             for then in waiting:

@@ -606,6 +606,19 @@ class TestFairness:
         assert greedy.wire.is_reading
         other.ping()
 
+    def test_one_that_waits_for_the_logs_is_not_read_because_it_reads_again(self) -> None:
+        """What it sends would be kept in memory until they catch up."""
+        house = House()
+        client = house.connect("c")
+        client.connection._park()
+        house.broker.inbound.uncommitted_bytes = 1 << 30
+        client.connection._block()
+        client.connection._unblock()
+        assert not client.wire.is_reading
+        house.broker.inbound.uncommitted_bytes = 0
+        client.connection.unpark()
+        assert client.wire.is_reading
+
     def test_a_client_that_leaves_in_between_is_forgotten(self) -> None:
         house = House()
         greedy = house.connect("greedy", resume=True)

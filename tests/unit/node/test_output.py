@@ -2,8 +2,10 @@
 
 import socket
 
+from millrace.errors import MalformedPacket
 from millrace.limits import Limits
 from millrace.node.output import OutputBudget, PacedOutput
+from unit.node.house import House, Wire
 
 ONE_BYTES_MAX, ALL_BYTES_MAX = 1_200_000, 3_000_000
 CHUNK = bytes(100_000)
@@ -153,3 +155,27 @@ def test_from_its_end_on_the_transport_alone_writes() -> None:
     connection.write_by_transport()
     connection.write(b"after the end")
     assert transport.kept == b"last words"
+
+
+class Untranslatable(Wire):
+    """As an adapter that cannot say a packet in its own words."""
+
+    def write(self, data: bytes) -> None:
+        raise MalformedPacket("there are no words for this")
+
+
+def test_a_connection_that_cannot_be_written_to_is_closed_and_the_others_get_theirs() -> None:
+    house = House()
+    readers = [house.connect(name) for name in ("before", "broken", "after")]
+    for reader in readers:
+        reader.subscribe("t")
+    before, broken, after = readers
+    wire = Untranslatable(high_bytes=1)
+    wire.protocol = broken.connection
+    broken.connection.begin_output(wire)
+    house.wires.append(wire)
+    publisher = house.connect("p")
+    for payload in (b"1", b"2"):
+        publisher.publish("t", payload)
+    assert wire.is_aborted
+    assert (before.payloads(), after.payloads()) == ([b"1", b"2"], [b"1", b"2"])

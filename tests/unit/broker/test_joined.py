@@ -1,0 +1,55 @@
+"""Members of a group that was made by command join by any of its filters, and leave by each alone."""
+
+from types import SimpleNamespace
+
+from unit.node.house import Client, House
+
+
+def house_with_group(*filters: str) -> House:
+    house = House()
+    group = SimpleNamespace(spec=SimpleNamespace(filters=filters))
+    house.broker.find_group = lambda name: group if name == "g" else None  # type: ignore[assignment]
+    return house
+
+
+def is_member(house: House, client: Client) -> bool:
+    return client.connection.session in house.broker.joined["g"].members
+
+
+def test_a_member_by_two_filters_goes_without_a_trace() -> None:
+    house = house_with_group("a", "b")
+    client = house.connect("c")
+    client.subscribe("$share/g/a", "$share/g/b", qos=1)
+    client.drop()
+    assert not house.broker.sessions and not house.broker.joined["g"].members
+
+
+def test_a_member_by_two_filters_stays_until_it_has_left_both() -> None:
+    house = house_with_group("a", "b")
+    client = house.connect("c")
+    client.subscribe("$share/g/a", "$share/g/b", qos=1)
+    client.unsubscribe("$share/g/b")
+    assert is_member(house, client)
+    client.unsubscribe("$share/g/a")
+    assert not is_member(house, client)
+
+
+def test_a_filter_under_the_group_s_name_that_is_not_the_group_s_is_left_alone() -> None:
+    house = house_with_group("a")
+    client, publisher = house.connect("c"), house.connect("p")
+    client.subscribe("$share/g/x", "$share/g/a", qos=1)
+    client.unsubscribe("$share/g/x")
+    publisher.publish("x", b"1", qos=1)
+    assert is_member(house, client) and client.payloads() == []
+
+
+def test_a_group_that_loses_its_filters_gives_its_members_shares_of_each() -> None:
+    """Deleted by command: both filters lead to groups of their own then, and to the same client."""
+    house = house_with_group("a", "b")
+    client, publisher = house.connect("c"), house.connect("p")
+    client.subscribe("$share/g/a", "$share/g/b", qos=1)
+    house.broker.find_group = lambda name: None
+    house.broker.regroup()
+    publisher.publish("a", b"1", qos=1)
+    publisher.publish("b", b"2", qos=1)
+    assert client.payloads() == [b"1", b"2"]

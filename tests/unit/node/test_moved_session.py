@@ -1,0 +1,154 @@
+"""Two nodes on one log of sessions: what a client finds, and what it leaves, when it comes to the other."""
+
+from typing import Any
+
+import pytest
+
+from millrace.broker.message import Segment
+from millrace.broker.session_store import encode
+from millrace.broker.unfinished import pack
+from millrace.node.handover import Handover
+from millrace.node.session_group import SessionGroup
+from millrace.storage.block import Kind, opaque_block
+from millrace.types import Reason, Version
+from unit.broker.test_unfinished import run
+from unit.node.house import Client, House, will
+
+
+class Told:
+    """In place of a house's own disk: what one node writes is applied at both."""
+
+    def __init__(self, name: str, groups: dict[str, SessionGroup]) -> None:
+        self._name = name
+        self._groups = groups
+
+    def apply(self, operations: list[Any]) -> None:
+        block = opaque_block(Kind.CONTROL, encode([["by", self._name], *operations]))
+        for group in self._groups.values():
+            group.apply(block, None)
+
+
+class Two:
+    def __init__(self) -> None:
+        self.groups: dict[str, SessionGroup] = {}
+        self.a, self.b = self._house("a"), self._house("b")
+
+    def _house(self, name: str) -> House:
+        house = House(keeps_records=True)
+        house.broker.node = name
+        group = self.groups[name] = SessionGroup(house.broker, lambda: house.now_ms, house.door.wake)
+        house.broker.find_record = group.store.records.get
+        house.store = Told(name, self.groups)  # type: ignore[assignment]
+        return house
+
+    def settle(self) -> None:
+        for _ in range(3):
+            for house in (self.a, self.b):
+                house.is_awake = True
+                house.turn()
+
+    def left_at_a(self, **fields: Any) -> Client:
+        """A session that is kept, with one subscription."""
+        client = self.a.connect("c", resume=True, **fields)
+        client.subscribe("t", qos=1)
+        self.settle()
+        return client
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return [dict(group.store.records) for group in self.groups.values()]
+
+
+def test_a_clean_start_elsewhere_ends_the_session_that_was_kept() -> None:
+    """[MQTT-3.1.2-4], whichever node the client comes to."""
+    two = Two()
+    old = two.left_at_a()
+    two.b.connect("c", clean_start=True)
+    two.settle()
+    assert two.records == [{}, {}] and "c" not in two.a.broker.sessions
+    assert old.reason_of_close() is Reason.SESSION_TAKEN_OVER
+    assert not two.b.connect("c", resume=True).connack.session_present
+
+
+def test_a_late_word_of_a_clean_start_leaves_the_session_that_came_after_it() -> None:
+    two = Two()
+    two.left_at_a()
+    epoch = two.groups["a"].store.records["c"].epoch
+    two.a.connect("c", resume=True)
+    Told("b", two.groups).apply([["discard", "c", epoch]])
+    two.settle()
+    assert "c" in two.a.broker.sessions and all("c" in records for records in two.records)
+
+
+def test_a_session_is_resumed_elsewhere_by_a_client_that_keeps_it_no_longer() -> None:
+    """[MQTT-3.1.2-5]: clean start 0 takes it up, whatever becomes of it afterwards."""
+    two = Two()
+    two.left_at_a().drop()
+    two.settle()
+    client = two.b.connect("c", clean_start=False)
+    assert client.connack.session_present
+    two.b.connect("p").publish("t", b"1", qos=1)
+    assert client.payloads() == [b"1"]
+    client.disconnect()
+    two.settle()
+    assert two.records == [{}, {}]
+
+
+@pytest.mark.parametrize(
+    ("delay_s", "is_clean", "is_kept", "is_published"),
+    [(0, True, True, True), (9, True, True, True), (9, True, False, True), (0, False, True, True),
+     (9, False, True, False)],
+)  # fmt: skip
+def test_the_will_of_the_old_connection_is_published_as_on_one_node(
+    delay_s: int, is_clean: bool, is_kept: bool, is_published: bool
+) -> None:
+    """3.1.3.2.2: unless its delay has not passed and the session goes on."""
+    two = Two()
+    watcher = two.a.connect("w")
+    watcher.subscribe("gone")
+    two.left_at_a(will=will("gone", b"x", delay_s=delay_s))
+    two.b.connect("c", clean_start=is_clean, session_expiry_s=100 if is_kept else 0)
+    two.settle()
+    assert watcher.payloads() == ([b"x"] if is_published else [])
+
+
+def handed_over(house: House, *texts: str) -> tuple[Handover, list[Any]]:
+    handover = Handover(house.broker, None, is_on=True, now_ms=lambda: house.now_ms)  # type: ignore[arg-type]
+    segments = [Segment(run(text), 1, 1, False, b"") for text in texts]
+    return handover, pack(segments, house.now_ms)[0]
+
+
+@pytest.mark.parametrize("goes", [False, True])
+def test_what_came_along_stays_before_what_comes_and_with_a_client_that_goes(goes: bool) -> None:
+    """Before CONNACK other nodes are told of its filters: that takes a while, and messages come meanwhile."""
+    house = House(keeps_records=True)
+    client = house.connect("c", resume=True)
+    client.subscribe("t", qos=1)
+    client.drop()
+    handover, messages = handed_over(house, "1", "2")
+    handover._hold("c", {"messages": messages, "received": []})
+    known: list[Any] = []
+    house.door.session_opened, house.door.when_known = handover.opened, known.append
+    client = house.open()
+    client.connect("c", version=Version.MQTT_5, clean_start=False, session_expiry_s=1000)
+    house.door.when_known = lambda then: then()
+    house.connect("p").publish("t", b"3", qos=1)
+    if goes:
+        client.drop()
+    known[0]()
+    house.turn()
+    if goes:
+        client = house.connect("c", resume=True)
+    assert client.payloads() == [b"1", b"2", b"3"]
+
+
+def test_the_rest_waits_for_a_session_that_opens_next() -> None:
+    """The old node may hear first that the session moved."""
+    house = House(keeps_records=True)
+    house.connect("c", resume=True).subscribe("t", qos=1)
+    house.broker.release(house.broker.sessions["c"])
+    handover, messages = handed_over(house, "1", "2")
+    handover.on_rest({"client": "c", "messages": messages[:1]})
+    handover.on_rest({"client": "c", "messages": messages[1:]})
+    house.door.session_opened = handover.opened
+    assert house.connect("c", resume=True).payloads() == [b"1", b"2"]
