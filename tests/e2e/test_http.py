@@ -75,6 +75,26 @@ def test_a_queue_begins_when_it_is_made(door: Door) -> None:
     assert door.get("c3/early")["message"] == "after"
 
 
+def test_a_queue_whose_messages_no_log_keeps_is_refused(door: Door) -> None:
+    """`success` means on disk: a message that would be delivered from memory and be gone is not taken. What
+    the log got before can still be had."""
+    door.queue("fast/before")
+    door.put("fast/before", "kept")
+    spec = {"name": "fast", "filters": ["fast/#"], "capture": "none"}
+    assert door("POST", "/v1/streams", spec).status == 201
+    refused = [
+        door("PUT", "/topic", {"topic": "fast/x"}),
+        door("PUT", "/message", {"topic": "fast/before", "message": "lost"}),
+    ]
+    assert door.get("fast/before") == {"success": True, "message": "kept"}
+    refused.append(door("GET", "/message?topic=fast/before"))
+    assert [answer.status for answer in refused] == [400] * 3
+    assert all("--capture all" in answer.json["detail"] for answer in refused)
+    assert door("DELETE", "/v1/streams/fast").status == 204
+    door.put("fast/before", "kept again")
+    assert door.get("fast/before")["message"] == "kept again"
+
+
 def test_status_has_role_and_term_of_the_meta_group(door: Door) -> None:
     status = door("GET", "/status").json
     assert status["role"] == "leader"
@@ -317,6 +337,8 @@ def stored(door: Door, topic: str) -> list[str]:
         ("POST", "/v1/publish", {"topic": "a/#", "payload": ""}, 400),
         ("POST", "/v1/publish", {"topic": "$SYS/a", "payload": ""}, 403),
         ("POST", "/v1/publish", {"topic": "a", "payload": "?", "encoding": "base64"}, 400),
+        ("POST", "/v1/publish", {"topic": "a", "payload": "", "response_topic": "a/#"}, 400),
+        ("POST", "/v1/publish", {"topic": "a", "payload": "", "response_topic": ""}, 400),
         ("POST", "/v1/groups", {"name": "a b", "filters": ["x"]}, 400),
         ("GET", "/v1/groups/none", None, 404),
         ("GET", "/v1/streams/none", None, 404),
@@ -439,6 +461,45 @@ def test_users_and_rules_hold_at_the_http_door(start_broker: StartBroker, tmp_pa
     blocks = "/v1/streams/default/shards/16/blocks?from=0"
     assert door("GET", blocks, Authorization=bob).status == 403
     assert door("GET", blocks, Authorization=ann).status == 200
+
+
+def test_blocks_of_a_sealed_shard_are_for_those_who_may_have_all_its_topics(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    """The stream had other filters when it was filled: those of now say nothing about what is in it."""
+    users = str(tmp_path / "users.toml")
+    for name in ("ann", "bob"):
+        added = millrace("user", "add", name, "--password-stdin", "--users", users, stdin="pw\n")
+        assert added.returncode == 0
+    for rule in (("ann", "allow", "all", "#"), ("bob", "allow", "subscribe", "pub/#")):
+        assert millrace("acl", "add", *rule, "--users", users).returncode == 0
+    broker = start_broker("--set", f"access.users_file={users}", "--set", "access.anonymous=never")
+    door = Door(broker.ports["http"])
+    ann, bob = ("Basic " + base64.b64encode(f"{name}:pw".encode()).decode() for name in ("ann", "bob"))
+
+    def blocks(number: int, user: str) -> int:
+        return door("GET", f"/v1/streams/s/shards/{number}/blocks?from=0", Authorization=user).status
+
+    def shards() -> dict[str, list[int]]:
+        rows = door("GET", "/v1/streams/s", Authorization=ann).json["shard_list"]
+        return {
+            state: [row["shard"] for row in rows if row["sealed"] is (state == "sealed")]
+            for state in ("open", "sealed")
+        }
+
+    made = door(
+        "POST", "/v1/streams", {"name": "s", "filters": ["secret/#", "pub/#"], "shards": 1}, Authorization=ann
+    )
+    assert made.status in (200, 201)
+    for topic in ("pub/a", "secret/a"):
+        assert door("POST", "/v1/publish", {"topic": topic, "payload": "x"}, Authorization=ann).status == 200
+    (old,) = shards()["open"]
+    assert door("PATCH", "/v1/streams/s", {"filters": ["pub/#"]}, Authorization=ann).status == 200
+    assert shards()["sealed"] == [old]
+    assert door("POST", "/v1/publish", {"topic": "pub/b", "payload": "x"}, Authorization=ann).status == 200
+    (new,) = shards()["open"]
+    assert (blocks(old, ann), blocks(new, ann), blocks(new, bob)) == (200, 200, 200)
+    assert blocks(old, bob) == 403
 
 
 # ------------------------------------------------------------------------------------------- restart

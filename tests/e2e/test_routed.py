@@ -108,6 +108,9 @@ def test_a_routed_stream_answers_clearly_and_can_be_switched(tmp_path: Path) -> 
             await until_async(lambda: b"stored" in got, f"the stored one, got {got}", TIMEOUT_S)
             (shard,) = (await call(second, "GET", "/v1/streams/live"))["shard_list"]
             assert shard["next_offset"] == 1, "only what was published since has an offset"
+            queue = {"topic": "live/queue"}
+            assert await call(second, "PUT", "/topic", queue) == {"success": True}
+            assert (await call(second, "PUT", "/message", {**queue, "message": "kept"}))["success"]
 
             await call(second, "PATCH", "/v1/streams/live", {"replication": "routed"})
             await everywhere(cluster, "routed")
@@ -116,7 +119,10 @@ def test_a_routed_stream_answers_clearly_and_can_be_switched(tmp_path: Path) -> 
             assert len(got) == len(set(got)), f"each once: {got}"
             sealed = f"/v1/streams/live/shards/{shard['shard']}/messages"
             read_back = (await call(third, "GET", sealed))["messages"]
-            assert [row["payload"] for row in read_back] == ["stored"]
+            assert [row["payload"] for row in read_back] == ["stored", "kept"]
+            lost = {**queue, "message": "lost"}
+            assert "stored nowhere" in await refused(third, "PUT", "/message", lost)
+            assert await call(second, "GET", "/message", queue) == {"success": True, "message": "kept"}
             reading.cancel()
         async with Client(third.url) as fresh, fresh.subscribe("live/kept", qos=1) as kept:
             assert (await asyncio.wait_for(anext(aiter(kept)), TIMEOUT_S)).payload == b"value"

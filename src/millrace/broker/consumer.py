@@ -20,10 +20,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
+
+from millrace.limits import MIB
 
 TAKEN_MAX = 1_000
 """Messages of one take."""
+TAKEN_BYTES_MAX = 8 * MIB
+"""Of the messages of one take, unless the first is larger."""
 IN_FLIGHT_MAX = 10_000
 """Messages of one cursor that are out, put off or dead, unless its settings say otherwise."""
 ANSWERED_MAX = 10_000
@@ -45,13 +49,20 @@ class State(IntEnum):
 class Item:
     """A message below the position that is not done."""
 
-    __slots__ = ("deliveries", "due_us", "state")
+    __slots__ = ("deliveries", "due_us", "expires_us", "size_bytes", "state")
 
-    def __init__(self, state: State, deliveries: int, due_us: int) -> None:
+    def __init__(
+        self, state: State, deliveries: int, due_us: int, expires_us: int = 0, size_bytes: int = 0
+    ) -> None:
         self.state = state
         self.deliveries = deliveries
         # When the lease or the delay ends.
         self.due_us = due_us
+        self.expires_us = expires_us
+        self.size_bytes = size_bytes
+
+    def is_expired(self, now_us: int) -> bool:
+        return 0 < self.expires_us <= now_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +72,27 @@ class Settings:
     in_flight_max: int = IN_FLIGHT_MAX
 
 
+class Found(NamedTuple):
+    """A message in the log ahead."""
+
+    offset: int
+    not_before_us: int = 0
+    """It is put off until then."""
+    expires_us: int = 0
+    """From then on nobody is given it (PROTOCOLS.md 11); 0 is never."""
+    size_bytes: int = 0
+
+    def is_expired(self, now_us: int) -> bool:
+        return 0 < self.expires_us <= now_us
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What the shard holds for the group in [start, end): offset and the time before which it is put off."""
+    """What the shard holds for the group in [start, end), without what has expired."""
 
     start: int
     end: int
-    found: tuple[tuple[int, int], ...]
+    found: tuple[Found, ...]
 
 
 NO_SETTINGS = Settings()
@@ -123,8 +148,8 @@ class Cursor:
         scan: Scan | None,
         voided: int | None = None,
     ) -> list[Delivery]:
-        """The next messages, what comes again first. Without a lease they are done with this. Nothing, where
-        the request was made void more often than it knew."""
+        """The next messages, what comes again first, unless it has expired. Without a lease they are done
+        with this. Nothing, where the request was made void more often than it knew."""
         known = self.answer(request)
         if known is not None:
             return known
@@ -133,9 +158,16 @@ class Cursor:
         self.used_us = now_us
         self.advance(now_us)
         taken: list[Delivery] = []
+        room_bytes = TAKEN_BYTES_MAX
         while len(taken) < count and (offset := self._next_ready()) is not None:
-            heappop(self._ready)
             item = self.items[offset]
+            if item.is_expired(now_us):
+                del self.items[offset]
+                continue
+            room_bytes -= item.size_bytes
+            if taken and room_bytes < 0:
+                break
+            heappop(self._ready)
             item.deliveries += 1
             taken.append((offset, item.deliveries))
             if lease_us:
@@ -143,26 +175,33 @@ class Cursor:
             else:
                 del self.items[offset]
         if scan is not None and scan.start <= self.position:
-            self._take_fresh(taken, count, lease_us, now_us, scan)
+            self._take_fresh(taken, count, room_bytes, lease_us, now_us, scan)
         if request and taken:
             self._remember(request, taken)
         return taken
 
-    def _take_fresh(self, taken: list[Delivery], count: int, lease_us: int, now_us: int, scan: Scan) -> None:
+    def _take_fresh(
+        self, taken: list[Delivery], count: int, room_bytes: int, lease_us: int, now_us: int, scan: Scan
+    ) -> None:
         room = self.settings.in_flight_max - len(self.items)
-        for offset, not_before_us in scan.found[bisect_left(scan.found, (self.position, 0)) :]:
+        for found in scan.found[bisect_left(scan.found, Found(self.position)) :]:
+            offset, not_before_us, expires_us, size_bytes = found
             is_late = not_before_us > now_us
-            if len(taken) >= count or (room <= 0 and (is_late or lease_us)):
+            is_enough = len(taken) >= count or (bool(taken) and size_bytes > room_bytes)
+            if is_enough or (room <= 0 and (is_late or lease_us)):
                 self.position = offset
                 return
             if is_late:
                 room -= 1
-                self._wait(offset, Item(State.DELAYED, 0, 0), State.DELAYED, not_before_us)
+                item = Item(State.DELAYED, 0, 0, expires_us, size_bytes)
+                self._wait(offset, item, State.DELAYED, not_before_us)
                 continue
+            room_bytes -= size_bytes
             taken.append((offset, 1))
             if lease_us:
                 room -= 1
-                self._wait(offset, Item(State.LEASED, 1, 0), State.LEASED, now_us + lease_us)
+                item = Item(State.LEASED, 1, 0, expires_us, size_bytes)
+                self._wait(offset, item, State.LEASED, now_us + lease_us)
         self.position = max(self.position, scan.end)
 
     def answer(self, request: str) -> list[Delivery] | None:
@@ -243,6 +282,20 @@ class Cursor:
             elif item.state is State.DELAYED:
                 item.state = State.READY
                 heappush(self._ready, offset)
+
+    def expire(self, now_us: int) -> None:
+        """Let go of what would come again and has expired."""
+        for offset in self._ready:
+            item = self.items.get(offset)
+            if item is not None and item.state is State.READY and item.is_expired(now_us):
+                del self.items[offset]
+
+    def has_expired(self, now_us: int) -> bool:
+        """Whether the message that would come again first has expired."""
+        offset = self._next_ready()
+        if offset is None and self.has_ready(now_us):
+            offset = self._due[0][1]
+        return offset is not None and self.items[offset].is_expired(now_us)
 
     def next_due_us(self) -> int | None:
         """When the next lease or delay ends."""
@@ -325,18 +378,21 @@ class Cursor:
             self.missed,
             self.used_us,
             [self.settings.deliveries_max, self.settings.in_flight_max],
-            [[o, int(i.state), i.deliveries, i.due_us] for o, i in sorted(self.items.items())],
+            [
+                [o, int(i.state), i.deliveries, i.due_us, i.expires_us, i.size_bytes]
+                for o, i in sorted(self.items.items())
+            ],
             list(self._answers.items()),
             list(self._voided.items()),
         ]
 
     @staticmethod
     def from_json(fields: list[Any]) -> "Cursor":
-        # A state that was written before requests could be made void has none.
+        # A state that was written before requests could be made void has none, nor expiry and size of items.
         position, epoch, missed, used_us, settings, items, answers, *voided = fields
         cursor = Cursor(position, settings_from_json(settings), used_us)
         cursor.epoch, cursor.missed = epoch, missed
-        cursor.items = {o: Item(State(state), deliveries, due) for o, state, deliveries, due in items}
+        cursor.items = {o: Item(State(state), *numbers) for o, state, *numbers in items}
         cursor._answers = {request: [(o, n) for o, n in taken] for request, taken in answers}
         cursor._answered = sum(map(len, cursor._answers.values()))
         cursor._voided = dict(*voided)
@@ -351,10 +407,10 @@ def settings_from_json(fields: list[int]) -> Settings:
 class Consumers:
     """All cursors of one shard, by the group's number, and the entries that change them.
 
-    An entry is {"now_us", "scans": {group: [start, end, [[offset, not before], ...]]}, "do": [operation,
-    ...]} and an operation a list that begins with its name and the group's number. `apply` gives one result
-    for each: a list of deliveries for `take`, a list of truths for what names deliveries, a truth for the
-    rest. A group without a cursor here is one that was deleted: its operations change nothing.
+    An entry is {"now_us", "scans": {group: [start, end, [[offset, not before, expiry, size], ...]]}, "do":
+    [operation, ...]} and an operation a list that begins with its name and the group's number. `apply` gives
+    one result for each: a list of deliveries for `take`, a list of truths for what names deliveries, a truth
+    for the rest. A group without a cursor here is one that was deleted: its operations change nothing.
     """
 
     __slots__ = ("cursors",)
@@ -364,7 +420,7 @@ class Consumers:
 
     def apply(self, fields: dict[str, Any]) -> list[Any]:
         scans = {
-            int(group): Scan(start=start, end=end, found=tuple((o, at) for o, at in found))
+            int(group): Scan(start=start, end=end, found=tuple(Found(*row) for row in found))
             for group, (start, end, found) in fields.get("scans", {}).items()
         }
         now_us = fields["now_us"]
@@ -395,6 +451,7 @@ class Consumers:
                 return cursor.bury(rest[0])
             case "tick":
                 cursor.advance(now_us)
+                cursor.expire(now_us)
                 return True
             case "touch":
                 cursor.used_us = now_us
@@ -407,6 +464,11 @@ class Consumers:
                 return True
             case "reset":
                 cursor.reset(rest[0])
+                return True
+            case "advance":
+                # Judged here, because another reader may have moved it further since this one looked.
+                if rest[0] > cursor.position:
+                    cursor.reset(rest[0])
                 return True
             case "set":
                 cursor.settings = settings_from_json(rest[0])

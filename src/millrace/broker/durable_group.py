@@ -140,13 +140,22 @@ def group_from_dict(fields: Mapping[str, Any], base: GroupSpec | None = None) ->
 class DurableGroups:
     """All groups made by command, by name: part of the meta group's state. Raises LocalError."""
 
-    __slots__ = ("_next_number", "by_name", "changes")
+    __slots__ = ("_names", "_next_number", "by_name", "changes")
 
     def __init__(self) -> None:
         self.changes = 0
         """Of the definitions, since the node started: whoever follows them looks again when it rises."""
         self.by_name: dict[str, DurableGroup] = {}
+        self._names: dict[int, str] = {}
         self._next_number = 1
+
+    def numbered(self, number: int) -> DurableGroup | None:
+        name = self._names.get(number)
+        return None if name is None else self.by_name[name]
+
+    def is_gone(self, number: int) -> bool:
+        """Whether the group of this number was deleted; not one that others made and nobody told us yet."""
+        return 0 < number < self._next_number and number not in self._names
 
     def put(self, spec: GroupSpec, create_only: bool, starts: Mapping[int, int]) -> None:
         """Make or change a group. A change keeps the cursors, also where the filters are others."""
@@ -160,12 +169,15 @@ class DurableGroups:
         if len(self.by_name) >= GROUPS_MAX:
             raise LocalError(f"there are {GROUPS_MAX} groups, the most")
         self.by_name[spec.name] = DurableGroup(number=self._next_number, spec=spec, starts=dict(starts))
+        self._names[self._next_number] = spec.name
         self._next_number += 1
 
     def delete(self, name: str) -> None:
         self.changes += 1
-        if self.by_name.pop(name, None) is None:
+        group = self.by_name.pop(name, None)
+        if group is None:
             raise LocalError(f"there is no group {name!r}")
+        del self._names[group.number]
 
     def keep(self, left_by: Callable[[str], Iterable[int]]) -> None:
         """Streams changed, and a filter's topics left these shards. A group that nobody has asked since they
@@ -186,6 +198,7 @@ class DurableGroups:
         for row in rows:
             group = DurableGroup.from_dict(row)
             groups.by_name[group.spec.name] = group
+            groups._names[group.number] = group.spec.name
         return groups
 
 

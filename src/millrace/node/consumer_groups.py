@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from millrace.broker.consumer import Consumers, Cursor
+from millrace.broker.consumer import Consumers, Cursor, Found
 from millrace.broker.durable_group import DurableGroup
 from millrace.broker.message import expiry_of
 from millrace.errors import LocalError
@@ -58,14 +58,14 @@ class Ahead:
     def __init__(self) -> None:
         self.epoch = -1
         self.end = 0
-        self.found: deque[tuple[int, int]] = deque()
+        self.found: deque[Found] = deque()
         self.filters: tuple[str, ...] = ()
         self.keys: tuple[int, ...] | None = None
         self.lock = asyncio.Lock()
         self._topics: dict[bytes, bool] = {}
 
-    def align(self, cursor: Cursor, group: DurableGroup) -> None:
-        """Follow the cursor; begin anew where it jumped or the group's filters changed."""
+    def align(self, cursor: Cursor, group: DurableGroup, wall_us: int) -> None:
+        """Follow the cursor and the time; begin anew where it jumped or the group's filters changed."""
         if self.epoch != cursor.epoch or self.end < cursor.position or self.filters != group.spec.filters:
             self.epoch, self.end = cursor.epoch, cursor.position
             self.found.clear()
@@ -73,8 +73,9 @@ class Ahead:
                 self.filters = group.spec.filters
                 self.keys = keys_of(self.filters)
                 self._topics.clear()
-        while self.found and self.found[0][0] < cursor.position:
-            self.found.popleft()
+        found = self.found
+        while found and (found[0].offset < cursor.position or found[0].is_expired(wall_us)):
+            found.popleft()
 
     def takes(self, topic: bytes, group: DurableGroup) -> bool:
         known = self._topics.get(topic)
@@ -91,15 +92,17 @@ class Ahead:
             columns = block.columns()
             for first, end in spans:
                 for row in range(first, end):
-                    not_before_us = 0
+                    not_before_us = expires_us = 0
                     if is_v5(columns, row):
                         packet = packet_of(columns, row)
                         expiry_s = expiry_of(packet)
-                        sent_us = block.header.base_time_us + columns.deltas_us[row]
-                        if expiry_s is not None and sent_us + expiry_s * 1_000_000 <= wall_us:
-                            continue
+                        if expiry_s is not None:
+                            sent_us = block.header.base_time_us + columns.deltas_us[row]
+                            expires_us = sent_us + expiry_s * 1_000_000
                         not_before_us = _not_before_us(packet)
-                    self.found.append((base + row, not_before_us))
+                    found = Found(base + row, not_before_us, expires_us, columns.packet_sizes[row])
+                    if not found.is_expired(wall_us):
+                        self.found.append(found)
         self.end = max(self.end, block.header.next_offset)
 
 
@@ -183,18 +186,18 @@ class ShardConsumers:
         return json.dumps(fields, separators=(",", ":")).encode()
 
     def _scan(self, group: int, count: int) -> list[Any]:
-        """What the look ahead has, up to `count` messages that are not put off."""
+        """What the look ahead has and what has not expired, up to `count` messages that are not put off."""
         cursor, ahead = self.state.cursors.get(group), self._ahead.get(group)
         if cursor is None or ahead is None or ahead.epoch != cursor.epoch or ahead.end < cursor.position:
             return [0, 0, []]
-        found: list[tuple[int, int]] = []
-        for offset, not_before_us in ahead.found:
-            if offset < cursor.position:
+        found: list[Found] = []
+        for one in ahead.found:
+            if one.offset < cursor.position or one.is_expired(self._last_us):
                 continue
             if count <= 0 or len(found) >= _FOUND_MAX:
-                return [cursor.position, offset, found]
-            found.append((offset, not_before_us))
-            if not_before_us <= self._last_us:
+                return [cursor.position, one.offset, found]
+            found.append(one)
+            if one.not_before_us <= self._last_us:
                 count -= 1
         return [cursor.position, ahead.end, found]
 
@@ -204,7 +207,7 @@ class ShardConsumers:
         results = self.state.apply(fields)
         if isinstance(token, asyncio.Future) and not token.done():
             token.set_result(results)
-        if any(operation[0] in ("nack", "reset", "tick") for operation in fields["do"]):
+        if any(operation[0] in ("nack", "reset", "advance", "tick") for operation in fields["do"]):
             self.on_data()
 
     def lost(self, token: Any) -> None:
@@ -245,16 +248,16 @@ class ShardConsumers:
             return True
         ahead = self._ahead.setdefault(group.number, Ahead())
         async with ahead.lock:
-            ahead.align(cursor, group)
+            ahead.align(cursor, group, self._wall_us())
             for _ in range(_READS_MAX):
                 if len(ahead.found) >= count or ahead.end >= self._shard.next_offset:
                     break
                 await self._read_on(ahead, group, read)
-            ahead.align(cursor, group)
+            ahead.align(cursor, group, self._wall_us())
             if not ahead.found:
                 return False
             is_full = len(cursor.items) >= cursor.settings.in_flight_max
-            return not is_full or not (is_leased or ahead.found[0][1] > self._wall_us())
+            return not is_full or not (is_leased or ahead.found[0].not_before_us > self._wall_us())
 
     async def _read_on(self, ahead: Ahead, group: DurableGroup, read: ReadBlocks) -> None:
         end = self._shard.next_offset
@@ -276,20 +279,21 @@ class ShardConsumers:
         cursor, ahead = self.state.cursors[group.number], self._ahead.get(group.number)
         if ahead is None or ahead.epoch != cursor.epoch or ahead.end < cursor.position:
             return cursor.position, 0
-        return ahead.end, sum(1 for offset, _ in ahead.found if offset >= cursor.position)
+        return ahead.end, sum(1 for one in ahead.found if one.offset >= cursor.position)
 
-    def chores(self, now_us: int, is_live: Callable[[int], bool]) -> list[list[Any]]:
-        """Operations that are due: cursors of deleted groups, leases that kill, positions far behind."""
+    def chores(self, now_us: int, is_gone: Callable[[int], bool]) -> list[list[Any]]:
+        """Operations that are due: cursors of deleted groups (`is_gone` holds for ever once it does), leases
+        that kill, positions far behind."""
         due: list[list[Any]] = []
         for number, cursor in self.state.cursors.items():
             ahead = self._ahead.get(number)
             next_us = cursor.next_due_us()
-            if not is_live(number):
+            if is_gone(number):
                 due.append(["delete", number])
             elif cursor.settings.deliveries_max and next_us is not None and next_us <= now_us:
                 due.append(["tick", number])
             elif ahead is not None and ahead.epoch == cursor.epoch:
-                nothing_until = ahead.found[0][0] if ahead.found else ahead.end
+                nothing_until = ahead.found[0].offset if ahead.found else ahead.end
                 if nothing_until - cursor.position > _SKIP_EVERY:
                     due.append(["skip", number, cursor.position, nothing_until])
         for number in [n for n in self._ahead if n not in self.state.cursors]:

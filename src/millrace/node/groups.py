@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from millrace.broker.consumer import Cursor, State
+from millrace.broker.consumer import TAKEN_BYTES_MAX, Cursor, State
 from millrace.broker.durable_group import (
     QUEUE_PREFIX,
     DurableGroup,
@@ -118,7 +118,7 @@ class Groups:
         """Make a group that begins at the end of the logs, or at their beginning."""
         if spec.name in self.by_name:
             raise GroupExists(f"group {spec.name!r} exists")
-        self._check_stored(spec)
+        self.check_stored(spec)
         if spec.is_queue:
             check_order(self._streams, spec)
         probe = DurableGroup(number=0, spec=spec)
@@ -132,17 +132,19 @@ class Groups:
             await self._cursor(group, shard)
         return group
 
-    def _check_stored(self, spec: GroupSpec) -> None:
+    def check_stored(self, spec: GroupSpec) -> None:
         """A group reads logs: where no stream of its filters has one, it would wait for ever."""
-        name = ""
+        name = remedy = ""
         for filter in spec.filters:
             stream = None if "+" in filter or "#" in filter else self._streams.table.find(filter)
-            if stream is None or stream.spec.replication is not Replication.ROUTED:
+            if stream is None or stream.spec.is_stored:
                 return
             name = stream.spec.name
+            is_routed = stream.spec.replication is Replication.ROUTED
+            remedy = "--replication quorum" if is_routed else "--capture all"
         raise LocalError(
-            f"stream {name!r} is routed: its messages are stored nowhere, so a group or queue has nothing to"
-            f" read. Subscribe by MQTT, or: millrace stream alter {name} --replication quorum"
+            f"stream {name!r} has no log: its messages are stored nowhere, so a group or queue has nothing to"
+            f" read. Subscribe by MQTT, or: millrace stream alter {name} {remedy}"
         )
 
     async def alter(self, spec: GroupSpec) -> DurableGroup:
@@ -185,7 +187,7 @@ class Groups:
             cursor = await self._cursor(group, shard)
             position = min(max(position, shard.first_offset), shard.next_offset)
             if position > cursor.position:
-                await shard.consumers.do(["reset", group.number, position])
+                await shard.consumers.do(["advance", group.number, position])
             if self._wall_us() - cursor.used_us > _TOUCH_EVERY_US:
                 # Whoever reads past the group counts as one who asks it (PROTOCOLS.md 12).
                 await shard.consumers.do(["touch", group.number])
@@ -215,8 +217,8 @@ class Groups:
     async def take(
         self, name: str, *, count: int, lease_us: int, wait_ms: int = 0, request: str = ""
     ) -> list[Taken]:
-        """Up to `count` messages, fewer if there are fewer; waits for the first at most `wait_ms`. Without a
-        lease they are acknowledged with this."""
+        """Up to `count` messages, fewer if there are fewer or they are large; waits for the first at most
+        `wait_ms`. Without a lease they are acknowledged with this."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + min(wait_ms, WAIT_MS_MAX) / 1000
         while True:
@@ -225,7 +227,8 @@ class Groups:
             with self.watching(group, shards, is_waiting=wait_ms > 0) as watcher:
                 taken = await self._take_now(group, shards, count, lease_us, request)
                 if not taken:
-                    # Not sooner: what was there before the stream became leaderless can be taken.
+                    # Not sooner: what was there before the stream became another can be taken.
+                    self.check_stored(group.spec)
                     check_order(self._streams, group.spec)
                 left_s = deadline_s - loop.time()
                 if taken:
@@ -261,7 +264,8 @@ class Groups:
                 if not taken:
                     raise
                 break
-            if len(taken) >= count or (taken and times is not None):
+            taken_bytes = sum(len(one.message.payload) for one in taken)
+            if len(taken) >= count or taken_bytes >= TAKEN_BYTES_MAX or (taken and times is not None):
                 break
         return taken
 
@@ -270,6 +274,9 @@ class Groups:
     ) -> list[Taken]:
         _, _, request, wanted, lease_us, _ = operation
         cursor = await self._cursor(group, shard)
+        if cursor.has_expired(self._wall_us()) and not self._streams.is_refusing:
+            # Not with the take: it would give nothing where there is something behind what goes.
+            await shard.consumers.do(["tick", group.number])
         if not await shard.consumers.has_some(group, wanted, bool(lease_us), self._streams.reading.blocks):
             if self._wall_us() - cursor.used_us > _TOUCH_EVERY_US and not self._streams.is_refusing:
                 await shard.consumers.do(["touch", group.number])
@@ -452,7 +459,6 @@ class Groups:
             shard.consumers.close()
 
     async def _do_chores(self) -> None:
-        live = {group.number: group for group in self.by_name.values()}
         if self._streams.is_refusing:
             return
         await self._expire()
@@ -461,13 +467,12 @@ class Groups:
             if not shard.group.status().serving:
                 continue
             try:
-                for operation in consumers.chores(
-                    self._wall_us(), lambda number: number == 0 or number in live
-                ):
+                for operation in consumers.chores(self._wall_us(), self.definitions.is_gone):
                     await consumers.do(operation)
                 for number, cursor in list(consumers.state.cursors.items()):
-                    if cursor.dead and number in live:
-                        await self._bury(live[number], shard, cursor)
+                    group = self.definitions.numbered(number)
+                    if cursor.dead and group is not None:
+                        await self._bury(group, shard, cursor)
             except (Unavailable, NotStored) as error:
                 log.warning("groups of shard %d wait: %s", shard.number, error)
             except MillraceError as error:

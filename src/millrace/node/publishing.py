@@ -55,6 +55,10 @@ class Publishing:
             raise LocalError(f"{topic!r} is not a topic to publish to")
         if topic.count("/") >= limits.topic_levels_max or len(topic.encode()) > limits.topic_bytes_max:
             raise LocalError(f"the topic has more than {limits.topic_levels_max} levels or too many bytes")
+        response = message.properties.response_topic
+        if response is not None and (not is_valid(response) or "+" in response or "#" in response):
+            # [MQTT-3.3.2-14]: once stored, nobody could read it.
+            raise LocalError(f"{response!r} is not a topic to respond to")
         if len(message.payload) + len(topic.encode()) + _HEAD_BYTES_MAX > limits.packet_bytes_max:
             raise NotStored(Reason.PACKET_TOO_LARGE, f"more than {limits.packet_bytes_max} bytes")
 

@@ -6,14 +6,26 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.broker.consumer import ANSWERED_MAX, VOIDED_MAX, Consumers, Cursor, Scan, Settings, State
+from millrace.broker.consumer import (
+    ANSWERED_MAX,
+    TAKEN_BYTES_MAX,
+    VOIDED_MAX,
+    Consumers,
+    Cursor,
+    Found,
+    Scan,
+    Settings,
+    State,
+)
 
 LEASE_US = 1_000
 NOW_US = 1_000_000
 
 
-def scan(*offsets: int, start: int = 0, end: int | None = None) -> Scan:
-    found = tuple((offset, 0) for offset in offsets)
+def scan(
+    *offsets: int, start: int = 0, end: int | None = None, expires_us: int = 0, size_bytes: int = 0
+) -> Scan:
+    found = tuple(Found(offset, 0, expires_us, size_bytes) for offset in offsets)
     return Scan(start=start, end=offsets[-1] + 1 if end is None else end, found=found)
 
 
@@ -94,7 +106,7 @@ def test_a_lease_can_be_extended() -> None:
 
 def test_a_message_put_off_by_its_publisher_does_not_stop_those_behind_it() -> None:
     cursor = Cursor(0)
-    found = Scan(start=0, end=2, found=((0, NOW_US + 100), (1, 0)))
+    found = Scan(start=0, end=2, found=(Found(0, NOW_US + 100), Found(1)))
     assert cursor.take("", 2, LEASE_US, NOW_US, found) == [(1, 1)]
     assert cursor.take("", 2, LEASE_US, NOW_US + 100, None) == [(0, 1)]
 
@@ -110,6 +122,53 @@ def test_after_so_many_deliveries_a_message_is_dead_until_it_is_buried() -> None
     assert cursor.bury(0)
     assert not cursor.bury(0)
     assert cursor.items == {}
+
+
+def restored(cursor: Cursor) -> Cursor:
+    return Cursor.from_json(json.loads(json.dumps(cursor.to_json())))
+
+
+def test_a_message_that_expired_while_it_was_out_or_put_off_is_not_given_again() -> None:
+    """PROTOCOLS.md 11. Given back, never acknowledged, put off by its publisher; also after a snapshot."""
+    expires_us = NOW_US + LEASE_US
+    fresh = (*scan(0, 1, expires_us=expires_us).found, Found(2, expires_us, expires_us), Found(3))
+    cursor = Cursor(0)
+    cursor.take("", 9, LEASE_US, NOW_US, Scan(start=0, end=4, found=fresh))
+    cursor.nack(0, 1, 0, NOW_US)
+    assert restored(cursor).take("", 9, LEASE_US, expires_us - 1, None) == [(0, 2)]
+    for one in (restored(cursor), cursor):
+        assert one.take("", 9, 0, expires_us, None) == [(3, 2)]
+        assert one.items == {}
+
+
+def test_a_message_delivered_too_often_is_dead_also_when_it_expired() -> None:
+    """It was not done: whoever looks after the dead letters hears of it."""
+    cursor = Cursor(0, Settings(deliveries_max=1))
+    cursor.take("", 1, LEASE_US, NOW_US, scan(0, expires_us=NOW_US + 1))
+    cursor.advance(NOW_US + LEASE_US)
+    assert list(cursor.dead) == [0]
+
+
+def test_one_take_is_bounded_in_bytes_and_gives_at_least_one_message() -> None:
+    third_bytes = TAKEN_BYTES_MAX // 3
+    fresh = scan(0, 1, 2, 3, 4, size_bytes=third_bytes)
+    cursor = Cursor(0)
+    assert cursor.take("", 9, LEASE_US, NOW_US, fresh) == [(0, 1), (1, 1), (2, 1)]
+    assert cursor.take("", 9, LEASE_US, NOW_US, fresh) == [(3, 1), (4, 1)]
+    cursor = restored(cursor)
+    again = [cursor.take("", 9, 0, NOW_US + LEASE_US, scan(5, start=5, size_bytes=1)) for _ in range(2)]
+    assert again == [[(0, 2), (1, 2), (2, 2)], [(3, 2), (4, 2), (5, 1)]]
+    large = scan(6, 7, start=6, size_bytes=2 * TAKEN_BYTES_MAX)
+    assert [cursor.take("", 9, 0, NOW_US, large) for _ in range(3)] == [[(6, 1)], [(7, 1)], []]
+
+
+def test_entries_and_states_without_expiry_and_size_can_be_read() -> None:
+    consumers = Consumers()
+    entry = {"now_us": NOW_US, "scans": {"1": [0, 2, [[0, 0], [1, 0]]]}, "do": [["create", 1, 0, [0, 10]]]}
+    consumers.apply(entry | {"do": [*entry["do"], ["take", 1, "", 2, LEASE_US]]})
+    state = consumers.cursors[1].to_json()
+    state[5] = [row[:4] for row in state[5]]
+    assert Cursor.from_json(state).to_json() == consumers.cursors[1].to_json()
 
 
 def test_no_more_is_out_than_allowed() -> None:
@@ -321,7 +380,7 @@ def test_any_history_gives_what_the_model_gives(
             for _ in range(SIZE + 1):
                 start = cursor.position
                 end = min(SIZE, start + reach)
-                found = tuple((o, 0) for o in range(start, end) if wanted[o])
+                found = tuple(Found(o) for o in range(start, end) if wanted[o])
                 part = Scan(start=start, end=end, found=found)
                 if len(got) < count:
                     got += cursor.take("", count - len(got), lease_us, now_us, part)

@@ -1,18 +1,22 @@
-"""Operations of durable groups while nobody leads the log of their shard."""
+"""Operations of durable groups while nobody leads the log of their shard, and what a take gives."""
 
 import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from millrace.broker.access import AccessRules
+from millrace.broker.consumer import TAKEN_BYTES_MAX
+from millrace.broker.durable_group import GroupSpec
 from millrace.broker.machine import Broker
 from millrace.broker.stream import DEFAULT_SPEC, Stream
 from millrace.limits import DEFAULT_LIMITS
 from millrace.node.shard import Shard
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block
+from unit.node.lone_groups import LoneGroups
 
 TURNS = 20
+SPEC = GroupSpec(name="g", filters=("t",))
 
 
 class Line:
@@ -59,5 +63,63 @@ def test_what_is_asked_for_during_an_election_waits_for_its_end() -> None:
         shard.apply(block, token)
         assert await asyncio.gather(*asked) == [True, True]
         assert [cursor.used_us for cursor in shard.consumers.state.cursors.values()] == [9_000, 9_000]
+
+    asyncio.run(scene())
+
+
+async def payloads(node: LoneGroups, count: int = 1, lease_s: int = 0, request: str = "") -> list[bytes]:
+    return [one.message.payload for one in await node.take("g", count, lease_s, request)]
+
+
+def test_a_message_that_expires_after_it_was_found_ahead_is_not_given() -> None:
+    """PROTOCOLS.md 11: expiry is judged at the delivery. The one behind comes in its place, at once."""
+
+    async def scene() -> None:
+        node = LoneGroups()
+        await node.groups.create(SPEC)
+        node.store(b"1", b"2", b"3", expiry_s=1)
+        node.store(b"4")
+        node.store(b"5", expiry_s=1)
+        assert await payloads(node, 1) == [b"1"]
+        node.wall_us += 60_000_000
+        assert await payloads(node, 1) == [b"4"]
+        assert await payloads(node, 1) == []
+
+    asyncio.run(scene())
+
+
+def test_a_message_that_expired_before_it_comes_again_is_not_given() -> None:
+    """It was given back, and nobody asked for long. A request that names itself gets the next one too, and
+    the same when it is repeated, though that has expired by then."""
+
+    async def scene() -> None:
+        node = LoneGroups()
+        await node.groups.create(SPEC)
+        node.store(b"1", expiry_s=1)
+        node.store(b"2", expiry_s=100)
+        (first,) = await node.take("g", 1, lease_s=10)
+        assert await node.groups.settle("g", "nack", [first.receipt], 0) == [True]
+        node.wall_us += 60_000_000
+        assert await payloads(node, 1, request="r") == [b"2"]
+        node.wall_us += 60_000_000
+        assert await payloads(node, 1, request="r") == [b"2"]
+        assert not node.cursors[1].items
+
+    asyncio.run(scene())
+
+
+def test_one_answer_is_bounded_in_bytes() -> None:
+    """Also where the messages come again. Nothing is lost without a lease: the rest comes with the next."""
+
+    async def scene() -> None:
+        node = LoneGroups()
+        await node.groups.create(SPEC)
+        stored = [bytes([number]) * (TAKEN_BYTES_MAX // 3 - 100) for number in range(4)]
+        node.store(*stored)
+        assert await payloads(node, 1_000, lease_s=1) == stored[:3]
+        assert await payloads(node, 1_000, lease_s=1) == stored[3:]
+        node.wall_us += 60_000_000
+        assert await payloads(node, 1_000) == stored[:3]
+        assert await payloads(node, 1_000) == stored[3:]
 
     asyncio.run(scene())

@@ -1,7 +1,11 @@
-"""When a durable group goes by itself."""
+"""When a durable group goes by itself, when its cursors go with it, and where a reader moves them."""
+
+import asyncio
 
 from millrace.broker.consumer import Consumers, Cursor
+from millrace.broker.durable_group import DurableGroups, GroupSpec
 from millrace.node.groups import GROUP_EXPIRY_US, is_idle
+from unit.node.lone_groups import LoneGroups
 
 NOW_US = 10 * GROUP_EXPIRY_US
 
@@ -25,3 +29,60 @@ def test_asking_an_empty_group_counts() -> None:
     consumers.apply({"now_us": 1, "do": [["create", 1, 0, [0, 10]]]})
     consumers.apply({"now_us": NOW_US, "do": [["touch", 1]]})
     assert not is_idle(list(consumers.cursors.values()), NOW_US + GROUP_EXPIRY_US)
+
+
+SPEC = GroupSpec(name="g", filters=("t",))
+
+
+def test_chores_keep_the_cursor_of_a_group_that_this_node_has_not_heard_of() -> None:
+    """The meta group of this node is behind: the group was made elsewhere, and is asked there. Without its
+    cursor it would begin again, with what was done."""
+
+    async def scene() -> None:
+        node = LoneGroups()
+        node.cursors[1] = Cursor(0)
+        await node.groups._do_chores()
+        assert list(node.cursors) == [1]
+
+    asyncio.run(scene())
+
+
+def test_chores_delete_the_cursor_of_a_group_that_was_deleted() -> None:
+    """Also where the definitions came in a snapshot."""
+
+    async def scene() -> None:
+        for is_restored in (False, True):
+            node = LoneGroups()
+            await node.groups.create(SPEC)
+            assert list(node.cursors) == [1]
+            await node.groups.delete("g")
+            if is_restored:
+                node.meta.groups = DurableGroups.from_json(node.meta.groups.to_json())
+            await node.groups._do_chores()
+            assert not node.cursors
+
+    asyncio.run(scene())
+
+
+def test_a_group_that_is_made_while_chores_are_done_keeps_its_cursor() -> None:
+    """What a pass knew of the groups when it began is old by the time it comes to the cursors."""
+
+    async def scene() -> None:
+        node = LoneGroups()
+        node.cursors[1] = Cursor(0)
+        node.on_meta_asked = lambda: node.meta.groups.put(SPEC, True, {})
+        await node.groups._do_chores()
+        assert list(node.cursors) == [1]
+
+    asyncio.run(scene())
+
+
+def test_readers_who_advance_a_group_at_once_never_move_it_back() -> None:
+    async def scene() -> None:
+        node = LoneGroups()
+        await node.groups.create(SPEC)
+        node.store(b"1", b"2", b"3")
+        await asyncio.gather(*(node.groups.advance("g", {16: position}) for position in (2, 1)))
+        assert node.cursors[1].position == 2
+
+    asyncio.run(scene())

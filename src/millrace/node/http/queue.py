@@ -125,12 +125,15 @@ async def delete_topic(request: Request, topic: Topic, caller: CallerIs) -> dict
 
 @router.put("/message")
 async def put_message(request: Request, form: MessageForm, caller: CallerIs) -> dict[str, Any]:
-    """Put a message, or several in order; `success` is false without a queue, true means on disk."""
+    """Put a message, or several in order; `success` is false without a queue, true means on disk. Where no
+    log keeps the topic any more, nothing is put."""
     server = server_of(request)
     caller.must_publish(form.topic)
     groups = server.streams.groups
-    if queue_name(form.topic) not in groups.by_name:
+    queue = groups.by_name.get(queue_name(form.topic))
+    if queue is None:
         return {"success": False}
+    groups.check_stored(queue.spec)
     texts = [form.message] if form.message is not None else form.messages or []
     messages = [
         forms.to_message(
@@ -141,7 +144,10 @@ async def put_message(request: Request, form: MessageForm, caller: CallerIs) -> 
     ]
     for message in messages:
         groups.publishing.check(message)
-    await asyncio.gather(*(groups.publishing.publish(message) for message in messages))
+    published = await asyncio.gather(*(groups.publishing.publish(message) for message in messages))
+    if any(one.offset is None for one in published):
+        # The stream may have lost its log since it was asked for.
+        groups.check_stored(queue.spec)
     return {"success": True}
 
 

@@ -1,0 +1,115 @@
+"""The durable groups of a node that is alone, without sockets and disk: the real definitions, shard, readers
+and groups over a log in memory, and a clock that is turned by hand."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+from millrace.broker.access import AccessRules
+from millrace.broker.machine import Broker
+from millrace.broker.meta import MetaState
+from millrace.kernels.blocks import Run
+from millrace.limits import DEFAULT_LIMITS
+from millrace.node.groups import Groups, Taken
+from millrace.node.publishing import make_run
+from millrace.node.reading import Reading
+from millrace.node.shard import Shard
+from millrace.replication.contract import EntryKind
+from millrace.storage.block import Block, data_blocks
+from millrace.types import Message, Properties
+
+NOW_US = 1_000_000_000
+
+
+class Kept:
+    """In place of the log: a message at each index, counted from 1."""
+
+    first_offset = 0
+    first_index = 1
+
+    def __init__(self) -> None:
+        self.log = self
+        self.all: list[Block] = []
+
+    def block_at_offset(self, offset: int) -> int:
+        return offset + 1
+
+    def skip_to(self, index: int, keys: tuple[int, ...]) -> int:
+        return index
+
+    def blocks(self, index: int, last: int, bytes_max: int) -> list[Block]:
+        return self.all[index - 1 : index]
+
+
+class AtOnce:
+    """In place of a replication group: what is proposed is committed."""
+
+    is_leader = is_serving = True
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self.serving = asyncio.Event()
+        self.serving.set()
+        self.replica_log = Kept()
+
+    @property
+    def applied(self) -> int:
+        return len(self.replica_log.all)
+
+    def status(self) -> Any:
+        return SimpleNamespace(serving=True)
+
+    def propose(self, blocks: Sequence[Block], tokens: Sequence[Any], kind: EntryKind) -> bool:
+        for block, token in zip(blocks, tokens, strict=True):
+            self._shard.apply(block, token)
+        return True
+
+
+class LoneGroups:
+    """Made inside a running loop."""
+
+    def __init__(self) -> None:
+        self.wall_us = NOW_US
+        self.meta = MetaState()
+        self.on_meta_asked: Callable[[], object] = lambda: None
+        broker = Broker(DEFAULT_LIMITS, AccessRules(()))
+        self.on_wake: Callable[[], object] = lambda: None
+        clock = {"now_ms": lambda: 0, "wall_us": lambda: self.wall_us, "wake": lambda: self.on_wake()}
+        self.shard = Shard(16, self.meta.table.default, broker, **clock)
+        self._log = AtOnce(self.shard)
+        self.shard.group = self._log  # type: ignore[assignment]
+        self.cursors = self.shard.consumers.state.cursors
+        self.streams: Any = SimpleNamespace(
+            definitions=self.meta,
+            table=self.meta.table,
+            shards={16: self.shard},
+            is_refusing=False,
+            meta_status=self._meta_status,
+            command=self._command,
+            find_intake=lambda topic: self.shard.intake,
+            # Nothing is damaged, so nothing is repaired.
+            reading=Reading(ThreadPoolExecutor(1), None),  # type: ignore[arg-type]
+        )
+        self.groups = Groups(self.streams, broker, **clock)
+
+    def _meta_status(self) -> Any:
+        self.on_meta_asked()
+        return SimpleNamespace(serving=False)
+
+    async def _command(self, command: bytes) -> None:
+        self.meta.apply(command)
+
+    def store(self, *payloads: bytes, topic: str = "t", expiry_s: int | None = None) -> None:
+        for payload in payloads:
+            properties = Properties(message_expiry_s=expiry_s)
+            message = Message(topic=topic, payload=payload, qos=1, properties=properties)
+            run, offset = make_run(message, 0), self.shard.next_offset
+            (block,) = data_blocks([Run(packets=run.data, version=5 if run.v5 else 4)])
+            stamp = {"shard": 16, "term": 1, "index": offset + 1, "previous_term": 1, "base_offset": offset}
+            self._log.replica_log.all.append(block.stamped(base_time_us=self.wall_us, **stamp))
+            self.shard.apply(self._log.replica_log.all[-1], None)
+
+    async def take(self, name: str, count: int = 1, lease_s: int = 0, request: str = "") -> list[Taken]:
+        return await self.groups.take(name, count=count, lease_us=lease_s * 1_000_000, request=request)
