@@ -17,6 +17,7 @@ from typing import IO, NamedTuple
 import pytest
 
 from e2e.processes import MILLRACE, environment
+from millrace.broker.access import Action, Effect, Rule
 from millrace.cli.main import run
 from millrace.client import blocking
 from millrace.node.users import change, hash_password
@@ -277,6 +278,10 @@ def test_nobody_listens(call: Call) -> None:
         (("pub", "a", "b", "--lines"), "put - in place of the message"),
         (("pub", "a", "-", "--lines", "--repeat", "2"), "do not go together"),
         (("pub", "a/#", "b"), "wildcard"),
+        (("pub", "a/#", "b", "--every", "10ms", "--repeat", "2"), "wildcard"),
+        (("pub", "a", "b", "--every", "10ms", "--repeat", "2", "--backup", "x://y"), "begins with mqtt://"),
+        (("sub", "a", "--backup", "x://y"), "begins with mqtt://"),
+        (("sub", "a/#/b", "--backup", "mqtt://127.0.0.1:1"), "not valid"),
         (("pub", "a", "b", "--url", "localhost:1883"), "begins with mqtt://"),
         (("sub",), "Missing argument"),
         (("sub", "a/#/b"), "not valid"),
@@ -291,6 +296,34 @@ def test_wrong_use_is_status_2(
     done = call(*arguments, *url)
     assert (done.status, done.out) == (2, b"")
     assert complaint in done.err.decode()
+
+
+def test_on_an_interval_what_may_not_be_published_is_given_up_and_is_status_1(
+    tmp_path: Path, call: Call
+) -> None:
+    users = tmp_path / "users.toml"
+    rules = [
+        Rule(user="*", effect=Effect.DENY, action=Action.PUBLISH, filter="no/#"),
+        Rule(user="*", effect=Effect.ALLOW, action=Action.ALL, filter="#"),
+    ]
+    for rule in rules:
+        change(users, lambda content, rule=rule: content.with_rule(rule))
+    with ThreadedBroker(access__users_file=str(users)) as broker:
+        pace = ("--every", "10ms", "--repeat", "2", "--json", "--url", broker.url)
+        for topic, status, given_up in (("yes/a", 0, 0), ("no/a", 1, 2)):
+            done = call("pub", topic, "x", *pace)
+            assert (done.status, json.loads(done.out)["given_up"]) == (status, given_up)
+
+
+def test_commands_that_ask_a_node_know_the_user_by_environment(tmp_path: Path, call: Call) -> None:
+    users = tmp_path / "users.toml"
+    change(users, lambda content: content.with_user("ann", hash_password(b"s/ecret")))
+    settings = {"access__users_file": str(users), "access__anonymous": "never"}
+    with ThreadedBroker(listeners__http="127.0.0.1:0", **settings) as broker:
+        url = f"http://ann@127.0.0.1:{broker.ports['http']}"
+        for command in (("status",), ("node", "list")):
+            assert call(*command, "--url", url, password="s/ecret").status == 0
+            assert call(*command, "--url", url, password="wrong").status == 1
 
 
 def test_users_are_known_by_url_or_by_environment(tmp_path: Path, call: Call) -> None:

@@ -20,10 +20,13 @@ from waiting import until, until_async
 FUNCTIONS = """
 import asyncio, json, os, time
 VERSION = "1"
+UNSAYABLE = {b"long": 70_000 * "é", b"nul": "a \\0 b", b"lone": "a \\ud800 b"}
 
 def double(topic, payload):
     if payload == b"boom":
         raise ValueError("no such thing")
+    if payload in UNSAYABLE:
+        raise ValueError(UNSAYABLE[payload])
     if payload == b"slow":
         time.sleep(30)
     if payload == b"die":
@@ -120,6 +123,36 @@ def test_what_fails_goes_to_the_dead_letters_and_the_rest_goes_on(
     assert "took more than 1 s" in errors[1]
     assert "ended in the middle" in errors[2]
     assert [message.payload for message in got if message.topic == "work/x"] == [b"goodgood"]
+
+
+def test_an_error_that_no_property_can_hold_is_told_as_far_as_it_goes(
+    broker: BrokerProcess, devices: Callable[..., Device]
+) -> None:
+    made(broker, "work", "double", "work/#")
+    device = devices(broker.port).connect()
+    device.subscribe("work/#", qos=1)
+    device.subscribe("dead/work", qos=1)
+    for payload in (b"long", b"nul", b"lone", b"good"):
+        device.publish("work/x", payload, qos=1)
+    *dead, good = sorted(device.expect(4), key=lambda message: message.topic)
+    assert [message.payload for message in dead] == [b"long", b"nul", b"lone"]
+    long, nul, lone = (dict(message.properties.UserProperty)["error"] for message in dead)
+    assert "ValueError: éé" in long and len(long) <= 1_000
+    assert "ValueError: a   b" in nul
+    assert "ValueError: a ? b" in lone
+    assert (good.topic, good.payload) == ("work/x", b"goodgood"), "the messages after it go on"
+
+
+def test_a_publish_that_carries_the_mark_of_a_result_is_an_input_all_the_same(
+    broker: BrokerProcess, devices: Callable[..., Device]
+) -> None:
+    """As when a dead letter is put back with its properties."""
+    made(broker, "work", "double", "work/#")
+    device = devices(broker.port).connect()
+    device.subscribe("work/#", qos=1)
+    marked = [("millrace-edge", "handmade:double"), ("error", "ValueError: no such thing")]
+    assert device.publish("work/x", b"again", qos=1, UserProperty=marked) == 0
+    device.expect_payloads(b"againagain")
 
 
 def test_async_functions_durable_sessions_and_order_per_topic(

@@ -1,6 +1,7 @@
 """Streams and durable groups on a real broker: by HTTP and by command, read by offset, purged and kept."""
 
 import base64
+import itertools
 import json
 import threading
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from e2e.conftest import StartBroker
 from e2e.device import Device
 from e2e.http_calls import Door
 from e2e.processes import BrokerProcess, millrace
-from millrace.client.http import Http, HttpError
+from millrace.client.http import Http, HttpError, follow
 from millrace.storage.block import HEAD_BYTES, parse_block
 from waiting import until
 
@@ -155,6 +156,39 @@ def test_sub_from_reads_the_logs_and_then_what_comes(broker: BrokerProcess, door
     assert got[0].stdout.split().index("one") < got[0].stdout.split().index("two")
     wrong = millrace("sub", "a", "--from", "yesterday", "--url", broker.url)
     assert wrong.returncode == 2
+
+
+def test_sub_from_an_offset_begins_at_the_end_of_logs_that_are_shorter(
+    broker: BrokerProcess, door: Door
+) -> None:
+    create(door, "uneven", "uneven/#", shards=2)
+    topics = [f"uneven/{number}" for number in range(20)]
+    shard_of = {topic: publish(door, topic, "0")[0]["shard"] for topic in topics}
+    long = topics[0]
+    short = next(topic for topic in topics if shard_of[topic] != shard_of[long])
+    start = publish(door, long, *map(str, range(1, 30)), "last")[-1]["offset"]
+    assert door("GET", f"/v1/streams/uneven/shards/{shard_of[short]}/messages?from={start}").status == 409
+    messages = follow(Http(broker.url), ["uneven/#"], start)
+    first = next(message for message in messages if message is not None)
+    assert (first["topic"], first["payload"]) == (long, "last")
+    # A round in which nothing was found: by now every log has its place.
+    assert next(messages) is None
+    publish(door, short, "new")
+    second = next(message for message in messages if message is not None)
+    assert (second["topic"], second["payload"]) == (short, "new")
+
+
+def test_a_reader_of_logs_finishes_sealed_shards_first(broker: BrokerProcess, door: Door) -> None:
+    """More than a page in the old shard: order per topic holds across the change (PROTOCOLS.md 16)."""
+    create(door, "moved", "moved/#")
+    count = 1_500
+    for first in range(0, count, 500):
+        publish(door, "moved/a", *map(str, range(first, first + 500)))
+    assert door("PATCH", "/v1/streams/moved", {"shards": 2}).status == 200
+    publish(door, "moved/a", "last")
+    messages = follow(Http(broker.url), ["moved/a"], "earliest")
+    got = list(itertools.islice((one["payload"] for one in messages if one is not None), count + 1))
+    assert got == [*map(str, range(count)), "last"]
 
 
 # -------------------------------------------------------------------------------------------- groups

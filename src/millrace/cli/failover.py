@@ -4,13 +4,15 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.cli.connecting import PASSWORD_VARIABLE
 
 if TYPE_CHECKING:
     from millrace.client.subscriber import Sourced
+
+_Outcome = TypeVar("_Outcome")
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
@@ -60,7 +62,7 @@ def publish(
                 "refused": publisher.refused,
             }
 
-    return asyncio.run(run())
+    return _run(run())
 
 
 def subscribe(
@@ -91,4 +93,14 @@ def subscribe(
                 pass
         return seen
 
-    return asyncio.run(run())
+    return _run(run())
+
+
+def _run(work: Coroutine[Any, Any, _Outcome]) -> _Outcome:
+    """What the user got wrong becomes a ConfigError, which is exit status 2."""
+    from millrace.errors import ConfigError, LocalError
+
+    try:
+        return asyncio.run(work)
+    except LocalError as error:
+        raise ConfigError(str(error)) from error

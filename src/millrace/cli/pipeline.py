@@ -14,7 +14,7 @@ _HOME = Path("~/.millrace/pipelines")
 
 @app.command(
     epilog=example(
-        "millrace pipeline run examples/pipelines/telemetry/pipeline.py --set table=/tmp/averages",
+        "millrace pipeline run examples/pipelines/telemetry/pipeline.py --set tables=/tmp/telemetry",
         "millrace pipeline run wordcount.sql --once",
         "millrace pipeline run my-declarative-project/ --master spark://head:7077",
     )

@@ -147,6 +147,8 @@ def _publish_on_interval(
         topic=topic,
         **done,
     )
+    if done["given_up"]:
+        raise typer.Exit(1)
 
 
 class _Sent:

@@ -1,10 +1,9 @@
 """`millrace status`: what a node says of itself, of the others and of every replication group."""
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from millrace.cli.common import AsJson, example, print_json, print_line, print_rows, single
+from millrace.cli.http_options import DEFAULT, HttpUrl, door
 
 app = single()
 
@@ -15,16 +14,11 @@ _GROUP_COLUMNS = (
 
 
 @app.command(epilog=example("millrace status", "millrace status --url http://127.0.0.1:18831 --json"))
-def status(
-    url: Annotated[str, typer.Option(help="HTTP address of the node.")] = "http://127.0.0.1:18831",
-    json: AsJson = False,
-) -> None:
+def status(url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
     """Show state and counters of a node, the members of its cluster and its replication groups."""
-    from millrace.client.http import Http
-
-    door = Http(url)
-    answer = door.get("/status")
-    cluster = door.get("/v1/cluster")
+    node = door(url)
+    answer = node.get("/status")
+    cluster = node.get("/v1/cluster")
     if json:
         print_json({**answer, "cluster": cluster})
         return

@@ -10,6 +10,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
@@ -86,7 +87,8 @@ class Http:
                 return answer.read(), answer.headers
         except urllib.error.HTTPError as error:
             raise _problem(url, error) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
+            # HTTPException: the node went in the middle of its answer, or speaks something else.
             reason = getattr(error, "reason", error)
             raise LocalError(
                 f"no answer from {url}: {reason}; is the node running? start one: millrace start"
@@ -166,27 +168,47 @@ class Http:
 def follow(http: Http, filters: Sequence[str], start: int | str) -> Iterator[dict[str, Any] | None]:
     """Messages of these filters in every log, from `start` on (an offset, earliest or latest), then new ones.
 
-    Gives None after each round in which nothing new was found, so that a caller can look at the clock. What
-    retention removes before it was read is passed over.
+    A stream's sealed shards are read to their end before the others, so that order holds per topic
+    (PROTOCOLS.md 16). A log that is shorter than the offset is read from its end on. What retention removes
+    before it was read is passed over. Gives None after each round in which nothing new was found, so that a
+    caller can look at the clock.
     """
     positions: dict[int, int | str] = {}
     wait_ms = 0
     while True:
-        shards = [(row["name"], shard["shard"]) for row in http.streams() for shard in row["shard_list"]]
+        shards = [
+            (row["name"], shard["shard"], shard["sealed"])
+            for row in http.streams()
+            for shard in sorted(row["shard_list"], key=_sealed_first)
+        ]
         if not positions:
-            positions = {shard: start for _, shard in shards}
+            positions = {shard: start for _, shard, _ in shards}
         found = False
-        for stream, shard in shards:
-            for message in _page(http, stream, shard, positions, filters, wait_ms):
-                found = True
-                yield message
+        for stream, shard, is_sealed in shards:
+            before: int | str | None = None
+            # One page of each in turn, except that a sealed one, which ends, is read as far as it goes.
+            while before is None or (is_sealed and positions.get(shard, 0) != before):
+                before = positions.get(shard, 0)
+                for message in _page(http, stream, shard, positions, start, filters, wait_ms):
+                    found = True
+                    yield message
         wait_ms = 0 if found else max(_WAIT_MS_LEAST, _ROUND_WAIT_MS // max(1, len(shards)))
         if not found:
             yield None
 
 
+def _sealed_first(shard: Mapping[str, Any]) -> tuple[bool, int]:
+    return not shard["sealed"], shard["shard"]
+
+
 def _page(
-    http: Http, stream: str, shard: int, positions: dict[int, Any], filters: Sequence[str], wait_ms: int
+    http: Http,
+    stream: str,
+    shard: int,
+    positions: dict[int, Any],
+    start: int | str,
+    filters: Sequence[str],
+    wait_ms: int,
 ) -> Iterator[dict[str, Any]]:
     """The next messages of one shard; a shard that was opened meanwhile begins at 0."""
     # With several filters the node sends all topics, and the choice is made here: one cursor for all of them.
@@ -196,6 +218,11 @@ def _page(
     except HttpError as error:
         if error.status == 410:
             positions[shard] = error.fields["earliest_offset"]
+            return
+        if error.status == 409 and "next_offset" in error.fields:
+            # Where reading has begun the node is only behind what another one said: it is asked again.
+            if positions.get(shard) == start:
+                positions[shard] = error.fields["next_offset"]
             return
         if error.status == 404:
             # Deleted since the list was made.
@@ -218,7 +245,7 @@ def _problem(url: str, error: urllib.error.HTTPError) -> HttpError:
     try:
         fields = json.loads(error.read())
         detail = str(fields["detail"])
-    except (ValueError, KeyError, TypeError, OSError):
+    except (ValueError, KeyError, TypeError, OSError, HTTPException):
         fields, detail = {}, f"{url} answered {error.code} {error.reason}"
     return HttpError(error.code, detail, fields if isinstance(fields, dict) else {})
 

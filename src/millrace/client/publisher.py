@@ -4,7 +4,12 @@ It publishes on an interval and keeps its last N messages. A broker that does no
 left for the other one, and there the last N are sent again, acknowledged before or not: the first broker may
 have acknowledged what it could not pass on (PROTOCOLS.md 23). Each message carries the producer's name and a
 sequence, so what a broker has already is not stored again (PROTOCOLS.md 3). While no broker answers, messages
-go on being kept; one that is pushed out before any broker acknowledged it is counted as given up.
+go on being kept; one that is pushed out and was not acknowledged by any broker is given up, and counted.
+
+A refusal is not a failure of the broker. A message that may not be published, or that is too large for the
+broker, is given up at once. Other refusals may pass, or be of that broker only, and are answered by going to
+the next one; but one of their reasons (0x83) also says that a sequence is too old to tell, which stays so
+everywhere. So a message that is refused again and again is given up as well.
 
 A broker that is cut off from its partner may go on as primary of an epoch that is over, and acknowledge. So
 the publisher listens at the other brokers as well: as soon as one of them says a higher epoch, the one in use
@@ -22,16 +27,29 @@ from types import TracebackType
 from typing import Any
 
 from millrace.broker.producers import PRODUCER, SEQUENCE
+from millrace.client.checks import check_message
 from millrace.client.client import Client
 from millrace.client.epochs import Epochs
-from millrace.client.errors import ClientError, Outdated
+from millrace.client.errors import ClientError, Outdated, Refused
 from millrace.errors import LocalError
-from millrace.types import NO_PROPERTIES, Properties
+from millrace.types import NO_PROPERTIES, Message, Properties, Reason, Version
 
 log = logging.getLogger("millrace.client")
 
 KEEP_MAX = 100_000
 _PAUSE_S = 0.1
+# With the pause between two brokers some seconds: longer than it takes to choose a leader.
+_REFUSALS_MAX = 30
+# Refusals that another broker, or another time, would not change.
+_ABOUT_THE_MESSAGE = frozenset(
+    (
+        Reason.NOT_AUTHORIZED,
+        Reason.TOPIC_NAME_INVALID,
+        Reason.PACKET_TOO_LARGE,
+        Reason.PAYLOAD_FORMAT_INVALID,
+        Reason.QOS_NOT_SUPPORTED,
+    )
+)
 _WATCH_PAUSE_S_MAX = 1.0
 # Of one connection only: those that merely listen have a name of their own and leave nothing behind.
 _NOT_TO_WATCH = ("client_id", "will", "clean_start", "session_expiry_s")
@@ -40,13 +58,15 @@ _NOT_TO_WATCH = ("client_id", "will", "clean_start", "session_expiry_s")
 class _Kept:
     """A message that may be sent again."""
 
-    __slots__ = ("is_acknowledged", "payload", "sequence", "topic")
+    __slots__ = ("is_acknowledged", "is_given_up", "payload", "refusals", "sequence", "topic")
 
     def __init__(self, sequence: int, topic: str, payload: bytes) -> None:
         self.sequence = sequence
         self.topic = topic
         self.payload = payload
         self.is_acknowledged = False
+        self.is_given_up = False
+        self.refusals = 0
 
 
 class Publisher:
@@ -70,6 +90,8 @@ class Publisher:
             raise LocalError(f"a publisher has an interval above 0 and keeps 1 to {KEEP_MAX} messages")
         if not urls:
             raise LocalError("a publisher needs the URL of at least one broker")
+        # Made and let go: what is wrong with an address or an option is told now, not at the first failover.
+        Client(urls, **options)
         self._urls = list(urls)
         self._interval_s = interval_s
         self._timeout_s = timeout_s or max(1.0, 3 * interval_s)
@@ -91,7 +113,7 @@ class Publisher:
         self.acknowledged = 0
         """Messages that some broker acknowledged."""
         self.given_up = 0
-        """Messages that were pushed out of the last N before that."""
+        """Messages that no broker acknowledged and that are not sent again: pushed out, or refused."""
         self.switches = 0
         self.refused = 0
         """Acknowledgements that did not count: their broker's epoch was over."""
@@ -119,7 +141,7 @@ class Publisher:
     @property
     def unacknowledged(self) -> int:
         """Messages among the last N that no broker acknowledged yet."""
-        return sum(not kept.is_acknowledged for kept in self._kept)
+        return sum(not kept.is_acknowledged and not kept.is_given_up for kept in self._kept)
 
     async def run(self, topic: str, payloads: AsyncIterable[bytes]) -> None:
         """Publish these on the interval, whatever happens to the brokers, and wait for the last answers."""
@@ -132,18 +154,24 @@ class Publisher:
         await self.settled()
 
     def publish(self, topic: str, payload: bytes) -> int:
-        """Send one message now, or as soon as a broker is there; its sequence."""
+        """Send one message now, or as soon as a broker is there; its sequence. LocalError says what is wrong
+        with it."""
         kept = _Kept(self._next, topic, payload)
+        keyed = self._keyed(kept.sequence)
+        check_message(
+            Message(topic=topic, payload=payload, qos=1, properties=keyed),
+            self._options.get("version", Version.MQTT_5),
+        )
         self._next += 1
-        if len(self._kept) == self._kept.maxlen and not self._kept[0].is_acknowledged:
-            self.given_up += 1
+        if len(self._kept) == self._kept.maxlen:
+            self._give_up(self._kept[0])
         self._kept.append(kept)
         if self._client is not None and self._switching is None:
             self._start(self._client, kept)
         return kept.sequence
 
     async def settled(self) -> None:
-        """Return when every message of the last N is acknowledged."""
+        """Return when every message of the last N is acknowledged or given up."""
         while self._sending or self._switching is not None:
             tasks = {*self._sending, *([self._switching] if self._switching is not None else [])}
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -163,12 +191,33 @@ class Publisher:
             self.refused += 1
             self._leave(client, str(error))
             return
+        except Refused as error:
+            self._on_refused(client, kept, error)
+            return
         except (ClientError, TimeoutError) as error:
             self._leave(client, str(error) or f"no answer within {self._timeout_s:g} s")
             return
         if not kept.is_acknowledged:
             kept.is_acknowledged = True
             self.acknowledged += 1
+            if kept.is_given_up:
+                # Pushed out while its answer was on the way.
+                kept.is_given_up = False
+                self.given_up -= 1
+
+    def _on_refused(self, client: Client, kept: _Kept, error: Refused) -> None:
+        """The broker is there, and does not take this one."""
+        kept.refusals += 1
+        if error.reason not in _ABOUT_THE_MESSAGE and kept.refusals <= _REFUSALS_MAX:
+            self._leave(client, str(error))
+            return
+        log.warning("%s: %s", self.address, error)
+        self._give_up(kept)
+
+    def _give_up(self, kept: _Kept) -> None:
+        if not kept.is_acknowledged and not kept.is_given_up:
+            kept.is_given_up = True
+            self.given_up += 1
 
     def _keyed(self, sequence: int) -> Properties:
         user = (*self._properties.user, (PRODUCER, self.producer), (SEQUENCE, str(sequence)))
@@ -269,4 +318,5 @@ class Publisher:
         if self._on_switch is not None:
             self._on_switch(self.address)
         for kept in self._kept:
-            self._start(client, kept)
+            if not kept.is_given_up:
+                self._start(client, kept)

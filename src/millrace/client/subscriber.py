@@ -2,7 +2,10 @@
 
 Both brokers send what they have; which one a message came from is told beside it. A message that carries a
 producer and a sequence (see `Publisher`, and idempotent publishing) is known by them, so the second copy is
-dropped, also across a failover. A message without them cannot be told from its copy: it is taken from one
+dropped, also across a failover. They are remembered for each topic apart: order holds per topic only, and a
+session that is behind is fed one log after the other, so what is old of the producer may still be new of its
+topic. `Producers` bounds how many pairs of producer and topic are remembered; of one that was forgotten a
+late copy is handed out again. A message without them cannot be told from its copy: it is taken from one
 broker at a time, the primary while it is connected.
 
 Of two brokers that both say they are primary the one with the lower epoch is refused: its messages are
@@ -17,11 +20,13 @@ from types import TracebackType
 from typing import Any
 
 from millrace.broker.producers import PRODUCER, SEQUENCE, Producers, Verdict
+from millrace.client.checks import check_subscription
 from millrace.client.client import Client
 from millrace.client.epochs import Epochs
 from millrace.client.errors import ClientError
 from millrace.client.incoming import Message
 from millrace.errors import LocalError
+from millrace.types import Subscription, Version
 
 log = logging.getLogger("millrace.client")
 
@@ -54,6 +59,10 @@ class Subscriber:
         """`epochs` may be shared with other clients: what one of them hears, all know."""
         if not filters:
             raise LocalError("a subscriber needs at least one topic filter")
+        for filter in filters:
+            check_subscription(Subscription(filter=filter, qos=qos), options.get("version", Version.MQTT_5))
+        # Made and let go: what is wrong with an address or an option is told now, not by silence later.
+        Client((primary, backup), **options)
         self._urls = {"primary": primary, "backup": backup}
         self._filters = filters
         self._qos = qos
@@ -153,4 +162,5 @@ def _key_of(message: Message) -> tuple[bytes, int] | None:
     found = {name: value for name, value in message.properties.user if name in (PRODUCER, SEQUENCE)}
     if len(found) < 2 or not found[SEQUENCE].isascii() or not found[SEQUENCE].isdigit():
         return None
-    return found[PRODUCER].encode(), int(found[SEQUENCE])
+    # A string of MQTT has no U+0000, so no two pairs are one key.
+    return f"{found[PRODUCER]}\0{message.topic}".encode(), int(found[SEQUENCE])

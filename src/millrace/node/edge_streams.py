@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 from millrace.broker.consumer import Cursor, State
 from millrace.broker.durable_group import DurableGroup, GroupSpec
 from millrace.broker.producers import PRODUCER
-from millrace.errors import MillraceError
+from millrace.errors import LocalError, MillraceError
 from millrace.node.consumer_groups import Unavailable
 from millrace.node.edge import RESULTS_MAX, EdgeFailed, EdgeFunctions, EdgeUnavailable
+from millrace.node.fan_out import EDGE_PRODUCER
 from millrace.node.groups import Groups, Taken
 from millrace.node.publishing import NotStored
 from millrace.types import Message, Properties, Reason
@@ -45,6 +46,8 @@ _COMPLAIN_EVERY_S = 60.0
 _NUMBERS = 128
 assert RESULTS_MAX < _NUMBERS
 _MARK = "millrace-edge"
+# Of an error in a dead letter: a property of MQTT has a bound, and a person reads the beginning.
+_ERROR_CHARACTERS_MAX = 1_000
 
 
 class EdgeStreams:
@@ -56,10 +59,13 @@ class EdgeStreams:
         self._complaint_due_s = 0.0
 
     def tick(self) -> None:
-        """Work for every shard that this node leads. Called about once a second."""
+        """Work for every shard that this node leads, unless the disk is full: each take is an entry of a log.
+        Called about once a second."""
         for number, task in list(self._tasks.items()):
             if task.done():
                 del self._tasks[number]
+        if self._streams.is_refusing:
+            return
         for number, shard in self._streams.shards.items():
             if shard.edge and shard.group.is_leader and shard.group.is_serving and number not in self._tasks:
                 self._tasks[number] = asyncio.get_running_loop().create_task(self._run(shard))
@@ -73,7 +79,7 @@ class EdgeStreams:
     async def _run(self, shard: "Shard") -> None:
         try:
             cursor = await self._open(shard)
-            while shard.edge and shard.group.is_leader:
+            while shard.edge and shard.group.is_leader and not self._streams.is_refusing:
                 taken = await self._take(shard, cursor)
                 if taken:
                     await self._process(shard, taken)
@@ -139,13 +145,15 @@ class EdgeStreams:
         try:
             rows = await self.functions.run(shard.edge, stored.topic, stored.payload)
         except EdgeFailed as error:
-            log.warning("shard %d, offset %d: %s", shard.number, stored.offset, error)
+            # U+0000 stands in no string of MQTT [MQTT-1.5.4-2].
+            told = str(error)[:_ERROR_CHARACTERS_MAX].replace("\0", " ")
+            log.warning("shard %d, offset %d: %s", shard.number, stored.offset, told)
             letter = Message(
                 topic=f"dead/{shard.stream.spec.name}",
                 payload=stored.payload,
                 qos=1,
                 properties=Properties(
-                    user=((_MARK, shard.edge), ("millrace-dead-topic", stored.topic), ("error", str(error)))
+                    user=((_MARK, shard.edge), ("millrace-dead-topic", stored.topic), ("error", told))
                 ),
             )
             await self._publish(shard, stored.offset, _NUMBERS - 1, letter)
@@ -165,7 +173,7 @@ class EdgeStreams:
             await self._publish(shard, stored.offset, number, message)
 
     async def _publish(self, shard: "Shard", offset: int, number: int, message: Message) -> None:
-        key = (b"edge/%d" % shard.number, offset * _NUMBERS + number)
+        key = (EDGE_PRODUCER + b"%d" % shard.number, offset * _NUMBERS + number)
         try:
             self._groups.publishing.check(message)
         except MillraceError as error:
@@ -177,6 +185,9 @@ class EdgeStreams:
             if error.reason is not Reason.IMPLEMENTATION_SPECIFIC:
                 raise
             log.warning("a result of shard %d, offset %d is too old to tell: %s", shard.number, offset, error)
+        except LocalError as error:
+            # Its properties, the publisher's with ours, fit no packet; tried again they would not either.
+            log.warning("a result of %s is no message: %s", shard.edge, error)
 
     def _complain(self, shard: "Shard", text: str) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -186,4 +197,5 @@ class EdgeStreams:
 
 
 def _is_result(one: Taken) -> bool:
-    return any(name == _MARK for name, _ in one.message.properties.user)
+    """By the producer, as delivery tells them apart: a client may set any property, and no such producer."""
+    return one.message.producer.startswith(EDGE_PRODUCER)

@@ -39,7 +39,9 @@ def main() -> None:
             answer: list[Any] = ["ok", _call(function, topic, payload, loop)]
         except Exception as error:
             traceback.print_exc()
-            answer = ["error", f"{type(error).__name__}: {error}"]
+            # What cannot be encoded, a lone surrogate, must not cost the process.
+            text = f"{type(error).__name__}: {error}".encode(errors="replace").decode()
+            answer = ["error", text]
         _put(sink, answer)
 
 

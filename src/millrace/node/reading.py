@@ -38,6 +38,8 @@ class Stored:
     retain: bool
     time_us: int
     publisher: str | None
+    producer: bytes
+    """Who keyed it, as the log knows them: a client's name has a prefix there. Empty without a key."""
     properties: Properties
 
 
@@ -145,6 +147,9 @@ def _stored(shard: int, block: Block, columns: Columns, topics: tuple[bytes, ...
     publisher = None
     if columns.publisher_ids and columns.publisher_ids[row] < len(columns.names):
         publisher = columns.names[columns.publisher_ids[row]].decode()
+    producer = b""
+    if columns.producer_ids and columns.producer_ids[row] < len(columns.names):
+        producer = bytes(columns.names[columns.producer_ids[row]])
     flag = columns.flags[row]
     return Stored(
         shard=shard,
@@ -155,6 +160,7 @@ def _stored(shard: int, block: Block, columns: Columns, topics: tuple[bytes, ...
         retain=bool(flag & FLAG_RETAIN),
         time_us=block.header.base_time_us + columns.deltas_us[row],
         publisher=publisher,
+        producer=producer,
         properties=properties_of(packet_of(columns, row)) if is_v5(columns, row) else NO_PROPERTIES,
     )
 
