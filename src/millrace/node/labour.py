@@ -30,6 +30,7 @@ from millrace.broker.machine import Broker
 from millrace.broker.message import Run, Segment, expiry_of
 from millrace.errors import StorageError
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
+from millrace.node.fan_out import inputs_of
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind, opaque_block
 from millrace.storage.log import Trimmed
@@ -414,19 +415,24 @@ class SharedWork:
             if first >= end:
                 backlog.popleft()
                 continue
+            blocks: list[Block] = []
+            missing_to = None
             try:
                 blocks = await self._streams.reading.blocks(shard, first, None)
             except Trimmed as error:
-                backlog[0] = (min(end, int(error.first_offset)), end, by)
-                continue
+                missing_to = int(error.first_offset)
             except RangeDamaged as error:
-                backlog[0] = (min(end, max(int(error.damage.next_offset), first + 1)), end, by)
-                continue
-            if shard.work.backlog.get(key) is not backlog or not backlog or backlog[0][2] != by:
+                missing_to = max(int(error.damage.next_offset), first + 1)
+            if shard.work.backlog.get(key) is not backlog or not backlog or backlog[0][::2] != (first, by):
                 # Released, or begun anew, while the disk was read.
                 backlog = shard.work.backlog.get(key)
                 continue
-            at = self._give(shard, group, blocks, first, backlog[0][1], by)
+            # What was committed meanwhile may have joined the range.
+            end = backlog[0][1]
+            if missing_to is not None:
+                backlog[0] = (min(end, missing_to), end, by)
+                continue
+            at = self._give(shard, group, blocks, first, end, by)
             if at == first:
                 return
             backlog[0] = (at, backlog[0][1], by)
@@ -446,6 +452,7 @@ class SharedWork:
             wanted = [matches(group.filter, topic.decode()) for topic in block.topics()]
             if True in wanted:
                 columns = block.columns()
+                inputs = inputs_of(block) if shard.edge else []
                 for row in range(max(0, at - header.base_offset), header.count):
                     offset = header.base_offset + row
                     if offset >= end or room <= 0:
@@ -453,6 +460,8 @@ class SharedWork:
                         return offset
                     at = offset + 1
                     if not wanted[columns.topic_ids[row]] or not shard.labour.is_of(group.key, offset, by):
+                        continue
+                    if any(low <= row < high for low, high in inputs):
                         continue
                     run = _run(block, row, now_ms, wall_us)
                     if run.qos and (run.expires_ms is None or run.expires_ms > now_ms):

@@ -35,6 +35,8 @@ _FEED_BYTES_MAX = 512 * 1024
 
 # QoS, retain as published, encoded identifiers; None where nothing of the topic is wanted.
 Wish = tuple[int, bool, bytes] | None
+# Packet ids and offsets with the blocks that hold them, and packet ids of what is damaged.
+Found = tuple[list[tuple[int, int, Block]], dict[int, RangeDamaged]]
 
 
 class LogReader:
@@ -139,7 +141,7 @@ class LogReader:
             (i, self._shards[shard], offset) for i, (shard, offset) in wanted.items() if shard in self._shards
         ]
 
-        def arrived(future: "Future[list[tuple[int, int, Block]]]") -> None:
+        def arrived(future: "Future[Found]") -> None:
             try:
                 loop.call_soon_threadsafe(self._restored, session, epoch, wanted, future)
             except RuntimeError:
@@ -152,17 +154,24 @@ class LogReader:
         session: Session,
         epoch: int,
         wanted: dict[int, tuple[int, int]],
-        future: "Future[list[tuple[int, int, Block]]]",
+        future: "Future[Found]",
     ) -> None:
         self._reading.discard(session)
         if session.epoch != epoch or session.restored is not wanted:
             self._again(session)
             return
+        found, damaged = future.result()
+        if damaged:
+            self._wait_for(session, self._restore_after_repair(session, wanted, damaged))
+            return
         session.restored = None
         now_ms = self._now_ms()
         wishes: dict[bytes, Wish] = {}
-        for packet_id, offset, block in future.result():
-            shard = self._shards[wanted[packet_id][0]]
+        for packet_id, offset, block in found:
+            shard = self._shards.get(wanted[packet_id][0])
+            if shard is None:
+                # Its stream was deleted while it was read.
+                continue
             columns = block.columns()
             row = offset - block.header.base_offset
             topic = block.topics()[columns.topic_ids[row]]
@@ -175,6 +184,19 @@ class LogReader:
             self._broker.outbound.send_again(session, segment, packet_id, now_ms)
         self._again(session)
         self._wake()
+
+    async def _restore_after_repair(
+        self, session: Session, wanted: dict[int, tuple[int, int]], damaged: dict[int, RangeDamaged]
+    ) -> None:
+        """As `_after_repair`, for messages that were sent before a restart."""
+        for packet_id, error in damaged.items():
+            if not await self._repaired(wanted[packet_id][0]):
+                log.error("a message sent at QoS 2 cannot be sent again: %s", error)
+                del wanted[packet_id]
+        self._reading.discard(session)
+        # Where nothing of it is left: what waited behind it.
+        self._broker.outbound.pump(session, self._now_ms())
+        self._again(session)
 
     def _arrived(
         self, session: Session, epoch: int, shard: Shard, offset: int, future: "Future[list[Block]]"
@@ -190,19 +212,25 @@ class LogReader:
             self._broker.stats.trimmed += int(error.first_offset) - offset
             session.lag[shard.number] = int(error.first_offset)
         except RangeDamaged as error:
-            self._reading.add(session)
-            work = self._after_repair(session, epoch, shard, offset, error)
-            task = asyncio.get_running_loop().create_task(work)
-            self._repairs.add(task)
-            task.add_done_callback(self._repairs.discard)
+            self._wait_for(session, self._after_repair(session, epoch, shard, offset, error))
             return
         except StorageError as error:
-            log.error("shard %d cannot be read: %s", shard.number, error)
-            return
+            if self._shards.get(shard.number) is shard:
+                log.error("shard %d cannot be read: %s", shard.number, error)
+                # In a later turn again, though nothing wakes it for that.
+                self._early[session] = None
+                return
+            # Closed while it was read: what the session is behind in is looked up anew.
         else:
             self._feed(session, shard, offset, blocks)
             return
         self._again(session)
+
+    def _wait_for(self, session: Session, repair: Coroutine[Any, Any, None]) -> None:
+        self._reading.add(session)
+        task = asyncio.get_running_loop().create_task(repair)
+        self._repairs.add(task)
+        task.add_done_callback(self._repairs.discard)
 
     async def _after_repair(
         self, session: Session, epoch: int, shard: Shard, offset: int, error: RangeDamaged
@@ -388,15 +416,18 @@ def _wish(session: Session, topic: str) -> Wish:
     return qos, retain, extra if session.v5 else b""
 
 
-def _read_each(reads: list[tuple[int, Shard, int]]) -> list[tuple[int, int, Block]]:
-    """In a worker thread: single messages by offset; what is gone or damaged is left out."""
-    found = []
+def _read_each(reads: list[tuple[int, Shard, int]]) -> Found:
+    """In a worker thread: single messages by offset; what is gone is left out."""
+    found: list[tuple[int, int, Block]] = []
+    damaged: dict[int, RangeDamaged] = {}
     for packet_id, shard, offset in reads:
         try:
             found.append((packet_id, offset, _read(shard, offset)[0]))
+        except RangeDamaged as error:
+            damaged[packet_id] = error
         except StorageError as error:
             log.error("a message sent at QoS 2 cannot be sent again: %s", error)
-    return found
+    return found, damaged
 
 
 def _read(shard: Shard, offset: int) -> list[Block]:

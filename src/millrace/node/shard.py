@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from millrace.broker.inbound import apart
 from millrace.broker.intake import Arrival, Intake
 from millrace.broker.labour import Labour
 from millrace.broker.machine import Broker
@@ -34,9 +35,10 @@ log = logging.getLogger("millrace.shard")
 
 # How long newer logs wait for the end of a sealed one.
 FINISH_MS = 10_000
-# One proposal: well below a block's bounds, so that a batch is one block but for very large messages.
+# One proposal: below a block's bounds also with its columns, of 41 bytes a message, so that few batches have
+# to be cut again.
 _BATCH_BYTES_MAX = 768 * 1024
-_BATCH_MESSAGES_MAX = 8_000
+_BATCH_MESSAGES_MAX = 6_000
 # Committed blocks kept in memory for readers that are only a little behind.
 _TAIL_BYTES_MAX = 4 * 1024 * 1024
 _STATE_VERSION = 1
@@ -45,25 +47,13 @@ _HAS_RETAIN = bytes(1 if flag & FLAG_RETAIN else 0 for flag in range(256))
 
 
 class Batch:
-    """The arrivals of one proposal, handed back with its last block."""
+    """The arrivals of one block, handed back with it, and how many messages they have there."""
 
-    __slots__ = ("arrivals", "blocks", "count", "is_refused")
+    __slots__ = ("arrivals", "count")
 
     def __init__(self, arrivals: list[Arrival], count: int) -> None:
         self.arrivals = arrivals
         self.count = count
-        self.blocks = 1
-        # The log was sealed before one of its blocks.
-        self.is_refused = False
-
-
-class Earlier:
-    """Token of the blocks of a batch before its last one."""
-
-    __slots__ = ("batch",)
-
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
 
 
 class Shard:
@@ -128,11 +118,14 @@ class Shard:
         """Whether the definitions have other shards in its place."""
         return self.number not in self.stream.shards
 
-    def seal(self) -> None:
-        """Nothing is taken any more; what was routed here is routed again (PROTOCOLS.md 16)."""
-        block = opaque_block(Kind.CONTROL, json.dumps({"op": "seal"}).encode())
-        self.group.propose([block], [None], EntryKind.CONTROL)
+    def seal(self, *, is_complete: bool) -> None:
+        """Nothing is taken any more; what was routed here is routed again (PROTOCOLS.md 16). The entry
+        says that the log is complete, so it stands behind batches that were decided before and are still to
+        be released: until `is_complete` there is none, and the caller comes back."""
         self.intake.is_sealed = True
+        if is_complete:
+            block = opaque_block(Kind.CONTROL, json.dumps({"op": "seal"}).encode())
+            self.group.propose([block], [None], EntryKind.CONTROL)
 
     # ----------------------------------------------------------------------------------- arrivals
 
@@ -163,34 +156,37 @@ class Shard:
                 or size + len(run.data) > _BATCH_BYTES_MAX
                 or count + run.count > _BATCH_MESSAGES_MAX
             ):
-                self._propose(arrivals[start:position], count, wall_us)
+                self._propose(arrivals[start:position], wall_us)
                 start, size, count = position, 0, 0
             if arrival.is_retained_only:
                 self._propose_retained(arrival, wall_us)
                 start = position + 1
                 continue
             if is_single:
-                self._propose(arrivals[start : position + 1], run.count, wall_us)
+                self._propose(arrivals[start : position + 1], wall_us)
                 start = position + 1
                 continue
             size += len(run.data)
             count += run.count
         if start < len(arrivals):
-            self._propose(arrivals[start:], count, wall_us)
+            self._propose(arrivals[start:], wall_us)
 
     def _admit(self, arrival: Arrival) -> bool:
         """Ask by its key whether the message is in the log already: then only its answer goes on. One that
-        is too old to tell is refused; the tokens of a session follow each other, so theirs never are."""
+        is too old to tell is refused; the tokens of a session follow each other, so theirs never are. So is
+        an answer from a sealed log whose message did not get here before it."""
         assert arrival.producer is not None
         key = (arrival.producer, arrival.sequence)
         verdict = Verdict.REPEATED if self._is_in_another(key) else self.producers.judge(*key)
-        if verdict is Verdict.TOO_OLD and not arrival.producer.startswith(_TOKEN_PREFIX):
+        is_new = verdict is Verdict.NEW and key not in self._keys_in_flight
+        is_too_old = verdict is Verdict.TOO_OLD and not arrival.producer.startswith(_TOKEN_PREFIX)
+        if is_too_old or (is_new and arrival.run is None):
             self.refuse([arrival], Reason.IMPLEMENTATION_SPECIFIC)
             return False
-        if verdict is not Verdict.NEW or key in self._keys_in_flight:
-            self._broker.inbound.forget(arrival)
-        else:
+        if is_new:
             self._keys_in_flight.add(key)
+        else:
+            self._broker.inbound.forget(arrival)
         return True
 
     def _refuse_new(self, arrivals: list[Arrival]) -> None:
@@ -205,23 +201,30 @@ class Shard:
                 new.append(arrival)
         self.refuse(new, Reason.QUOTA_EXCEEDED)
 
-    def _propose(self, arrivals: list[Arrival], count: int, wall_us: int) -> None:
+    def _propose(self, arrivals: list[Arrival], wall_us: int) -> None:
         runs = [logged(arrival) for arrival in arrivals if arrival.run is not None]
         if not runs:
             # Only answers wait here: whatever they wait for was proposed before.
-            self._propose_blocks([opaque_block(Kind.CONTROL, b"{}")], Batch(arrivals, 0), EntryKind.CONTROL)
+            self._propose_block(opaque_block(Kind.CONTROL, b"{}"), Batch(arrivals, 0), EntryKind.CONTROL)
             return
         self.work.introduce()
         codec = Codec.ZLIB if self.stream.spec.compression == "zlib" else Codec.NONE
         made = data_blocks(runs, codec, wall_us)
-        self._propose_blocks(made, Batch(arrivals, count), EntryKind.DATA)
+        if len(made) > 1:
+            # Others' blocks may stand between them: each is a batch, whose messages have their places by it.
+            parts = arrivals if len(arrivals) > 1 else list(apart(arrivals[0]))
+            middle = len(parts) // 2
+            self._propose(parts[:middle], wall_us)
+            self._propose(parts[middle:], wall_us)
+            return
+        self._propose_block(made[0], Batch(arrivals, made[0].header.count), EntryKind.DATA)
 
     def _propose_retained(self, arrival: Arrival, wall_us: int) -> None:
         run = arrival.run
         assert run is not None and arrival.topic is not None
         note = {"op": "retain", "topic": arrival.topic, **self._retained_fields(run)}
         block = opaque_block(Kind.CONTROL, json.dumps(note).encode())
-        self._propose_blocks([_timed(block, wall_us)], Batch([arrival], 0), EntryKind.CONTROL)
+        self._propose_block(_timed(block, wall_us), Batch([arrival], 0), EntryKind.CONTROL)
 
     def inherit(self, topic: str, run: Run) -> None:
         """A message that was retained while no log kept its topic; one that came since stays."""
@@ -229,10 +232,8 @@ class Shard:
         block = _timed(opaque_block(Kind.CONTROL, json.dumps(note).encode()), self._wall_us())
         self.group.propose([block], [None], EntryKind.CONTROL)
 
-    def _propose_blocks(self, made: list[Block], batch: Batch, kind: EntryKind) -> None:
-        batch.blocks = len(made)
-        tokens: list[Any] = [Earlier(batch)] * (len(made) - 1) + [batch]
-        if not self.group.propose(made, tokens, kind):
+    def _propose_block(self, block: Block, batch: Batch, kind: EntryKind) -> None:
+        if not self.group.propose([block], [batch], kind):
             self.refuse(batch.arrivals, Reason.SERVER_BUSY)
 
     def _route_again(self, arrivals: list[Arrival]) -> None:
@@ -299,30 +300,23 @@ class Shard:
             self._broker.log_ends[self.number] = header.next_offset
             self._keep_in_memory(block)
             self.consumers.on_data()
-            if isinstance(token, Batch) and header.count < token.count and token.blocks == 1:
+            if isinstance(token, Batch) and header.count < token.count:
                 # The leader left out what the log had: the rest is delivered as anybody's.
-                for arrival in token.arrivals:
-                    self._broker.inbound.forget(arrival)
-                token.count = 0
                 self._learn(block)
                 self._fan_out(block)
-            elif not isinstance(token, Batch | Earlier):
+                self._answer_left_out(token)
+            elif not isinstance(token, Batch):
                 self._learn(block)
                 self._fan_out(block)
                 answer(token, True)
                 self._wake()
-            elif (token.batch if isinstance(token, Earlier) else token).blocks > 1:
-                # Others' blocks may stand between those of a batch: each retained message by its own place.
-                self._learn_retained(block)
         if isinstance(token, Batch):
-            if token.is_refused:
-                # Part of it came after the seal: all of it goes the new way, rather twice than not at all.
-                self._take_back(token)
             first = header.next_offset - token.count
             if self.edge:
                 for arrival in token.arrivals:
                     arrival.is_input = not (arrival.producer or b"").startswith(EDGE_PRODUCER)
             self._note(token, header.index)
+            self._refuse_unstored(token)
             self._broker.inbound.committed(token.arrivals, self.number, first, self._now_ms())
             self._wake()
 
@@ -330,11 +324,50 @@ class Shard:
         wall_us = self._wall_us()
         fan_out(self._broker, block, self.number, self._now_ms(), wall_us, has_edge=bool(self.edge))
 
+    def _answer_left_out(self, batch: Batch) -> None:
+        """Nothing of it is left to deliver, and each is answered in its turn. The leader leaves out what is
+        stored and what is too old to tell: only the first is acknowledged (PROTOCOLS.md 3)."""
+        arrivals, batch.arrivals, batch.count = batch.arrivals, [], 0
+        for arrival in arrivals:
+            if not self._may_acknowledge(arrival):
+                self.refuse([arrival], Reason.IMPLEMENTATION_SPECIFIC)
+                continue
+            if arrival.run is not None and arrival.producer is not None:
+                self._keys_in_flight.discard((arrival.producer, arrival.sequence))
+            self._broker.inbound.forget(arrival)
+            self._broker.inbound.committed([arrival], self.number, self.next_offset, self._now_ms())
+
+    def _may_acknowledge(self, arrival: Arrival) -> bool:
+        """Of one that is not stored by this entry: whether it is by one before. Tokens are never too old."""
+        if arrival.producer is None or arrival.producer.startswith(_TOKEN_PREFIX):
+            return True
+        return self.producers.judge(arrival.producer, arrival.sequence) is Verdict.REPEATED
+
+    def _refuse_unstored(self, batch: Batch) -> None:
+        """Answers to repeats of what was left out as too old, behind it."""
+        refused = [one for one in batch.arrivals if one.run is None and not self._may_acknowledge(one)]
+        if refused:
+            batch.arrivals = [one for one in batch.arrivals if one not in refused]
+            self.refuse(refused, Reason.IMPLEMENTATION_SPECIFIC)
+
+    def _pass_answers_on(self, batch: Batch) -> None:
+        """The log is sealed, so it may have refused the messages that these repeat: they go on behind them,
+        but for those whose messages are here."""
+        stored: list[Arrival] = []
+        others: list[Arrival] = []
+        for one in batch.arrivals:
+            is_here = one.producer and self.producers.judge(one.producer, one.sequence) is Verdict.REPEATED
+            (stored if is_here else others).append(one)
+        batch.arrivals = others
+        if others:
+            self._take_back(batch)
+        batch.arrivals = stored
+
     def _note(self, batch: Batch, index: int) -> None:
         """State that a snapshot must hold, from our own arrivals."""
         for arrival in batch.arrivals:
             run = arrival.run
-            is_kept = batch.blocks == 1 and not arrival.is_input and not arrival.is_retained_only
+            is_kept = not arrival.is_input and not arrival.is_retained_only
             if run is not None and run.retain and arrival.topic is not None and is_kept:
                 self.retained.keep(arrival.topic, run, index)
             if arrival.producer is not None and run is not None:
@@ -411,19 +444,15 @@ class Shard:
                 self.start_offset = min(max(self.start_offset, fields["offset"]), self.next_offset)
                 self.consumers.trim(self.start_offset, token)
             case "sealed":
-                if isinstance(token, Earlier):
-                    token.batch.is_refused = True
-                elif isinstance(token, Batch):
+                if isinstance(token, Batch):
                     self._take_back(token)
             case "repeated":
-                # The message is in the log already; whoever sent it again is answered.
                 if isinstance(token, Batch):
-                    for arrival in token.arrivals:
-                        self._broker.inbound.forget(arrival)
-                    token.count = 0
+                    self._answer_left_out(token)
                 answer(token, False)
             case None:
-                pass
+                if isinstance(token, Batch) and self.intake.is_sealed:
+                    self._pass_answers_on(token)
             case other:
                 log.error("shard %d: an entry of an unknown kind %r was passed over", self.number, other)
 
@@ -466,7 +495,8 @@ class Shard:
 
     def admit(self, block: Block) -> Block:
         """As leader: a message whose key is in the log, or on its way there, is not stored again, whichever
-        node it came in at (PROTOCOLS.md 2, 3). A sealed log takes no more data (PROTOCOLS.md 16)."""
+        node it came in at, nor one that is too old to tell (PROTOCOLS.md 2, 3); that node knows them apart
+        when it applies the entry. A sealed log takes no more data (PROTOCOLS.md 16)."""
         columns = block.columns()
         if self.intake.is_sealed and not columns.key:
             return opaque_block(Kind.CONTROL, b'{"op":"sealed"}')

@@ -8,6 +8,7 @@ whichever log is applied first (PROTOCOLS.md 17).
 
 import json
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 from millrace.broker.inbound import payload_is_empty
@@ -18,7 +19,7 @@ from millrace.broker.stamps import Stamps
 from millrace.storage.block import Block, Kind, opaque_block
 
 # Deletions that a log remembers; beyond it the oldest are forgotten.
-_DELETED_MAX = 10_000
+DELETED_MAX = 10_000
 
 
 class ShardRetained:
@@ -32,6 +33,8 @@ class ShardRetained:
         self._said = 0
         # Topic -> generation and index of the last word of this log; also where that was a deletion.
         self._words: dict[str, tuple[int, int]] = {}
+        # Those that were deletions, the oldest first.
+        self._deleted: dict[str, None] = {}
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._words
@@ -59,8 +62,21 @@ class ShardRetained:
         """The word of the entry at `index`."""
         self._words.pop(topic, None)
         self._words[topic] = (self._generation, index)
+        is_empty = payload_is_empty(run)
         if self.stamps.admit(topic, (self._generation, self._number, index)):
-            self._broker.retained.keep(topic, run, is_empty=payload_is_empty(run))
+            self._broker.retained.keep(topic, run, is_empty=is_empty)
+        self._deleted.pop(topic, None)
+        if is_empty:
+            self._deleted[topic] = None
+            if len(self._deleted) > DELETED_MAX:
+                self._forget(next(iter(self._deleted)))
+
+    def _forget(self, topic: str) -> None:
+        """That a message was deleted, or has expired, long ago."""
+        self._deleted.pop(topic, None)
+        del self._words[topic]
+        if self.stamps.is_last_of(topic, self._number):
+            self.stamps.forget(topic)
 
     def take_back(self, arrivals: list[Arrival]) -> None:
         """Messages at QoS 0 are retained here at once and logged afterwards. These were not: what was there
@@ -92,7 +108,9 @@ class ShardRetained:
                 deleted.append(row)
             else:
                 rows.append({**row, **fields_of(found)})
-        rows += deleted[-_DELETED_MAX:]
+        for old in deleted[:-DELETED_MAX]:
+            self._forget(old["topic"])
+        rows += deleted[-DELETED_MAX:]
         return self._generation, sorted(rows, key=lambda row: str(row["topic"]))
 
     def restore(
@@ -100,12 +118,15 @@ class ShardRetained:
     ) -> None:
         """From a snapshot, in place of everything this log said before."""
         before, self._words = self._words, {}
+        self._deleted = {}
         self._generation = generation
-        for row in rows:
+        # Rows written before there were stamps have none.
+        words = [((row.get("generation", 0), row.get("index", 0)), row) for row in rows]
+        for word, row in sorted(words, key=itemgetter(0)):
             topic = row["topic"]
-            # Rows written before there were stamps have none.
-            word = (row.get("generation", 0), row.get("index", 0))
             self._words[topic] = word
+            if "packet" not in row:
+                self._deleted[topic] = None
             if self.stamps.admit(topic, (word[0], self._number, word[1])):
                 if "packet" in row:
                     self._broker.retained.store(topic, run_of(row))

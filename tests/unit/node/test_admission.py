@@ -1,13 +1,23 @@
 """As leader a shard takes each keyed message and each released block once, and what its log refused again."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from millrace.broker import message
 from millrace.broker.access import AccessRules
+from millrace.broker.intake import Arrival
 from millrace.broker.machine import Broker
+from millrace.broker.producers import RANGES_MAX
 from millrace.broker.staging import Place, make_key
 from millrace.broker.stream import DEFAULT_SPEC, Stream
 from millrace.kernels.blocks import Run
 from millrace.limits import DEFAULT_LIMITS
 from millrace.node.shard import Shard
+from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind, data_blocks, keyed_block
+from millrace.types import Reason
 
 _PACKET = b"\x32\x06\0\1t\0\1x"
 
@@ -54,3 +64,72 @@ def test_a_released_block_is_taken_in_turn_and_once() -> None:
     shard.staging.state.release(make_key("w", 0, "a", 0))
     shard.begin_term()
     assert shard.admit(first).header.kind is Kind.CONTROL and shard.admit(second) is second
+
+
+class Line:
+    """In place of a replication group of several nodes: keeps what is proposed until the test applies it."""
+
+    is_alone = False
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[Block, Any]] = []
+
+    def propose(self, blocks: Sequence[Block], tokens: Sequence[Any], kind: EntryKind) -> bool:
+        self.entries += zip(blocks, tokens, strict=True)
+        return True
+
+
+def keyed_arrival(broker: Broker, producer: bytes, sequence: int) -> Arrival:
+    arrival = Arrival(None, broker.router.route("t"), 0, message.Run(_PACKET, 1, 1, False), "t", b"")
+    arrival.producer, arrival.sequence, arrival.is_doubtful = producer, sequence, True
+    return arrival
+
+
+@pytest.mark.parametrize("is_alone", [False, True], ids=["by itself", "with others"])
+@pytest.mark.parametrize("stored", [1, 5], ids=["not stored", "stored"])
+def test_what_the_leader_leaves_out_is_acknowledged_only_if_it_is_stored(stored: int, is_alone: bool) -> None:
+    """It was new when it was proposed. Others of its producer were quicker by another node: now it is among
+    them, or below what is remembered of them. Where the group had one replica until now, those that go
+    together are judged by the leader as well."""
+    shard, line = make_shard(), Line()
+    shard.group = line  # type: ignore[assignment]
+    line.is_alone = is_alone
+    late, other = keyed_arrival(shard._broker, b"p", 5), keyed_arrival(shard._broker, b"q", 1)
+    answers: list[tuple[str, Reason | None]] = []
+    late.done = lambda offset: answers.append(("late", late.reason))
+    other.done = lambda offset: answers.append(("other", other.reason))
+    shard.intake.arrivals = [late, other]
+    shard.cut(0, False)
+    if stored == 5:
+        shard.producers.store(b"p", 5)
+    else:
+        for sequence in range(10, 12 + 2 * RANGES_MAX, 2):
+            shard.producers.store(b"p", sequence)
+    stamp = {"shard": 16, "term": 1, "index": 1, "previous_term": 1, "base_time_us": 0}
+    for block, token in line.entries:
+        shard.apply(shard.admit(block).stamped(base_offset=shard.next_offset, **stamp), token)
+    is_refused = Reason.IMPLEMENTATION_SPECIFIC if stored != 5 else None
+    assert answers == [("late", is_refused), ("other", None)]
+    assert shard.next_offset == 1
+    assert not shard._keys_in_flight
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_repeat_is_answered_as_the_message_that_the_leader_left_out(is_stored: bool) -> None:
+    """It came to the same node while the first was on its way to the leader."""
+    shard, line = make_shard(), Line()
+    shard.group = line  # type: ignore[assignment]
+    reasons: list[Reason | None] = []
+    for _ in range(2):
+        one = keyed_arrival(shard._broker, b"p", 5)
+        one.done = lambda offset, one=one: reasons.append(one.reason)
+        shard.intake.arrivals = [one]
+        shard.cut(0, False)
+    for sequence in (5,) if is_stored else range(10, 12 + 2 * RANGES_MAX, 2):
+        shard.producers.store(b"p", sequence)
+    (data, first), (answer, second) = line.entries
+    assert answer.header.kind is Kind.CONTROL
+    shard.apply(shard.admit(data), first)
+    shard.apply(answer, second)
+    assert reasons == [None if is_stored else Reason.IMPLEMENTATION_SPECIFIC] * 2
+    assert not shard._keys_in_flight

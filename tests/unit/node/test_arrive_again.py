@@ -12,9 +12,10 @@ from millrace.broker.intake import Arrival, Intake
 from millrace.broker.message import Run
 from millrace.broker.stream import DEFAULT_SPEC, Stream
 from millrace.kernels import packet_ids
+from millrace.kernels.blocks import Run as Messages
 from millrace.node.shard import Shard
 from millrace.replication.contract import EntryKind
-from millrace.storage.block import Block, Kind, opaque_block
+from millrace.storage.block import Block, Kind, data_blocks, opaque_block
 from millrace.types import Reason, Version
 from millrace.wire.mqtt.codec import encode_publish
 from millrace.wire.mqtt.packets import Puback, Pubrec
@@ -301,9 +302,11 @@ class Line:
     is_alone = True
 
     def __init__(self) -> None:
+        self.blocks: list[Block] = []
         self.tokens: list[Any] = []
 
     def propose(self, blocks: Sequence[Block], tokens: Sequence[Any], kind: EntryKind) -> bool:
+        self.blocks += blocks
         self.tokens += tokens
         return True
 
@@ -312,16 +315,21 @@ class Line:
         return tokens
 
 
+def shard_of(house: House, line: Line) -> Shard:
+    clock: dict[str, Any] = {"now_ms": lambda: 0, "wall_us": lambda: 0, "wake": lambda: None}
+    stream = Stream(spec=DEFAULT_SPEC, generation=1, shards=(16,))
+    shard = Shard(16, stream, house.broker, **clock)
+    shard.group = line  # type: ignore[assignment]
+    return shard
+
+
 @pytest.mark.parametrize(("refused", "is_gone"), [(3, False), (0, True), (1, True), (2, True), (3, True)])
 def test_what_a_sealed_log_refuses_goes_before_what_came_in_since(refused: int, is_gone: bool) -> None:
     """Those whose ids were late on disk wait in the intake already when the leader's refusals come. Also
     where the log goes away between these."""
     new = Intake(17, False)
     moving, line = Moving(new), Line()
-    clock: dict[str, Any] = {"now_ms": lambda: 0, "wall_us": lambda: 0, "wake": lambda: None}
-    stream = Stream(spec=DEFAULT_SPEC, generation=1, shards=(16,))
-    old = Shard(16, stream, moving.house.broker, **clock)
-    old.group = line  # type: ignore[assignment]
+    old = shard_of(moving.house, line)
     proposed, since = [moving.arrival() for _ in range(3)], [moving.arrival() for _ in range(2)]
     for one in proposed:
         old.intake.arrivals.append(one)
@@ -335,3 +343,86 @@ def test_what_a_sealed_log_refuses_goes_before_what_came_in_since(refused: int, 
     else:
         old.cut(0, False)
     assert new.arrivals == [*proposed, *since]
+
+
+def test_a_repeat_of_what_a_sealed_log_refuses_is_answered_after_it() -> None:
+    """The first one was on its way when its publisher sent it again: only an answer was proposed for that."""
+    new = Intake(17, False)
+    moving, line = Moving(new), Line()
+    old = shard_of(moving.house, line)
+    message, repeat = moving.arrival(), moving.arrival()
+    for one in (message, repeat):
+        one.topic, one.producer, one.sequence, one.is_doubtful = "t", b"key/p", 1, True
+        old.intake.arrivals.append(one)
+        old.cut(0, False)
+    _, answer = line.blocks
+    for block in (opaque_block(Kind.CONTROL, b'{"op":"sealed"}'), answer):
+        old.apply(block, line.tokens.pop(0))
+    assert moving.answers == []
+    old.cut(0, False)
+    assert new.arrivals == [message, repeat]
+
+
+def test_a_repeat_of_what_a_sealed_log_has_is_answered_by_that_log() -> None:
+    """The next one does not know its key."""
+    new = Intake(17, False)
+    moving, line = Moving(new), Line()
+    old = shard_of(moving.house, line)
+    old.producers.store(b"key/p", 1)
+    repeat = moving.arrival()
+    repeat.topic, repeat.producer, repeat.sequence, repeat.is_doubtful = "t", b"key/p", 1, True
+    old.intake.arrivals.append(repeat)
+    old.cut(0, False)
+    old.intake.is_sealed = True
+    old.apply(*line.blocks, *line.tokens)
+    old.cut(0, False)
+    assert len(moving.answers) == 1 and new.arrivals == []
+
+
+def test_an_answer_whose_message_the_next_log_refused_is_refused_as_well() -> None:
+    moving, line = Moving(None), Line()
+    new = shard_of(moving.house, line)
+    answer = moving.arrival(is_answer_only=True)
+    answer.producer, answer.sequence, answer.is_doubtful = b"key/p", 1, True
+    new.intake.arrivals.append(answer)
+    new.cut(0, False)
+    assert moving.answers == [None] and not new._keys_in_flight
+
+
+def test_messages_of_more_than_one_block_are_delivered_by_their_own_places() -> None:
+    """A large message and small ones came together, and the leader put another's blocks between theirs."""
+    logs, line = Logs(16), Line()
+    shard = shard_of(logs.house, line)
+    places: list[int] = []
+
+    def turns(group: str, number: int, first: int, end: int) -> list[tuple[int, int]]:
+        places.extend(range(first, end))
+        return []
+
+    logs.house.broker.outbound.turns = turns
+    logs.house.connect("reader").subscribe("$share/team/t", qos=1)
+    logs.lead(t=16, other=16)
+    # A topic that is known: the messages come in as one run.
+    logs.send(("t", 9), first=0x32)
+    logs.commit(16)
+    places.clear()
+    payloads = [b"x" * 1_100_000, b"x", b"x", b"x"]
+    logs.client.send_bytes(
+        b"".join(encode_publish(b"t", payload, 0x32, n, b"\0") for n, payload in enumerate(payloads, 1))
+    )
+    shard.intake.arrivals = logs.taken(16)
+    shard.cut(0, False)
+    (other,) = data_blocks([Messages(packets=encode_publish(b"other", b"x", 0x32, 1, b"") * 5, version=4)])
+    stored: list[int] = []
+    stamp = {"shard": 16, "term": 1, "index": 1, "previous_term": 1, "base_time_us": 0}
+    for block, token in zip(line.blocks, line.tokens, strict=True):
+        base = shard.next_offset
+        shard.apply(block.stamped(base_offset=base, **stamp), token)
+        stored += range(base, shard.next_offset)
+        shard.apply(other.stamped(base_offset=shard.next_offset, **stamp), None)
+    assert len(line.blocks) > 1 and len(stored) == 4
+    assert places == stored
+    logs.house.is_awake = True
+    logs.house.turn()
+    assert [packet.packet_id for packet in logs.client.take(Puback)] == [9, 1, 2, 3, 4]
+    assert logs.inbound.uncommitted_bytes == 0

@@ -11,7 +11,7 @@ from millrace.broker.machine import Broker
 from millrace.broker.message import Run
 from millrace.broker.stamps import Stamps
 from millrace.limits import DEFAULT_LIMITS
-from millrace.node.shard_retained import ShardRetained
+from millrace.node.shard_retained import DELETED_MAX, ShardRetained
 
 
 def message(payload: bytes) -> Run:
@@ -124,3 +124,46 @@ def test_what_could_not_be_logged_is_taken_back() -> None:
     log.keep("t", message(b"newer"), 2)
     log.take_back([note])
     assert value(broker) == b"newer"
+
+
+def test_only_so_many_deletions_are_remembered_and_all_that_is_retained() -> None:
+    """Topics that are used once and deleted; in memory, in snapshots and after a start from one."""
+    broker = broker_of_test()
+    (log,) = logs(broker, 16)
+    for index in range(1, DELETED_MAX + 102):
+        log.keep("first" if index == 1 else f"t{index}", message(b"x"), 2 * index)
+        if index > 1:
+            log.keep(f"t{index}", message(b""), 2 * index + 1)
+    known = DELETED_MAX + 1
+    assert len(log._words) == len(log.stamps._last) == known
+    assert "first" in log and "t101" not in log and "t102" in log
+    rows = log.to_json(_fields)[1]
+    assert len(rows) == known
+    (again,) = logs(broker_of_test(), 16)
+    again.restore(0, rows, lambda row: message(b"x"))
+    again.keep("new", message(b""), 1_000_000)
+    assert "first" in again and "t102" not in again and "t103" in again
+
+
+def test_topics_whose_messages_expired_are_remembered_no_longer_than_deleted_ones() -> None:
+    broker = broker_of_test()
+    (log,) = logs(broker, 16)
+    for index in range(1, DELETED_MAX + 102):
+        log.keep(f"t{index}", message(b"x"), index)
+        broker.retained.delete(f"t{index}")
+    log.to_json(_fields)
+    assert len(log._words) == len(log.stamps._last) == DELETED_MAX
+    assert "t101" not in log and "t102" in log
+
+
+def test_a_deletion_that_is_forgotten_leaves_the_word_of_a_newer_log() -> None:
+    broker = broker_of_test()
+    old, new = logs(broker, 16, 17)
+    old.keep("t", message(b""), 1)
+    new.announced(1)
+    new.keep("t", message(b"new"), 1)
+    for index in range(DELETED_MAX):
+        old.keep(f"t{index}", message(b""), index + 2)
+    assert "t" not in old and new.stamps.is_last_of("t", 17)
+    old.keep("t", message(b"old"), 1_000_000)
+    assert value(broker) == b"new"

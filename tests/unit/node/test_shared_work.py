@@ -1,5 +1,6 @@
 """A node tells of a shared group what the group that is here knows, not one that was here before it."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -9,14 +10,19 @@ import pytest
 
 from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker
+from millrace.broker.message import Run
 from millrace.broker.session import Session
 from millrace.broker.stream import DEFAULT_SPEC, Stream
+from millrace.kernels.blocks import Run as Messages
 from millrace.limits import DEFAULT_LIMITS
 from millrace.node.labour import SharedWork
 from millrace.node.shard import Shard
 from millrace.replication.contract import EntryKind
-from millrace.storage.block import Block
-from millrace.types import Subscription
+from millrace.storage.block import Block, data_blocks
+from millrace.storage.log import Trimmed
+from millrace.storage.scan import Damage, RangeDamaged
+from millrace.types import Index, Offset, Subscription
+from millrace.wire.mqtt.codec import encode_publish
 
 G = "$share/team/#"
 
@@ -38,10 +44,10 @@ class Line:
 class Node:
     """One shard of one node, and the shared groups there."""
 
-    def __init__(self, *, is_durable: bool = True) -> None:
+    def __init__(self, *, is_durable: bool = True, edge: str = "") -> None:
         self.broker, self.line = Broker(DEFAULT_LIMITS, AccessRules(())), Line()
         self.broker.node = "here"
-        stream = Stream(spec=DEFAULT_SPEC, generation=1, shards=(16,))
+        stream = Stream(spec=DEFAULT_SPEC, generation=1, shards=(16,), edges={16: edge} if edge else {})
         clock: dict[str, Any] = {"now_ms": lambda: 0, "wall_us": lambda: 0, "wake": lambda: None}
         self.shard = Shard(16, stream, self.broker, **clock)
         self.shard.group = self.line  # type: ignore[assignment]
@@ -50,8 +56,15 @@ class Node:
             shards={16: self.shard},
             definitions=SimpleNamespace(members=SimpleNamespace(members=["here", "there"])),
             sessions=SimpleNamespace(store=SimpleNamespace(records=records)),
+            reading=self,
         )
+        self.read: Any = None
         self.work = SharedWork(streams, self.broker, **clock)
+
+    async def blocks(self, shard: Shard, offset: int, keys: None = None) -> list[Block]:
+        """In place of the disk: what the test says."""
+        blocks: list[Block] = await self.read(offset)
+        return blocks
 
     def joins(self, name: str) -> Session:
         session = Session(name, self.broker.rules.principal(None, name))
@@ -133,3 +146,82 @@ def test_what_the_group_had_done_is_not_owed() -> None:
     while node.divide():
         pass
     assert node.owed() == [] and not node.shard.work.backlog
+
+
+def test_a_sealed_log_keeps_its_groups_until_it_is_complete() -> None:
+    """Batches that were decided before the change are still to come. Once a group has left a log, every node
+    with members delivers from it."""
+    node = Node()
+    node.joins("b")
+    while node.divide():
+        pass
+    node.shard.seal(is_complete=False)
+    while node.divide():
+        pass
+    assert node.shard.intake.is_sealed and node.shard.labour.known(G, "here")[1]
+    node.shard.seal(is_complete=True)
+    while node.divide():
+        pass
+    assert node.shard.is_finished and node.shard.labour.known(G, "here") == (0, False)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Trimmed("shard 16", Index(1), Offset(3)),
+        RangeDamaged(
+            Damage(
+                file="f", position=0, size_bytes=1, first_index=1, last_index=1, first_offset=0, next_offset=3
+            )
+        ),
+    ],
+    ids=["trimmed", "damaged"],
+)
+def test_what_joins_the_backlog_while_it_cannot_be_read_stays_in_it(error: Exception) -> None:
+    node = Node()
+    session = node.joins("b")
+    while node.divide():
+        pass
+    session.blocked, session.window = False, 100
+    work = node.shard.work
+    node.shard.next_offset = 15
+    work.put_off(G, 0, 10)
+    asked: list[int] = []
+
+    async def read(offset: int) -> list[Block]:
+        asked.append(offset)
+        await asyncio.sleep(0)
+        if offset == 0:
+            run = Run(b"", 5, 1, False)
+            run.shard = 16
+            assert node.work._put_off(node.broker.groups[G], run, 10, 5, only_behind=True)
+            raise error
+        return []
+
+    node.read = read
+    asyncio.run(node.work._feed_group(node.shard, G))
+    assert asked == [0, 3]
+    assert list(work.backlog[G]) == [(3, 15, "here")]
+
+
+def test_members_are_given_what_an_edge_function_made_and_not_its_input() -> None:
+    """From the log, after a restart or for a node that was lost, as when it is committed."""
+    node = Node(edge="module:function")
+    session = node.joins("b")
+    while node.divide():
+        pass
+    session.blocked, session.window = False, 100
+    (block,) = data_blocks(
+        [
+            Messages(packets=encode_publish(b"t", b"input", 0x32, 1, b""), version=4),
+            Messages(
+                packets=encode_publish(b"t", b"result", 0x32, 1, b""),
+                version=4,
+                producer=b"edge/16",
+                sequences=(0,),
+            ),
+        ]
+    )
+    assert node.work._give(node.shard, node.broker.groups[G], [block], 0, 2, "here") == 2
+    sent = b"".join(session.out)
+    assert b"result" in sent and b"input" not in sent

@@ -102,3 +102,40 @@ async def first_start(data: Path) -> None:
 
 def test_a_node_that_starts_without_room_for_a_log_stores_nothing_of_it_elsewhere(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(first_start(tmp_path / "data"), 3 * TIMEOUT_S))
+
+
+async def deleted_without_room(data: Path) -> None:
+    disk = Crowded()
+    given = [f"node.data={data}", "listeners.mqtt=127.0.0.1:0", "listeners.http="]
+    server = Server(settings.load(None, {}, given), surroundings=replace(SYSTEM, make_disk=lambda: disk))
+    await server.start()
+    try:
+        streams = server.streams
+        await streams.put(spec_from_dict({"name": "old", "filters": ["old/#"]}), create=True)
+        (old,) = streams.table.streams["old"].shards
+        async with Client(f"mqtt://127.0.0.1:{server.ports['mqtt']}") as client:
+            await client.publish("old/1", b"one", qos=1)
+            disk.where, disk.is_full = f"{data}/shards/{old + 1}/", True
+            spec = spec_from_dict({"name": "new", "filters": ["new/#"]})
+            await streams.command(meta.put_stream(spec, create=True))
+            assert old + 1 not in streams.shards, "there is no room for it"
+            await streams.delete("old")
+            assert old not in streams.shards
+            async with asyncio.timeout(TIMEOUT_S):
+                while list(data.glob(f"shards/{old}/*.log")):
+                    await asyncio.sleep(0)
+            with pytest.raises(Refused) as refused:
+                await asyncio.wait_for(client.publish("old/1", b"not before the change", qos=1), TIMEOUT_S)
+            assert refused.value.reason is Reason.QUOTA_EXCEEDED
+            disk.is_full = False
+            streams.reconcile()
+            assert old + 1 in streams.shards
+            await asyncio.wait_for(client.publish("old/1", b"to the default stream", qos=1), TIMEOUT_S)
+            (default,) = streams.table.streams["default"].shards
+            assert streams.shards[default].next_offset == 1
+    finally:
+        await server.stop()
+
+
+def test_a_stream_that_is_deleted_makes_room_for_one_that_waits_for_it(tmp_path: Path) -> None:
+    asyncio.run(asyncio.wait_for(deleted_without_room(tmp_path / "data"), 3 * TIMEOUT_S))

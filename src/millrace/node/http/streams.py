@@ -27,7 +27,7 @@ from millrace.node.primary_backup import admit
 from millrace.node.publishing import NotStored, Published
 from millrace.node.reading import keys_of, matching_rows, stored_rows
 from millrace.node.time_lookup import offset_at
-from millrace.storage.block import Kind
+from millrace.storage.block import Block, Kind
 
 if TYPE_CHECKING:
     from millrace.node.server import Server
@@ -251,6 +251,7 @@ async def read_blocks(
             next_offset=found.next_offset,
         )
     pieces: list[bytes] = []
+    proved: set[bytes] | None = None if caller.principal.may_subscribe("#") else set()
     size, offset = 0, start
     while offset < stop and size < _BLOCKS_BYTES_MAX:
         blocks = await server.streams.reading.blocks(found, offset)
@@ -260,10 +261,23 @@ async def read_blocks(
             if offset >= stop or size >= _BLOCKS_BYTES_MAX:
                 break
             if block.header.kind is Kind.DATA:
+                if proved is not None:
+                    _must_receive(caller, block, proved)
                 pieces += block.buffers()
                 size += block.header.block_bytes
             offset = max(offset, block.header.next_offset)
     return Response(b"".join(pieces), media_type=_BLOCKS_TYPE, headers={"Millrace-Next-Offset": str(offset)})
+
+
+def _must_receive(caller: Caller, block: Block, proved: set[bytes]) -> None:
+    """All topics of a block: a sealed shard may have others than the stream's filters name now. Most blocks
+    have the topics of one before, and `proved` knows these (PROTOCOLS.md 30)."""
+    for topic in block.topics():
+        if topic not in proved:
+            if not caller.principal.may_receive(topic.decode()):
+                # Without its name, which is not for this user either.
+                raise Problem(403, "these blocks hold topics that you may not receive; ask for messages")
+            proved.add(topic)
 
 
 @router.get("/streams/{name}/shards/{shard}/offset", tags=["messages"])
