@@ -11,7 +11,25 @@ from millrace.broker.meta import spec_from_dict
 from millrace.client import Client
 from millrace.client.http import Http
 from millrace.errors import LocalError, MillraceError
+from millrace.node import leaderless_codec as codec
+from millrace.node.keys import client_key
 from millrace.node.leaderless import LeaderlessStream
+from millrace.node.leaderless_log import OriginFiles, OriginLog
+from millrace.node.publishing import NotStored
+from millrace.node.session_group import SessionGroup
+from millrace.replication.contract import EntryKind, ReplicaId
+from millrace.replication.leaderless_messages import (
+    Entries,
+    Have,
+    LogEntry,
+    Origin,
+    Position,
+    Pulse,
+    SetMembers,
+)
+from millrace.replication.leaderless_state import FIRST_LIFE, Stamp, make_group, put_client
+from millrace.storage.disk import DiskFull
+from millrace.types import Message
 from waiting import until_async
 
 SPEC = {"name": "jobs", "filters": ["jobs/#"], "replication": "leaderless"}
@@ -55,7 +73,7 @@ def test_a_stream_in_memory_begins_anew_with_every_start(tmp_path: Path) -> None
     asyncio.run(body())
 
 
-def test_what_every_group_has_is_removed(tmp_path: Path) -> None:
+def test_what_every_group_has_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
         async with Broker(node__data=str(tmp_path / "data")) as broker:
             stream = await stream_of(broker)
@@ -69,6 +87,216 @@ def test_what_every_group_has_is_removed(tmp_path: Path) -> None:
                 assert got == [str(number) for number in range(10)]
                 (own,) = stream.files.logs.values()
                 await until_async(lambda: own.first_offset == 10, "the messages to be removed", 30.0)
+            # Their files go as well, though nobody writes any more, and then all is quiet.
+            await until_async(lambda: own.replica_log.log.first_offset == 10, "the files to be removed", 30.0)
+            saved: list[bytes] = []
+            monkeypatch.setattr(stream.files, "save_state", saved.append)
+            for _ in range(100):
+                stream.tick()
+            assert not saved
+            monkeypatch.undo()
+        async with Broker(node__data=str(tmp_path / "data")) as broker:
+            stream = await stream_of(broker)
+            (own,) = stream.files.logs.values()
+            assert (own.first_offset, own.next_offset) == (10, 10)
+
+    asyncio.run(body())
+
+
+def test_what_waits_for_a_durable_member_outlives_a_start_that_takes_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes that were all down wait for each other before they have their sessions again (REQUIREMENTS.md C6,
+    D3): until then nobody is known here, and nobody has left."""
+    caught_up = SessionGroup.caught_up
+    waiting_for: list[Broker] = []
+
+    async def late(self: SessionGroup) -> None:
+        for broker in waiting_for:
+            for _ in range(100):
+                broker.server.streams.leaderless.tick()
+        await caught_up(self)
+
+    monkeypatch.setattr(SessionGroup, "caught_up", late)
+
+    def make() -> Broker:
+        return Broker(node__data=str(tmp_path / "data"))
+
+    async def body() -> None:
+        async with make() as broker:
+            stream = await stream_of(broker)
+            async with Client(broker.url, client_id="m", session_expiry_s=3600) as member:
+                await member.subscribe("$share/g/jobs/#", qos=1).__aenter__()
+            async with Client(broker.url, client_id="p") as client:
+                await client.publish("jobs/x", "kept", qos=1)
+        broker = make()
+        waiting_for.append(broker)
+        async with broker:
+            stream = await stream_of(broker)
+            for _ in range(100):
+                stream.tick()
+            found = stream.machine.state.find("$share/g/jobs/#")
+            assert found is not None and found.low(stream.files.origin) == 0
+
+    asyncio.run(body())
+
+
+def test_clients_of_a_node_that_was_removed_are_gone_without_a_restart(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with Broker(node__data=str(tmp_path / "data")) as broker:
+            stream = await stream_of(broker)
+            me, other, key = stream.machine.node, ReplicaId("other"), "$share/g/jobs/#"
+            stream.step(SetMembers(members=(me, other)))
+            said = (
+                make_group(key, FIRST_LIFE, ("jobs/#",), {}),
+                put_client(key, FIRST_LIFE, "c", True, Stamp(1, other)),
+            )
+            entries = tuple(LogEntry(kind=EntryKind.CONTROL, count=0, payload=payload) for payload in said)
+            body = Entries(origin=Origin(other, 1), first_index=1, base_offset=0, entries=entries)
+            stream.on_peer(other, codec.encode(body))
+            await until_async(lambda: stream.machine.state.find(key), "the group to be known")
+            for _ in range(100):
+                stream.tick()
+            stream.step(SetMembers(members=(me,)))
+            stream.tick()
+            await until_async(lambda: stream.machine.state.find(key) is None, "the group to go")
+
+    asyncio.run(body())
+
+
+def pulse_of(stream: LeaderlessStream, position: Position) -> bytes:
+    """What another node says that holds so much of this node's log."""
+    positions = ((stream.machine.origin, position),)
+    return codec.encode(Pulse(boot=1, number=1, positions=positions, hears=(), labour=()))
+
+
+def test_members_go_on_when_others_prove_that_the_log_was_not_whole(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with Broker(node__data=str(tmp_path / "data")) as broker:
+            stream = await stream_of(broker)
+            me, other, key = stream.machine.node, ReplicaId("other"), "$share/g/jobs/#"
+            async with Client(broker.url, client_id="m") as client, client.subscribe(key, qos=1) as messages:
+                stream.step(SetMembers(members=(me, other)))
+                stream.on_peer(other, pulse_of(stream, Position(100, 100)))
+                await until_async(lambda: stream.machine.origin.incarnation == 2, "another log")
+                stream.step(SetMembers(members=(me,)))
+                await client.publish("jobs/x", "after", qos=1)
+                assert (await asyncio.wait_for(anext(messages), 20)).payload == b"after"
+
+    asyncio.run(body())
+
+
+def test_what_waits_for_room_is_not_said_to_be_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that cannot be made for want of room holds up the writes behind it, and is made later."""
+    log_of = OriginFiles.log_of
+    third, other = Origin("third", 1), Origin("other", 1)
+    full = True
+
+    def cramped(self: OriginFiles, origin: Origin) -> OriginLog:
+        if full and origin == other:
+            raise DiskFull("no room")
+        return log_of(self, origin)
+
+    monkeypatch.setattr(OriginFiles, "log_of", cramped)
+
+    async def body() -> None:
+        nonlocal full
+        async with Broker(node__data=str(tmp_path / "data")) as broker:
+            stream = await stream_of(broker)
+            sent: list[object] = []
+            monkeypatch.setattr(
+                broker.server.streams.leaderless, "send", lambda to, n, body: sent.append(codec.decode(body))
+            )
+            stream.step(SetMembers(members=(stream.machine.node, ReplicaId("other"), ReplicaId("third"))))
+            entry = LogEntry(kind=EntryKind.CONTROL, count=0, payload=b'["later"]')
+            for origin in (other, third):
+                body = Entries(origin=origin, first_index=1, base_offset=0, entries=(entry,))
+                stream.on_peer(origin.node, codec.encode(body))
+
+            def had() -> list[Origin]:
+                return [one.origin for one in sent if isinstance(one, Have)]
+
+            for _ in range(20):
+                stream.tick()
+                await asyncio.sleep(0)
+            assert had() == []
+            full = False
+            await until_async(lambda: had() == [other, third], "both to be here")
+            assert stream.machine.positions[other].entry == 1
+
+    asyncio.run(body())
+
+
+def test_a_repeat_is_acknowledged_at_its_level_and_not_before(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with Broker(node__data=str(tmp_path / "data")) as broker:
+            stream = await stream_of(broker, ack="all")
+            me, other = stream.machine.node, ReplicaId("other")
+            stream.step(SetMembers(members=(me, other)))
+            publishing = broker.server.streams.groups.publishing
+            message, key = Message(topic="jobs/x", payload=b"x", qos=1), client_key("p", 1)
+            for _ in range(2):
+                task = asyncio.create_task(publishing.publish(message, key))
+                await until_async(lambda: len(stream._batches) == 1, "the message to wait for its level")
+                for _ in range(210):
+                    stream.tick()
+                with pytest.raises(NotStored):
+                    await task
+            task = asyncio.create_task(publishing.publish(message, key))
+            await until_async(lambda: len(stream._batches) == 1, "the repeat to wait for its level")
+            stream.on_peer(other, pulse_of(stream, stream.machine.positions[stream.machine.origin]))
+            assert (await task).is_repeat
+            assert stream.machine.positions[stream.machine.origin].offset == 1
+
+    asyncio.run(body())
+
+
+def test_groups_keep_what_they_have_not_read_when_the_stream_gets_other_filters(tmp_path: Path) -> None:
+    async def body() -> None:
+        data = str(tmp_path / "data")
+        async with Broker(node__data=data, listeners__http="127.0.0.1:0") as broker:
+            sealed = await stream_of(broker)
+            http = Http(f"http://127.0.0.1:{broker.server.ports['http']}")
+            await asyncio.to_thread(http.call, "POST", "/v1/groups", {"name": "crew", "filters": ["jobs/#"]})
+            await until_async(lambda: sealed.machine.state.find("group/crew"), "the group to be known")
+            async with Client(broker.url, client_id="m", session_expiry_s=3600) as member:
+                await member.subscribe("$share/g/jobs/#", qos=1).__aenter__()
+            async with Client(broker.url, client_id="d", session_expiry_s=3600) as session:
+                await session.subscribe("jobs/#", qos=1).__aenter__()
+            async with Client(broker.url, client_id="p") as client:
+                await client.publish("jobs/x", "before", qos=1)
+            spec = spec_from_dict({**SPEC, "filters": ["tasks/#"]})
+            await broker.server.streams.put(spec, create=False)
+            assert sealed.intake.is_sealed
+            for _ in range(100):
+                sealed.tick()
+            await until_async(lambda: not sealed.machine.writes_pending, "all to be written")
+            assert {key for key, _ in sealed.machine.state.present()} == {"group/crew", "$share/g/jobs/#"}
+            (own,) = sealed.origins
+            assert broker.server.streams.leaderless.holds(sealed) == {own: 0}
+        async with Broker(node__data=data) as broker:
+            for group in ("crew", "g"):
+                # The member of before and one that comes now.
+                async with (
+                    Client(broker.url, client_id="m" if group == "g" else "n", session_expiry_s=60) as client,
+                    client.subscribe(f"$share/{group}/jobs/#", qos=1) as messages,
+                ):
+                    assert (await asyncio.wait_for(anext(messages), 20)).payload == b"before"
+
+    asyncio.run(body())
+
+
+def test_a_stream_may_be_deleted_while_its_files_wait_for_their_turn(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with Broker(node__data=str(tmp_path / "data")) as broker:
+            stream = await stream_of(broker)
+            async with Client(broker.url, client_id="p") as client:
+                await client.publish("jobs/x", "x", qos=1)
+                (own,) = stream.files.logs.values()
+                own.replica_log.trim_to = own.replica_log.last_index()
+                stream.files.tidy(own)
+                broker.server.streams.leaderless.streams.pop(stream.files.number).remove()
+                await asyncio.wait_for(client.publish("other", "x", qos=1), 20)
 
     asyncio.run(body())
 

@@ -21,6 +21,7 @@ from millrace.broker.intake import Arrival, Intake
 from millrace.broker.machine import Broker
 from millrace.broker.stream import Capture, Stream
 from millrace.broker.topic import SHARE_PREFIX
+from millrace.errors import StorageError
 from millrace.node import leaderless_codec as codec
 from millrace.node.fan_out import fan_out
 from millrace.node.leaderless_groups import StreamGroups
@@ -43,6 +44,7 @@ from millrace.replication.contract import (
 from millrace.replication.leaderless import Leaderless
 from millrace.replication.leaderless_messages import (
     Acknowledged,
+    Await,
     Divided,
     Given,
     Lapsed,
@@ -64,6 +66,7 @@ from millrace.replication.leaderless_messages import (
     Take,
 )
 from millrace.storage.block import Block, Codec, Kind, data_blocks
+from millrace.storage.disk import DiskFull
 from millrace.storage.log import LogFailed
 from millrace.types import Index, Reason
 
@@ -114,10 +117,13 @@ class LeaderlessStream:
         self._batches: deque[tuple[RequestId, Batch]] = deque()
         self._then: dict[RequestId, Callable[[], None]] = {}
         self._waiting: deque[tuple[int, list[LeaderlessEffect]]] = deque()
+        # Writes for which the disk has no room yet, in their order.
+        self._unwritten: deque[PersistLog] = deque()
         self._stamped: dict[tuple[Origin, int], Block] = {}
         self._events: deque[LeaderlessEvent] = deque()
         self._is_stepping = False
         self._is_overtaken = False
+        self._is_cramped = False
         self.is_closed = False
         self._start()
         self.groups = StreamGroups(self, self._broker)
@@ -180,11 +186,16 @@ class LeaderlessStream:
         self._is_stepping = True
         try:
             while self._events:
-                effects = self.machine.step(self._events.popleft())
+                event = self._events.popleft()
+                if self._unwritten and isinstance(event, Tick):
+                    self._write()
+                effects = self.machine.step(event)
                 for position, effect in enumerate(effects):
                     if isinstance(effect, PersistLog):
                         self._waiting.append((effect.number, effects[position + 1 :]))
-                        self._persist(effect)
+                        self._unwritten.append(effect)
+                        if len(self._unwritten) == 1:
+                            self._write()
                         break
                     self._run(effect)
         except LogFailed:
@@ -195,14 +206,26 @@ class LeaderlessStream:
         finally:
             self._is_stepping = False
 
-    def _persist(self, persist: PersistLog) -> None:
-        state = None
-        if persist.state is not None:
-            state = self.keys.to_bytes(persist.state, self._applied())
-        stamped = self.files.submit(persist, state, self._persisted)
-        self._know(self.files.logs[persist.origin])
-        for block in stamped:
-            self._stamped[persist.origin, block.header.index] = block
+    def _write(self) -> None:
+        """Hand out writes in their order. One that finds no room waits, and all behind it do: what they make
+        durable would be reported for those before them as well."""
+        while self._unwritten:
+            persist = self._unwritten[0]
+            state = None
+            if persist.state is not None:
+                state = self.keys.to_bytes(persist.state, self._applied())
+            try:
+                stamped = self.files.submit(persist, state, self._persisted)
+            except DiskFull as error:
+                if not self._is_cramped:
+                    log.error("%s: a write waits for room: %s", self.files.stream.spec.name, error)
+                self._is_cramped = True
+                return
+            self._is_cramped = False
+            self._unwritten.popleft()
+            self._know(self.files.logs[persist.origin])
+            for block in stamped:
+                self._stamped[persist.origin, block.header.index] = block
 
     def _persisted(self, number: int) -> None:
         if self.is_closed:
@@ -244,13 +267,23 @@ class LeaderlessStream:
     def _begin_anew(self) -> None:
         """The own log was not whole after all: this node goes on as another origin (PROTOCOLS.md 25), once
         nothing of the old machine is on its way to the disk."""
-        log.error("%s: others hold more of this node's log than it does", self.files.stream.spec.name)
-        self._is_overtaken = False
         for request, _ in list(self._batches):
             self._refuse(request)
-        self.files.raise_incarnation()
-        self.files.save_state(self._state())
+        try:
+            if self.files.origin == self.machine.origin:
+                name = self.files.stream.spec.name
+                log.error("%s: others hold more of this node's log than it does", name)
+                self.files.raise_incarnation()
+            self.files.log_of(self.files.origin)
+            self.files.save_state(self._state())
+        except DiskFull:
+            # With the next tick again; until then nothing is taken.
+            return
+        self._is_overtaken = False
         self._start()
+        for tracker in self.groups.trackers.values():
+            # The new machine has not heard of them.
+            tracker.connected = 0
 
     # --------------------------------------------------------------------------------------- arrivals
 
@@ -271,32 +304,29 @@ class LeaderlessStream:
                 # It was delivered, and is retained here; no log carries QoS 0 that it does not capture.
                 self._broker.inbound.forget(arrival)
                 continue
-            if run is not None:
-                if batch and (
-                    size + len(run.data) > _BATCH_BYTES_MAX or count + run.count > _BATCH_MESSAGES_MAX
-                ):
-                    self._publish(batch, wall_us)
-                    batch, size, count = [], 0, 0
-                size += len(run.data)
-                count += run.count
+            grown, more = (len(run.data), run.count) if run is not None else (0, 0)
+            is_large = size + grown > _BATCH_BYTES_MAX or count + more > _BATCH_MESSAGES_MAX
+            if batch and (is_large or (run is None) != (batch[-1].run is None)):
+                self._publish(batch, wall_us)
+                batch, size, count = [], 0, 0
+            size += grown
+            count += more
             batch.append(arrival)
         if batch:
             self._publish(batch, wall_us)
 
     def _publish(self, arrivals: list[Arrival], wall_us: int) -> None:
+        """Messages, or answers alone: what those wait for was published before, here or elsewhere."""
+        request, batch = self.request(None), Batch(arrivals, self._ticks)
+        self._batches.append((request, batch))
         runs = [logged(arrival) for arrival in arrivals if arrival.run is not None]
         if not runs:
-            # Only answers wait here: what they wait for was published before.
-            if self._batches:
-                self._batches[-1][1].arrivals.extend(arrivals)
-            else:
-                self._broker.inbound.committed(arrivals, 0, 0, self.now_ms())
+            batch.is_delivered = True
+            self.step(Await(request=request))
             return
         self._clock_us = max(self._clock_us + 1, wall_us)
         compression = self.files.stream.spec.compression
         made = data_blocks(runs, Codec.ZLIB if compression == "zlib" else Codec.NONE, self._clock_us)
-        request = self.request(None)
-        self._batches.append((request, Batch(arrivals, self._ticks)))
         blocks = tuple((block.header.count, block.to_bytes()) for block in made)
         self.step(Publish(request=request, blocks=blocks))
 
@@ -305,6 +335,8 @@ class LeaderlessStream:
         for position, (other, batch) in enumerate(self._batches):
             if other == request:
                 del self._batches[position]
+                if not batch.index:
+                    self.keys.let_go(batch.arrivals)
                 self.keys.refuse(batch.arrivals, Reason.SERVER_BUSY)
                 return
         then = self._then.pop(request, None)
@@ -387,7 +419,15 @@ class LeaderlessStream:
         if self._ticks % _CHORES_EVERY_TICKS == 0:
             self._chores()
         if self._ticks % _SAVE_EVERY_TICKS == 0:
+            self._save()
+
+    def _save(self) -> bool:
+        try:
             self.files.save_state(self._state())
+        except DiskFull as error:
+            log.warning("%s: its state cannot be saved for now: %s", self.files.stream.spec.name, error)
+            return False
+        return True
 
     def _state(self) -> bytes:
         return self.keys.to_bytes(self.machine.to_bytes(), self._applied())
@@ -401,21 +441,27 @@ class LeaderlessStream:
             holds = self._owner.holds(self)
             self.step(SetHolds(holds=tuple((self.origins[n], low) for n, low in sorted(holds.items()))))
         policy, now_us = self.files.stream.spec.retention, self.wall_us()
-        is_saved = False
+        trimmed: list[tuple[OriginLog, Index]] = []
         for one in self.files.logs.values():
             stored = one.replica_log.log
             segments = stored.segments()
             stored.segment_share = segment_share(policy)
             one.start_offset = max(one.start_offset, trim_offset(segments, policy, now_us))
-            if is_to_end(segments[-1], policy, now_us, one.start_offset):
+            active = segments[-1]
+            if is_to_end(active, policy, now_us, one.start_offset):
                 stored.ends_segment = True
-            first = segments[0]
-            if len(segments) > 1 and first.next_offset <= one.start_offset:
-                if not is_saved:
-                    # What the removed entries said must be on disk before they go.
-                    self.files.save_state(self._state())
-                    is_saved = True
-                one.replica_log.trim_to = first.last_index
+            unwanted = [segment for segment in segments[:-1] if segment.next_offset <= one.start_offset]
+            if active.first_offset < active.next_offset <= one.start_offset:
+                unwanted = segments
+            if unwanted and unwanted[-1].last_index > one.replica_log.trim_to:
+                trimmed.append((one, unwanted[-1].last_index))
+        # What the removed entries said must be on disk before they go.
+        if trimmed and self._save():
+            for one, last_index in trimmed:
+                one.replica_log.trim_to = last_index
+                # Perhaps nobody ever writes to it again.
+                one.replica_log.rolls_now = last_index == one.replica_log.log.last_index
+                self.files.tidy(one)
 
     def change(self, stream: Stream) -> None:
         """The definition changed without moving topics."""
@@ -467,7 +513,11 @@ class LeaderlessStream:
             if not self.machine.writes_pending or self._owner.replicas.syncer.is_full:
                 break
             await asyncio.sleep(0.01)
-        self.files.save_state(self._state())
+        try:
+            self._save()
+        except StorageError as error:
+            # What else is to be done before the end is done all the same.
+            log.error("%s: its state was not saved: %s", self.files.stream.spec.name, error)
         self.is_closed = True
 
     def close(self) -> None:
@@ -578,7 +628,9 @@ class LeaderlessStreams:
                     continue
                 if wants is None:
                     plain = [f for f in record.subscriptions if not f.startswith(SHARE_PREFIX)]
-                    wants = any(overlaps(f, own) for f in plain for own in filters)
+                    # By which filters a sealed log was filled nobody knows any more.
+                    is_any = stream.intake.is_sealed and bool(plain)
+                    wants = is_any or any(overlaps(f, own) for f in plain for own in filters)
                 if wants:
                     lowest[number] = low
         return lowest

@@ -71,11 +71,17 @@ class StreamGroups:
         self._commanded: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticks = 0
-        self._is_swept = False
+        # Ticks since the sessions of this node are here, and the nodes at the last sweep.
+        self._served_ticks = 0
+        self._swept: tuple[str, ...] = ()
 
     # --------------------------------------------------------------------------------------- members
 
-    def _is_concerned(self, filters: tuple[str, ...]) -> bool:
+    def _is_concerned(self, key: str, filters: tuple[str, ...]) -> bool:
+        if self._stream.intake.is_sealed:
+            # The stream has other filters now: what this log holds came in by those of before (PROTOCOLS.md
+            # 16), and its groups are those that knew it then.
+            return self._stream.machine.state.find(key) is not None
         own = self._stream.files.stream.spec.filters
         return any(overlaps(one, other) for one in filters for other in own)
 
@@ -83,7 +89,7 @@ class StreamGroups:
         self._ticks += 1
         self._follow_commands()
         for key, group in list(self._broker.groups.items()):
-            if key in self.trackers or self._is_concerned((group.filter,)):
+            if key in self.trackers or self._is_concerned(key, (group.filter,)):
                 self.track(key)
         for key in list(self.trackers):
             self._follow(key)
@@ -141,9 +147,10 @@ class StreamGroups:
 
     def revive(self, lapsed: Lapsed) -> None:
         """The last client elsewhere took the group with it: those here keep it, where it was."""
-        tracker = self.trackers.get(lapsed.group)
-        if tracker is not None:
-            for client in sorted(tracker.said):
+        tracker, group = self.trackers.get(lapsed.group), self._broker.groups.get(lapsed.group)
+        if tracker is not None and group is not None:
+            here = {session.client_id for session in group.members}
+            for client in sorted(here & tracker.said.keys()):
                 self._subscribe(tracker, client, heritage=lapsed.heritage)
 
     def _subscribe(
@@ -175,7 +182,7 @@ class StreamGroups:
     def share(self, key: str, then: Callable[[], None]) -> bool:
         """Members of this group have just come: say so now, and call back when the disk has it."""
         group = self._broker.groups.get(key)
-        if group is None or not self._is_concerned((group.filter,)):
+        if group is None or not self._is_concerned(key, (group.filter,)):
             return False
         tracker = self.track(key)
         fresh = sorted({session.client_id for session in group.members} - tracker.said.keys())
@@ -192,7 +199,8 @@ class StreamGroups:
         wanted = {
             name: group.spec.filters
             for name, group in self._stream.durable_groups().items()
-            if not name.startswith(QUEUE_PREFIX) and self._is_concerned(group.spec.filters)
+            if not name.startswith(QUEUE_PREFIX)
+            and self._is_concerned(COMMAND_PREFIX + name, group.spec.filters)
         }
         for name, filters in wanted.items():
             key = COMMAND_PREFIX + name
@@ -213,12 +221,16 @@ class StreamGroups:
         self._commanded = set(wanted)
 
     def _sweep(self) -> None:
-        """Once after a start: clients that an earlier run of this node brought in and that are no more, and
-        those of nodes that are no members any more."""
-        if self._is_swept or self._ticks < _SAY_AGAIN_TICKS:
+        """After a start, and when nodes join or go: clients that an earlier run of this node brought in and
+        that are no more, and those of nodes that are no members any more."""
+        if not self._broker.journal.is_on:
+            # A start waits for the records of sessions, perhaps for long: nobody has left meanwhile.
             return
-        self._is_swept = True
+        self._served_ticks += 1
         machine = self._stream.machine
+        if self._swept == machine.members or self._served_ticks < _SAY_AGAIN_TICKS:
+            return
+        self._swept = machine.members
         for key, group in list(machine.state.present()):
             for client, (stamp, is_in) in list(group.clients.items()):
                 is_ours = stamp.node == machine.node or (

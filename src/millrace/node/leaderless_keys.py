@@ -57,10 +57,14 @@ class StreamKeys:
                 self._in_flight.add(key)
             yield arrival
 
-    def refuse(self, arrivals: list[Arrival], reason: Reason) -> None:
+    def let_go(self, arrivals: list[Arrival]) -> None:
+        """These were admitted and did not get into a log. One that did is on its way to the disk, whatever
+        its publisher was told; and of a repeat that is refused the message itself may be."""
         for arrival in arrivals:
-            if arrival.producer is not None:
+            if arrival.producer is not None and arrival.run is not None:
                 self._in_flight.discard((arrival.producer, arrival.sequence))
+
+    def refuse(self, arrivals: list[Arrival], reason: Reason) -> None:
         for session in self._broker.inbound.refused(arrivals, reason):
             if session.connection is not None:
                 session.connection.fail(reason, "the message could not be stored as asked for")

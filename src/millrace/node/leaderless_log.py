@@ -14,6 +14,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from millrace.broker.intake import Intake
@@ -26,6 +27,8 @@ from millrace.replication.contract import Entry, Persist
 from millrace.replication.leaderless_messages import NOWHERE, LogEntry, Origin, PersistLog, Position
 from millrace.storage import files
 from millrace.storage.block import Block
+from millrace.storage.disk import DiskFull
+from millrace.storage.scan import RangeDamaged
 from millrace.types import Index, Offset, Term
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ log = logging.getLogger("millrace.leaderless")
 
 _RECORD, _RECORD_TAG = "origins", b"MROR"
 _STATE, _STATE_TAG = "groups", b"MRLG"
+# Retained messages are part of it; its head counts no further.
+_STATE_BYTES_MAX = (1 << 32) - 1
 # Committed blocks kept in memory for readers that are only a little behind.
 _TAIL_BYTES_MAX = 4 * 1024 * 1024
 # Numbers of origins' logs are in the upper half; those that the meta group gives begin at the bottom.
@@ -122,6 +127,9 @@ class OriginFiles:
         self._path = replicas.directory.shard_path(number)
         self.logs: dict[Origin, OriginLog] = {}
         self.is_durable = stream.spec.storage == "disk"
+        self._is_record_due = False
+        # Logs of which a read found damage, to say so once.
+        self._unreadable: set[Origin] = set()
         record = self._read_record()
         incarnation, is_clean, known = record if record is not None else (0, False, [])
         self._incarnation = incarnation
@@ -136,6 +144,9 @@ class OriginFiles:
         if not self._is_whole(is_clean):
             self.raise_incarnation()
         self.write_record(is_clean=False)
+        # Only now: after a crash in between nothing would tell that the own log was longer.
+        for one in self.logs.values():
+            _mend(one)
 
     # -------------------------------------------------------------------------------------- records
 
@@ -146,15 +157,19 @@ class OriginFiles:
         incarnation, is_clean, rows = json.loads(data)
         return incarnation, is_clean, [Origin(node, number) for node, number in rows]
 
-    def write_record(self, *, is_clean: bool) -> None:
-        payload = json.dumps([self._incarnation, is_clean, sorted(self.logs)]).encode()
+    def write_record(self, *, is_clean: bool, incarnation: int | None = None) -> None:
+        number = self._incarnation if incarnation is None else incarnation
+        payload = json.dumps([number, is_clean, sorted(self.logs)]).encode()
         files.write_record(self._replicas.disk, f"{self._path}/{_RECORD}", _RECORD_TAG, payload)
+        self._is_record_due = False
 
     def read_state(self) -> bytes | None:
-        return files.read_record(self._replicas.disk, f"{self._path}/{_STATE}", _STATE_TAG) or None
+        path = f"{self._path}/{_STATE}"
+        return files.read_record(self._replicas.disk, path, _STATE_TAG, _STATE_BYTES_MAX) or None
 
     def _write_state(self, state: bytes) -> None:
-        files.write_record(self._replicas.disk, f"{self._path}/{_STATE}", _STATE_TAG, state)
+        path = f"{self._path}/{_STATE}"
+        files.write_record(self._replicas.disk, path, _STATE_TAG, state, _STATE_BYTES_MAX)
 
     def save_state(self, state: bytes) -> None:
         """*blocking* What the next start begins from."""
@@ -175,22 +190,18 @@ class OriginFiles:
     def raise_incarnation(self) -> None:
         """From now on this node writes another log. Numbers of logs known here are not used twice."""
         taken = {one.number for one in self.logs.values()}
-        while True:
-            self._incarnation += 1
-            self.origin = Origin(self._replicas.replica, self._incarnation)
-            if number_of(self.number, self.origin) not in taken:
-                break
-        self.write_record(is_clean=False)
+        incarnation = self._incarnation + 1
+        while number_of(self.number, Origin(self._replicas.replica, incarnation)) in taken:
+            incarnation += 1
+        self.write_record(is_clean=False, incarnation=incarnation)
+        self._incarnation = incarnation
+        self.origin = Origin(self._replicas.replica, incarnation)
 
     # ----------------------------------------------------------------------------------------- logs
 
     def _open(self, origin: Origin) -> OriginLog:
         number = number_of(self.number, origin)
         replica_log = self._replicas.open_log(number)
-        if replica_log.log.damages:
-            first = replica_log.log.damages[0].first_index
-            log.error("the log of %s: entries from %d on are fetched again", origin, first)
-            replica_log.cut(Index(first))
         opened = self.logs[origin] = OriginLog(number, origin, self.stream, replica_log)
         return opened
 
@@ -201,6 +212,9 @@ class OriginFiles:
             if not self.is_durable:
                 self._replicas.directory.remove_shard(number_of(self.number, origin))
             found = self._open(origin)
+            _mend(found)
+            self._is_record_due = True
+        if self._is_record_due:
             self.write_record(is_clean=False)
         return found
 
@@ -212,19 +226,19 @@ class OriginFiles:
     def remove(self) -> None:
         """The stream is gone."""
         for one in self.logs.values():
-            one.replica_log.close()
-            self._replicas.directory.remove_shard(one.number)
+            self._replicas.remove_log(one.number, one.replica_log)
         self._replicas.directory.remove_shard(self.number)
 
     def submit(self, persist: PersistLog, state: bytes | None, done: "Callable[[int], None]") -> list[Block]:
         """Write, and sync off the loop where the stream is on disk; the blocks as they stand in the log.
-        `state` takes the place of what a new beginning leaves out."""
+        `state` takes the place of what a new beginning leaves out. After DiskFull, call it again."""
         replica_log = self.log_of(persist.origin).replica_log
+        if state is not None:
+            # First: a log that begins later is nothing without it.
+            self.save_state(state)
         if persist.begin is not None:
             replica_log.start_at(Index(persist.begin.entry + 1), _TERM, Offset(persist.begin.offset))
             self.logs[persist.origin].begin_again()
-        if state is not None:
-            self.save_state(state)
         stamped = []
         for place, one in enumerate(persist.entries):
             entry = Entry(term=_TERM, index=Index(persist.first_index + place), kind=one.kind, payload=b"")
@@ -233,9 +247,22 @@ class OriginFiles:
         if self.is_durable:
             self._replicas.syncer.submit(Job(replica_log, write, stamped, done))
         else:
-            replica_log.write(write, stamped)
+            try:
+                replica_log.write(write, stamped)
+            except DiskFull:
+                if stamped:
+                    replica_log.rewind(Index(persist.first_index), stamped[0])
+                raise
             done(persist.number)
         return stamped
+
+    def tidy(self, one: OriginLog) -> None:
+        """Let the files go that the log was told to let go: also of one that nobody writes to any more."""
+        if self.is_durable:
+            self._replicas.syncer.submit(Job(one.replica_log, Persist(number=0), [], _ignore))
+        else:
+            with suppress(DiskFull):  # with the next write, then
+                one.replica_log.write(Persist(number=0), [])
 
     # ------------------------------------------------------------------------------------ OriginLogs
 
@@ -258,5 +285,25 @@ class OriginFiles:
         if one is None or first <= self.begin(origin).entry or first > one.replica_log.log.last_index:
             return 0, ()
         last = min(last, int(one.replica_log.log.last_index))
-        blocks = one.replica_log.blocks(Index(first), Index(last), bytes_max)
+        try:
+            blocks = one.replica_log.blocks(Index(first), Index(last), bytes_max)
+        except RangeDamaged as error:
+            if origin not in self._unreadable:
+                self._unreadable.add(origin)
+                log.error("the log of %s: %s; the next start fetches it again", origin, error)
+            return 0, ()
         return blocks[0].header.base_offset if blocks else 0, [entry_of(block) for block in blocks]
+
+
+def _mend(one: OriginLog) -> None:
+    """Cut a log before what is damaged: others have it, and are asked for it."""
+    replica_log = one.replica_log
+    if replica_log.log.damages:
+        first = replica_log.log.damages[0].first_index
+        log.error("the log of %s: entries from %d on are fetched again", one.origin, first)
+        replica_log.cut(Index(first))
+        one.begin_again()
+
+
+def _ignore(number: int) -> None:
+    """Nobody waits for it."""

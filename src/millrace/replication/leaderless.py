@@ -36,10 +36,12 @@ from millrace.replication.contract import (
 )
 from millrace.replication.leaderless_contact import Contacts, Peer
 from millrace.replication.leaderless_labour import Labour
+from millrace.replication.leaderless_levels import Waiting
 from millrace.replication.leaderless_messages import (
     NOWHERE,
     Acknowledged,
     Answer,
+    Await,
     Begin,
     Connected,
     Entries,
@@ -150,7 +152,6 @@ class Leaderless:
         every start."""
         self.node = node
         self.origin = origin
-        self.level = level
         self.members = members
         self._boot = boot
         self._view = logs
@@ -167,6 +168,7 @@ class Leaderless:
         for known, (begin, end) in sorted(logs.extents().items()):
             self._logs[known] = _Log(end)
             self._replay(known, max(begin.entry, covered.get(known, NOWHERE).entry), end.entry)
+        self.state.ended.clear()
         self._logs.setdefault(origin, _Log(NOWHERE))
         self._positions_cache: WirePositions | None = None
         self.labour = Labour(
@@ -179,9 +181,7 @@ class Leaderless:
             contacts=self._contacts,
             mutations=mutations,
         )
-        # Own entries whose publishers wait: last index, bytes, request.
-        self._waiting: deque[tuple[int, int, RequestId]] = deque()
-        self._waiting_bytes = 0
+        self._waiting = Waiting(origin, self._peers, level, mutations)
         self._local: deque[tuple[int, RequestId]] = deque()
         self._out: list[LeaderlessEffect] = []
         self._after: list[LeaderlessEffect] = []
@@ -219,6 +219,8 @@ class Leaderless:
                 self._contacts.link_closed(event.peer)
             case Publish():
                 self._on_publish(event)
+            case Await():
+                self._on_await(event)
             case Subscribe():
                 self._on_subscribe(event)
             case Unsubscribe():
@@ -238,7 +240,7 @@ class Leaderless:
             case SetHolds():
                 self._remove(dict(event.holds))
             case SetLevel():
-                self.level = event.level
+                self._waiting.level = event.level
                 self._acknowledge()
             case Slept():
                 self._contacts.slept(event.ticks)
@@ -339,7 +341,7 @@ class Leaderless:
     @property
     def _is_overloaded(self) -> bool:
         return (
-            self._waiting_bytes > self._options.unacknowledged_bytes_max
+            self._waiting.size_bytes > self._options.unacknowledged_bytes_max
             or self.writes_pending >= self._options.persists_pending_max
         )
 
@@ -369,8 +371,7 @@ class Leaderless:
         )
         before = self._append(entries)
         size = sum(len(entry.payload) for entry in entries)
-        self._waiting.append((before.entry + len(entries), size, event.request))
-        self._waiting_bytes += size
+        self._waiting.publish(event.request, before.entry + len(entries), size)
         self._out.append(
             Placed(
                 request=event.request,
@@ -379,6 +380,13 @@ class Leaderless:
                 offset=before.offset,
             )
         )
+
+    def _on_await(self, event: Await) -> None:
+        if self._is_overloaded:
+            self._out.append(Overloaded(request=event.request))
+            return
+        self._waiting.repeat(event.request, self._logs[self.origin].last.entry, self._positions())
+        self._acknowledge()
 
     def _control(self, request: RequestId, *payloads: bytes) -> None:
         entries = tuple(LogEntry(kind=EntryKind.CONTROL, count=0, payload=payload) for payload in payloads)
@@ -389,7 +397,7 @@ class Leaderless:
             self._out.append(Acknowledged(request=request))
 
     def _on_subscribe(self, event: Subscribe) -> None:
-        if self._is_overloaded:
+        if self._is_overloaded or not self.state.has_room(event.group, event.client):
             self._out.append(Overloaded(request=event.request))
             return
         known = self.state.groups.get(event.group)
@@ -475,52 +483,31 @@ class Leaderless:
         self._acknowledge()
 
     def _apply(self, origin: Origin, payload: bytes) -> None:
-        before = {key: self.state.find(key) for key in self._connected()}
         key = self.state.apply(payload, origin.node, self.node)
-        if key is None:
-            return
-        group = self.state.groups[key]
-        division = self.labour.divisions.get(key)
-        if not group.is_present:
-            self.labour.forget(key)
-            lost = before.get(key)
-            if lost is not None:
-                self._out.append(Lapsed(group=key, heritage=lost.heritage()))
-        elif division is not None and origin.node == self.node:
+        self._say_lapsed()
+        group = self.state.find(key) if key is not None else None
+        division = self.labour.divisions.get(key) if key is not None else None
+        if group is not None and division is not None and origin.node == self.node:
             for log_origin, busy in division.in_flight.items():
                 marks = group.marks.get(log_origin)
                 if marks and busy:
                     for start, end in list(busy):
                         _discard_done(busy, marks, start, end)
 
-    def _connected(self) -> list[str]:
-        return [key for key, division in self.labour.divisions.items() if division.connected]
+    def _say_lapsed(self) -> None:
+        """Groups that are gone by what was just learnt: also one whose members here are all away."""
+        ended, self.state.ended = self.state.ended, {}
+        for key, group in ended.items():
+            if self.state.find(key) is None:
+                self.labour.forget(key)
+                self._out.append(Lapsed(group=key, heritage=group.heritage()))
 
     def _acknowledge(self) -> None:
         durable = self._logs[self.origin].durable.entry
         while self._local and self._local[0][0] <= durable:
             self._out.append(Acknowledged(request=self._local.popleft()[1]))
-        while self._waiting and self._waiting[0][0] <= durable and self._is_reached(self._waiting[0][0]):
-            _, size, request = self._waiting.popleft()
-            self._waiting_bytes -= size
+        for request in self._waiting.reached(durable):
             self._out.append(Acknowledged(request=request))
-
-    def _is_reached(self, index: int) -> bool:
-        others = len(self._peers)
-        match self.level:
-            case Level.LOCAL:
-                wanted = 0
-            case Level.ONE:
-                wanted = 1
-            case Level.MAJORITY:
-                wanted = (others + 1) // 2
-            case Level.ALL:
-                wanted = others
-            case _:
-                assert_never(self.level)
-        if "ack_before_level" in self._mutations:
-            wanted -= 1
-        return sum(peer.acked >= index for peer in self._peers.values()) >= min(wanted, others)
 
     # ------------------------------------------------------------------------------- to other nodes
 
@@ -722,6 +709,7 @@ class Leaderless:
         if body.begin.entry <= log.last.entry or log.tail:
             return
         covered = self.state.merge(body.state)
+        self._say_lapsed()
         # It may tell of entries that are nowhere but on its sender's disk and go with it.
         self._has_hearsay = self._has_hearsay or any(
             position.entry > self._held(origin).entry for origin, position in covered.items()

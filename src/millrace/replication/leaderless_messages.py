@@ -115,6 +115,14 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Await:
+    """Answer `Acknowledged`, behind what was published before, once everything that is here now has reached
+    the level: a publisher repeats a message of which nobody knows how far it got. Or `Overloaded`."""
+
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe:
     """A client is a member of a group, which is made with these filters if nobody knows it: it begins at the
     end of the logs here, or at their beginning. Answered `Acknowledged` when the own disk has it."""
@@ -223,6 +231,7 @@ LeaderlessEvent: TypeAlias = (
     | LinkOpened
     | LinkClosed
     | Publish
+    | Await
     | Subscribe
     | Unsubscribe
     | RemoveGroup
@@ -273,7 +282,8 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overloaded:
-    """Too much waits for its level or for the disk: nothing was done."""
+    """Too much waits for its level or for the disk, or there are too many groups or clients: nothing was
+    done."""
 
     request: RequestId
 
@@ -302,8 +312,8 @@ class Divided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lapsed:
-    """The group was removed while members of it are connected here: subscribe them again if they still want
-    it, with this heritage, so that it goes on where it was."""
+    """The group was removed: if clients here still want it, whether or not they are connected, subscribe them
+    again with this heritage, so that it goes on where it was."""
 
     group: str
     heritage: bytes

@@ -23,7 +23,7 @@ from millrace.replication.leaderless_messages import Origin, Position, Positions
 
 GROUPS_MAX = 10_000
 CLIENTS_MAX = 100_000
-"""Of one group, those that left included."""
+"""Of one group. Both bound what a node writes: what stands in a log is true, whatever it is."""
 
 
 class Stamp(NamedTuple):
@@ -146,12 +146,24 @@ class ControlState:
 
     def __init__(self, mutations: frozenset[str] = frozenset()) -> None:
         self.groups: dict[str, Group] = {}
+        self.ended: dict[str, Group] = {}
+        """Lives of groups that were there and are over, until somebody has looked."""
         self.clock = 0
         self._is_tombstone_ignored = "tombstone_ignored" in mutations
         self._is_mark_lost = "mark_lost" in mutations
 
     def present(self) -> Iterator[tuple[str, Group]]:
         return ((key, group) for key, group in self.groups.items() if group.is_present)
+
+    def has_room(self, key: str, client: str) -> bool:
+        """Whether this client may become a member of this group."""
+        group = self.find(key)
+        if group is None:
+            return len(self.groups) < GROUPS_MAX or sum(1 for _ in self.present()) < GROUPS_MAX
+        if len(group.clients) < CLIENTS_MAX:
+            return True
+        names = group.client_names()
+        return client in names or len(names) < CLIENTS_MAX
 
     def find(self, key: str) -> Group | None:
         group = self.groups.get(key)
@@ -193,8 +205,8 @@ class ControlState:
         self.clock = max(self.clock, life.counter)
         group = self.groups.get(key)
         if group is None or life > group.life:
-            if group is None and len(self.groups) >= GROUPS_MAX:
-                raise ProtocolError(f"more than {GROUPS_MAX} groups")
+            if group is not None and group.is_present:
+                self.ended.setdefault(key, group)
             group = self.groups[key] = Group(life)
         return group if life == group.life else None
 
@@ -216,8 +228,6 @@ class ControlState:
         if group is None:
             return
         known = group.clients.get(client)
-        if known is None and len(group.clients) >= CLIENTS_MAX:
-            raise ProtocolError(f"more than {CLIENTS_MAX} clients in a group")
         if known is None or stamp > known[0] or (self._is_tombstone_ignored and is_in):
             group.clients[client] = (stamp, is_in)
 

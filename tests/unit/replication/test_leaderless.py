@@ -6,12 +6,17 @@ import random
 import pytest
 
 from millrace.errors import RemoteError
-from millrace.replication.contract import PeerMessage, ReplicaId, RequestId
+from millrace.replication import leaderless_state
+from millrace.replication.contract import EntryKind, PeerMessage, ReplicaId, RequestId
 from millrace.replication.leaderless import LeaderlessOptions
 from millrace.replication.leaderless_labour import place_of
 from millrace.replication.leaderless_messages import (
+    Await,
+    Begin,
+    Entries,
     Lapsed,
     Level,
+    LogEntry,
     Origin,
     Overloaded,
     Overtaken,
@@ -22,7 +27,16 @@ from millrace.replication.leaderless_messages import (
     Reorganise,
     Subscribe,
 )
-from millrace.replication.leaderless_state import ControlState, Ranges, Stamp, make_group, mark, put_client
+from millrace.replication.leaderless_state import (
+    FIRST_LIFE,
+    ControlState,
+    Ranges,
+    Stamp,
+    make_group,
+    mark,
+    put_client,
+    remove_group,
+)
 from unit.replication.leaderless_stage import Stage
 
 # ------------------------------------------------------------------------------------------------ logs
@@ -61,6 +75,22 @@ def test_a_level_is_a_number_of_disks(level: Level, reachable: str, is_acknowled
     stage.heal()
     stage.tick(10)
     assert request in stage["a"].acknowledged
+
+
+@pytest.mark.parametrize("asked", ["a", "b"])
+def test_a_repeat_is_answered_when_the_message_has_reached_its_level(asked: str) -> None:
+    """At the node that took it in, and at another one that has it."""
+    stage = Stage(level=Level.ALL)
+    stage.partition("ab", "c")
+    stage.publish("a", "x")
+    stage.tick(3)
+    assert stage["b"].machine.positions[Origin("a", 1)].entry == 1
+    request = RequestId(99)
+    stage.step(asked, Await(request=request))
+    stage.tick(3)
+    assert request not in stage[asked].acknowledged
+    stage.heal()
+    stage.until(lambda: request in stage[asked].acknowledged)
 
 
 def test_a_copy_counts_once_it_is_on_disk() -> None:
@@ -369,6 +399,67 @@ def test_a_group_that_lapses_under_a_member_goes_on_where_it_was() -> None:
     stage.deliver()
     stage.tick(30)
     assert settle_all(stage, "b", "g") == ["z"]
+
+
+@pytest.mark.parametrize("told_by", ["entry", "state"])
+def test_a_group_that_lapses_while_its_members_here_are_away_says_where_it_was(told_by: str) -> None:
+    stage = Stage(2)
+    stage.join("b", "g", "durable", members=0)
+    stage.publish("b", "x", "y")
+    stage.partition("a", "b")
+    removal = remove_group("g", Stamp(1000, "a"))
+    body: Entries | Begin
+    if told_by == "entry":
+        entry = LogEntry(kind=EntryKind.CONTROL, count=0, payload=removal)
+        body = Entries(origin=Origin("a", 1), first_index=1, base_offset=0, entries=(entry,))
+    else:
+        elsewhere = ControlState()
+        elsewhere.apply(removal, "a", "a")
+        body = Begin(origin=Origin("a", 1), begin=Position(1, 0), state=elsewhere.to_bytes({}))
+    stage.step("b", PeerMessage(sender=ReplicaId("a"), body=body))
+    (lapsed,) = [e for _, effects in stage["b"].steps for e in effects if isinstance(e, Lapsed)]
+    again = Subscribe(
+        request=RequestId(99),
+        group="g",
+        client="durable",
+        filters=("#",),
+        wall_us=2000,
+        heritage=lapsed.heritage,
+    )
+    stage.step("b", again)
+    group = stage["b"].machine.state.find("g")
+    assert group is not None and group.low(Origin("b", 1)) == 0
+
+
+def test_groups_and_clients_beyond_the_bound_are_refused_and_what_stands_in_a_log_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leaderless_state, "GROUPS_MAX", 3)
+    monkeypatch.setattr(leaderless_state, "CLIENTS_MAX", 2)
+
+    def is_refused(group: str, client: str) -> bool:
+        stage.join("a", group, client)
+        said = [effect for _, effects in stage["a"].steps[-3:] for effect in effects]
+        return any(isinstance(effect, Overloaded) for effect in said)
+
+    stage = Stage(2)
+    for number in range(10):
+        # Those that are gone do not count.
+        assert not is_refused(f"used once {number}", "c")
+        stage.leave("a", f"used once {number}", "c")
+    assert not any(is_refused(group, "c") for group in "ghi")
+    assert is_refused("j", "c")
+    assert not is_refused("g", "d")
+    assert is_refused("g", "e")
+    assert not is_refused("g", "d")
+    stage.leave("a", "g", "d")
+    assert not is_refused("g", "e")
+    payloads = [make_group("k", FIRST_LIFE, ("#",), {})]
+    payloads += [put_client("g", Stamp(0, ""), f"{number}", True, Stamp(9, "b")) for number in range(5)]
+    entries = tuple(LogEntry(kind=EntryKind.CONTROL, count=0, payload=payload) for payload in payloads)
+    body = Entries(origin=Origin("b", 1), first_index=1, base_offset=0, entries=entries)
+    stage.step("a", PeerMessage(sender=ReplicaId("b"), body=body))
+    assert stage["a"].machine.state.find("k") is not None
 
 
 def test_a_client_that_left_elsewhere_is_out_although_its_joining_arrives_later() -> None:
