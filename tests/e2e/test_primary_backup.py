@@ -1,6 +1,7 @@
 """Primary-backup streams with real processes: the primary is killed under load, and nothing is lost."""
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,7 @@ from millrace.errors import LocalError
 from millrace.local_cluster import LocalCluster
 from waiting import until_async
 
-FRAME = {
+FRAME: dict[str, Any] = {
     "schedule": "frame",
     "check_interval_ms": 400,
     "topics": [
@@ -151,3 +153,31 @@ async def backup_begins_again(data: Path) -> None:
 
 def test_what_is_published_at_a_backup_that_began_again_is_not_taken_for_a_repeat(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(backup_begins_again(tmp_path), 60))
+
+
+async def known_to_the_other(data: Path) -> None:
+    """What the node that is not primary has of a frame stream: copies, and what is retained."""
+    copied = {**FRAME["topics"][0], "retention": 80}
+    async with LocalCluster(2, data) as cluster:
+        await ready(Story(), cluster, 2)
+        await create_stream(cluster, {**FRAME, "topics": [copied]})
+        primary, backup = await settled(cluster)
+
+        async def way() -> int:
+            (row,) = (await call(primary, "GET", f"/v1/streams/{STREAM}"))["shard_list"]
+            return sum(one["of"] for one in row["measured"] if one["what"] == "to the backup")
+
+        async with Client(primary.url) as writer:
+            await writer.publish("alarms/kept", b"kept", qos=1, retain=True)
+            while not await way():
+                await writer.publish("alarms/1", b"more", qos=1)
+        found = None
+        while found is None:
+            async with Client(backup.url) as reader, reader.subscribe("alarms/kept") as messages:
+                with contextlib.suppress(TimeoutError):
+                    found = await messages.get(1.0)
+        assert found.payload == b"kept"
+
+
+def test_the_other_node_of_a_frame_stream_has_copies_and_what_is_retained(tmp_path: Path) -> None:
+    asyncio.run(asyncio.wait_for(known_to_the_other(tmp_path), 60))

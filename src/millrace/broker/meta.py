@@ -13,7 +13,7 @@ from typing import Any
 from millrace.broker.durable_group import DurableGroups, group_from_dict
 from millrace.broker.members import Member, Members
 from millrace.broker.pair_spec import pair_from_dict, pair_to_dict
-from millrace.broker.pairs import Pair, Pairs
+from millrace.broker.pairs import QUORUM_MEMBERS, Pair, Pairs
 from millrace.broker.stream import (
     DEFAULT_SPEC,
     DEFAULT_STREAM,
@@ -134,7 +134,8 @@ class MetaState:
             if is_pair:
                 # One after the other, so that not every shard has the same primary.
                 turn = shard % len(founders) if founders else 0
-                self.pairs.found(shard, founders[turn:] + founders[:turn])
+                is_seized = len(self.members.members) < QUORUM_MEMBERS
+                self.pairs.found(shard, founders[turn:] + founders[:turn], is_seized=is_seized)
         sealed = old.shards if old is not None else ()
         streams[spec.name] = Stream(
             spec=spec,

@@ -11,6 +11,8 @@ from millrace.errors import LocalError
 
 PAIRS_TOPIC = "$SYS/pairs"
 """Where a node says of which shards it is primary, and under which epochs."""
+QUORUM_MEMBERS = 3
+"""A meta group of fewer cannot decide while one of a pair is away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,9 @@ class Pair:
     backup: str | None
     is_in_sync: bool
     """The backup holds whatever was acknowledged."""
+    is_seized: bool = False
+    """Recorded while nobody could record a change of it had one of the two been away: it may say "in sync" of
+    a backup that was left behind since, and is no permission to take over."""
 
 
 class Pairs:
@@ -29,11 +34,13 @@ class Pairs:
     def __init__(self) -> None:
         self.by_shard: dict[int, Pair] = {}
 
-    def found(self, shard: int, replicas: tuple[str, ...]) -> None:
+    def found(self, shard: int, replicas: tuple[str, ...], *, is_seized: bool = False) -> None:
         """A new shard: its logs are empty, so its backup lacks nothing."""
         backup = replicas[1] if len(replicas) > 1 else None
         primary = replicas[0] if replicas else ""
-        self.by_shard[shard] = Pair(version=1, epoch=0, primary=primary, backup=backup, is_in_sync=True)
+        self.by_shard[shard] = Pair(
+            version=1, epoch=0, primary=primary, backup=backup, is_in_sync=True, is_seized=is_seized
+        )
 
     def forget(self, shard: int) -> None:
         self.by_shard.pop(shard, None)
@@ -44,7 +51,7 @@ class Pairs:
         if wanted.primary not in (known.primary, known.backup) or wanted.epoch < known.epoch:
             raise LocalError(f"shard {shard}: {wanted.primary} cannot be primary of epoch {wanted.epoch}")
         is_takeover = wanted.primary != known.primary
-        if is_takeover and not (known.is_in_sync or is_seized):
+        if is_takeover and not is_seized and (known.is_seized or not known.is_in_sync):
             raise LocalError(f"shard {shard}: the backup is out of sync and cannot take over")
         if is_takeover and wanted.epoch == known.epoch:
             raise LocalError(f"shard {shard}: a takeover needs another epoch")
@@ -56,6 +63,7 @@ class Pairs:
             primary=wanted.primary,
             backup=other,
             is_in_sync=wanted.is_in_sync and not is_takeover,
+            is_seized=is_seized,
         )
 
     def replace_backup(self, shard: int, after: int, backup: str | None) -> None:

@@ -2,12 +2,14 @@
 
     copy      epoch, rows of: number, count, whether an echo is wanted, the messages
     discard   epoch, numbers
-    offer     rows of: number, the messages; from a node that is not primary
+    offer     origin, the first number that is not answered, rows of: number, the messages; from a node that
+              is not primary
     taken     rows of: number, what became of it
     echo      epoch, number
 
 Messages are a run of one topic class: one key, if any, is for all of them. Words are gathered and leave
-together once per turn of the loop, in frames of a bounded size. What cannot be read raises MalformedPacket.
+together once per turn of the loop, in frames of a bounded size. What expires comes alone, and with the time
+that is left. What cannot be read raises MalformedPacket.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from millrace.broker.message import Run
+from millrace.broker.message import Run, expiry_of
 from millrace.errors import MalformedPacket
 from millrace.kernels import skip
 
@@ -35,24 +37,26 @@ _WIRE = msgspec.msgpack.Decoder(Wire)
 _DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
     COPY: msgspec.msgpack.Decoder(tuple[int, list[tuple[int, int, bool, bytes]]]),
     DISCARD: msgspec.msgpack.Decoder(tuple[int, list[int]]),
-    OFFER: msgspec.msgpack.Decoder(list[tuple[int, bytes]]),
+    OFFER: msgspec.msgpack.Decoder(tuple[int, int, list[tuple[int, bytes]]]),
     TAKEN: msgspec.msgpack.Decoder(list[tuple[int, int]]),
     ECHO: msgspec.msgpack.Decoder(tuple[int, int]),
 }
 
 
-def encode_run(run: Run, key: Key) -> bytes:
-    return _ENCODER.encode((run.data, run.count, run.qos, run.v5, run.retain, *key))
+def encode_run(run: Run, key: Key, now_ms: int) -> bytes:
+    return _ENCODER.encode((run.aged(now_ms), run.count, run.qos, run.v5, run.retain, *key))
 
 
-def decode_run(body: bytes) -> tuple[Run, Key]:
+def decode_run(body: bytes, now_ms: int) -> tuple[Run, Key]:
     try:
         packets, count, qos, v5, retain, producer, sequence = _WIRE.decode(body)
         if count < 1 or skip(packets, count) != len(packets):
             raise ValueError(f"not a run of {count} packets")
-    except (msgspec.DecodeError, ValueError) as error:
+        expiry_s = expiry_of(packets) if v5 and count == 1 else None
+    except (msgspec.DecodeError, ValueError, IndexError) as error:
         raise MalformedPacket(f"messages of a frame schedule that cannot be read: {error}") from None
-    return Run(packets, count, qos, v5, retain), (producer, sequence)
+    expires_ms = None if expiry_s is None else now_ms + expiry_s * 1000
+    return Run(packets, count, qos, v5, retain, expires_ms), (producer, sequence)
 
 
 def encode(op: int, body: Any) -> bytes:

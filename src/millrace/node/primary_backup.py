@@ -22,18 +22,16 @@ from typing import TYPE_CHECKING, Any
 from millrace.broker import meta
 from millrace.broker.filters import overlaps
 from millrace.broker.pair_spec import PairSpec
-from millrace.broker.pairs import PAIRS_TOPIC, Pair
+from millrace.broker.pairs import PAIRS_TOPIC, QUORUM_MEMBERS, Pair
 from millrace.broker.stream import Replication, Stream
 from millrace.errors import LocalError
 from millrace.node.group import Group, Machine
 from millrace.node.replicas import FrameApp
-from millrace.node.syncer import Job
 from millrace.replication.contract import (
     Appointed,
     EntryKind,
     InitialState,
     PeerBody,
-    Persist,
     ReplicaId,
     Report,
     RoleChanged,
@@ -58,8 +56,6 @@ _TICKS_PER_CHECK = 20
 _TICK_S_MIN = 0.0035
 _TICKS_PER_CHECK_MIN = 4
 _HEARTBEAT_S_MIN = 0.01
-# A meta group of fewer voters cannot decide while one of a pair is away.
-_QUORUM_VOTERS = 3
 _SWITCH_S = 10.0
 
 
@@ -115,6 +111,8 @@ class PairGroup(Group):
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
         self.on_role: Callable[[], None] = _nothing
+        self.heard_s: float | None = None
+        """When a primary that is another node was heard last."""
         super().__init__(*args, **kwargs)
         self._arm()
 
@@ -207,13 +205,8 @@ class PairGroup(Group):
     def on_peer(self, sender: ReplicaId, body: PeerBody) -> None:
         self.catch_up()
         super().on_peer(sender, body)
-
-    def stop_then(self, call: Callable[[], None]) -> None:
-        """Take nothing more, and call back once nothing of this group is on its way to the disk."""
-        self.is_closed = True
-        # Writes complete in order, so one without content comes after all of them.
-        barrier = Persist(number=0)
-        self._syncer.submit(Job(self.replica_log, barrier, [], lambda _: call()))
+        if sender == self._machine.leader:
+            self.heard_s = self._loop.time()
 
     def close(self) -> None:
         if self._timer is not None:
@@ -263,7 +256,8 @@ class PairKeeper:
             primary=ReplicaId(pair.primary),
             backup=None if pair.backup is None else ReplicaId(pair.backup),
             is_in_sync=pair.is_in_sync,
-            has_quorum=len(voters) >= _QUORUM_VOTERS,
+            has_quorum=len(voters) >= QUORUM_MEMBERS,
+            is_seized=pair.is_seized,
         )
 
     def groups(self) -> dict[int, PairGroup]:

@@ -21,10 +21,9 @@ from millrace.broker.inbound import apart, topic_of
 from millrace.broker.intake import Arrival
 from millrace.broker.message import Run
 from millrace.broker.producers import Verdict
-from millrace.kernels import skip
 from millrace.node import frame_words as words
 from millrace.node.frame_classes import FrameClass, FrameClasses, Measured
-from millrace.node.frame_offers import Offers
+from millrace.node.frame_offers import OfferedOrder, Offers
 from millrace.node.frame_words import Key
 from millrace.node.primary_backup import PairGroup
 from millrace.node.replicas import FrameApp
@@ -43,7 +42,9 @@ _TURN_MESSAGES = 2_048
 _RUN_MESSAGES = 1_024
 _RUN_BYTES = 64 * 1024
 _RETRY_S = 0.02
-# Every so many runs that are copied one is answered, to know how long the way is.
+# Without a primary a publisher is refused. As long as an offer to one waits for its answer.
+_WAIT_S_MAX = 10.0
+# Of so many runs to copy one leaves whatever happens and is answered, to know how long the way is.
 _ECHO_EVERY = 32
 _ECHOES_MAX = 100
 _ALERT_S = 10.0
@@ -75,12 +76,16 @@ class _Held:
         self.key = key
         self.arrived_s = arrived_s
 
-    def encoded(self) -> bytes:
+    def encoded(self, now_ms: int) -> bytes:
         run = self.parts[0][1]
         if len(self.parts) > 1:
             data = b"".join([part.data for _, part in self.parts])
             run = Run(data, sum(part.count for _, part in self.parts), run.qos, run.v5)
-        return words.encode_run(run, self.key)
+        return words.encode_run(run, self.key, now_ms)
+
+
+_Copy = tuple[Job, _Held, bool]
+"""A run to copy, and whether an echo is wanted."""
 
 
 class FrameShard(Shard, FrameApp):
@@ -99,21 +104,26 @@ class FrameShard(Shard, FrameApp):
         self._gathered: dict[FrameClass, _Gathered] = {}
         self._gathered_jobs = 0
         self._is_working = False
+        self._is_full = False
         # Messages accepted since jobs were last worked off; each is two jobs at most.
         self._accepted = 0
         self._is_waiting = False
+        # Since when arrivals wait for a primary.
+        self._waiting_s: float | None = None
         self._is_offering_again = False
         self._offers = Offers(self._answer)
-        # What leaves at the end of the turn: runs to copy and to discard, by number.
-        self._to_copy: dict[int, tuple[Job, _Held]] = {}
+        self._offered = OfferedOrder()
+        # What leaves at the end of the turn: runs to copy and to discard, by number. What is due leaves
+        # before anything is dispatched.
+        self._to_copy: dict[int, _Copy] = {}
+        self._copies_due: list[_Copy] = []
         self._to_discard: list[int] = []
         # Due in this turn and not handed over yet, all of one QoS and version.
         self._due: list[Part] = []
-        self._copied_runs = 0
+        self._runs_to_copy = 0
         self._echo_s: dict[int, float] = {}
         self._way = Measured("to the backup", spec.backup_ms)
         self._failover = Measured("failover", spec.x_ms)
-        self._heard_s = self._loop.time()
         self._alert_s = 0.0
         self.recovered = 0
         """Messages that were dispatched from copies after a promotion."""
@@ -126,16 +136,42 @@ class FrameShard(Shard, FrameApp):
     # ----------------------------------------------------------------------------------- arrivals
 
     def cut(self, wall_us: int, is_full: bool) -> None:
+        self._is_full = is_full
         arrivals, self.intake.arrivals = self.intake.arrivals, []
         if self.intake.is_sealed:
             self._route_again(arrivals)
             return
         self._pair.catch_up()
+        if self._pair.may_accept and len(self._offers):
+            # What came here before these.
+            self._take_offers()
         try:
-            self._take_in(arrivals)
+            self._take_in(self._log_notes(arrivals))
         finally:
             self._queue_gathered()
             self._send_offers()
+
+    def _log_notes(self, arrivals: list[Arrival]) -> list[Arrival]:
+        """Of messages that were delivered already only the value to retain is logged; the other arrivals."""
+        if not any(arrival.is_retained_only for arrival in arrivals):
+            return arrivals
+        self._log_retained([arrival for arrival in arrivals if arrival.is_retained_only])
+        return [arrival for arrival in arrivals if not arrival.is_retained_only]
+
+    def _log_retained(self, notes: list[Arrival]) -> None:
+        """What is retained is for all nodes, so it is the one thing that enters the log."""
+        waiting, self.intake.arrivals = self.intake.arrivals, notes
+        super().cut(self._wall_us(), is_full=self._is_full)
+        self.intake.arrivals = waiting
+
+    def _retain(self, run: Run) -> None:
+        """As primary, of a message that is dispatched as well."""
+        topic, inbound = topic_of(run.data), self._broker.inbound
+        note = Arrival(None, None, 0, run, topic, b"")
+        note.is_retained_only = True
+        note.before = self._broker.retained.get(topic)
+        inbound.uncommitted_bytes += len(run.data)
+        self._log_retained([note])
 
     def _take_in(self, arrivals: list[Arrival]) -> None:
         for position, arrival in enumerate(arrivals):
@@ -144,12 +180,23 @@ class FrameShard(Shard, FrameApp):
             elif not self._pair.is_leader and self._pair.is_serving:
                 self._pass_on(arrival)
             else:
-                # Nobody is primary right now: a bounded wait, as the intake bounds what is read.
-                self.intake.arrivals = arrivals[position:]
-                if not self._is_waiting:
-                    self._is_waiting = True
-                    self._loop.call_later(_RETRY_S, self._again)
+                self._wait(arrivals[position:])
                 return
+        self._waiting_s = None
+
+    def _wait(self, arrivals: list[Arrival]) -> None:
+        """Nobody is primary right now: a bounded wait, as the intake bounds what is read."""
+        now_s = self._loop.time()
+        self._waiting_s = self._waiting_s or now_s
+        if now_s - self._waiting_s >= _WAIT_S_MAX:
+            self._waiting_s = None
+            self.refuse(arrivals, Reason.SERVER_BUSY)
+            self._wake()
+            return
+        self.intake.arrivals = arrivals
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._loop.call_later(_RETRY_S, self._again)
 
     def _again(self) -> None:
         self._is_waiting = False
@@ -165,19 +212,24 @@ class FrameShard(Shard, FrameApp):
             if parts is not None:
                 self._gather(arrival, run, parts)
                 return
-            if run.count > 1:
-                # Some are of topics without a class: each is answered for itself.
-                for part in apart(arrival):
-                    self._take(part)
-                return
-        for one, key in _messages(arrival):
-            if key[0] and self.producers.judge(*key) is not Verdict.NEW:
-                continue
-            reason = self._accept(one, key, arrival.session)
-            if reason is not None:
-                self.refuse([arrival], reason)
-                return
-        self._acknowledge(arrival)
+        if run is not None and run.count > 1:
+            # Some are of topics without a class, or known, or find no room: each is answered for itself.
+            for part in apart(arrival):
+                self._take(part)
+            return
+        reason = None if run is None else self._take_one(run, _key(arrival), arrival.session)
+        if reason is not None:
+            self.refuse([arrival], reason)
+        else:
+            self._acknowledge(arrival)
+
+    def _take_one(self, run: Run, key: Key, session: Any) -> Reason | None:
+        """Why it cannot be taken; None also where it was before, by its key."""
+        verdict = self.producers.judge(*key) if key[0] else Verdict.NEW
+        if verdict is Verdict.TOO_OLD:
+            # Whether it was taken cannot be told (PROTOCOLS.md 3).
+            return Reason.IMPLEMENTATION_SPECIFIC
+        return self._accept(run, key, session) if verdict is Verdict.NEW else None
 
     def _gather(self, arrival: Arrival, run: Run, parts: list[tuple[FrameClass, Run]]) -> None:
         """All of it or, where the queue has no room, nothing."""
@@ -236,6 +288,8 @@ class FrameShard(Shard, FrameApp):
             return Reason.SERVER_BUSY
         if key[0]:
             self.producers.store(*key)
+        if run.retain:
+            self._retain(run)
         return None
 
     def _acknowledge(self, arrival: Arrival) -> None:
@@ -253,7 +307,7 @@ class FrameShard(Shard, FrameApp):
     def _work(self) -> None:
         """Some jobs, then the sockets again: what arrives meanwhile may be due earlier, and the other node
         asks whether this one is well."""
-        primary, now_ms = self._primary, self._now_ms()
+        primary, now_ms, now_us = self._primary, self._now_ms(), int(self._loop.time() * 1_000_000)
         # Not fewer than one turn may bring: a turn that takes in more than it works off starves the dispatch.
         budget, self._accepted = _TURN_MESSAGES + 2 * self._accepted, 0
         while budget > 0:
@@ -263,7 +317,7 @@ class FrameShard(Shard, FrameApp):
                 break
             budget -= job.messages
             if job.kind is JobKind.REPLICATE:
-                self._to_copy[job.number] = job, self._held[job.number]
+                self._put_copy(job, now_us)
                 primary.done(job)
                 continue
             self._dispatch(self._held.pop(job.number), job.messages, now_ms)
@@ -276,6 +330,17 @@ class FrameShard(Shard, FrameApp):
         self._pass_due(now_ms)
         self._tell_backup()
         self._wake()
+
+    def _put_copy(self, job: Job, now_us: int) -> None:
+        """A copy is cancelled by a dispatch within its time. One whose time has come leaves first: until the
+        dispatch is over nobody else has the messages. So does one of many, to know how long the way is."""
+        wants_echo = self._runs_to_copy % _ECHO_EVERY == 0
+        self._runs_to_copy += 1
+        copy = job, self._held[job.number], wants_echo
+        if wants_echo or job.due_us <= now_us:
+            self._copies_due.append(copy)
+        else:
+            self._to_copy[job.number] = copy
 
     def _dispatch(self, held: _Held, count: int, now_ms: int) -> None:
         """What can be joined leaves as one piece, at the end of the turn at the latest."""
@@ -294,6 +359,9 @@ class FrameShard(Shard, FrameApp):
             self._alert("%s takes %.1f ms, its bound is %g ms", *_named(measured))
 
     def _pass_due(self, now_ms: int) -> None:
+        if self._copies_due:
+            copies, self._copies_due = self._copies_due, []
+            self._send_copies(copies)
         if self._due:
             due, self._due = self._due, []
             self._broker.inbound.pass_on_runs(due, now_ms)
@@ -302,14 +370,19 @@ class FrameShard(Shard, FrameApp):
         """Copies first: a discard that came before its copy must be remembered there."""
         copies, self._to_copy = self._to_copy, {}
         discards, self._to_discard = self._to_discard, []
+        if copies:
+            self._send_copies(list(copies.values()))
         backup = self._pair.partner
+        if discards and backup is not None:
+            self._send(backup, self.number, words.encode(words.DISCARD, (self._epoch, discards)))
+
+    def _send_copies(self, copies: list[_Copy]) -> None:
+        backup, now_ms = self._pair.partner, self._now_ms()
         if backup is None:
             return
         rows = []
-        for job, held in copies.values():
-            wants_echo = self._copied_runs % _ECHO_EVERY == 0
-            self._copied_runs += 1
-            rows.append((job.number, job.messages, wants_echo, held.encoded()))
+        for job, held, wants_echo in copies:
+            rows.append((job.number, job.messages, wants_echo, held.encoded(now_ms)))
         for batch in words.batches(rows, lambda row: len(row[3])):
             if not self._send(backup, self.number, words.encode(words.COPY, (self._epoch, batch))):
                 return
@@ -318,8 +391,6 @@ class FrameShard(Shard, FrameApp):
                     self._echo_s[number] = self._loop.time()
                     if len(self._echo_s) > _ECHOES_MAX:
                         del self._echo_s[next(iter(self._echo_s))]
-        if discards:
-            self._send(backup, self.number, words.encode(words.DISCARD, (self._epoch, discards)))
 
     def _alert(self, text: str, *values: Any) -> None:
         """At most one every few seconds; the counts are in `millrace stream show`."""
@@ -336,15 +407,18 @@ class FrameShard(Shard, FrameApp):
         self._epoch = int(self._pair.epoch)
         now_s, now_ms = self._loop.time(), self._now_ms()
         stored = self._backup.promote()
-        if self._backup.epoch:
-            self._failover.add((now_s - self._heard_s) * 1000)
+        heard_s, self._pair.heard_s = self._pair.heard_s, None
+        if heard_s is not None:
+            self._failover.add((now_s - heard_s) * 1000)
         if self._failover.is_above:
             self._alert("%s takes %.1f ms, its bound is %g ms", *_named(self._failover))
         recovered = 0
         for body in stored:
-            run, key = words.decode_run(body)
+            run, key = words.decode_run(body, now_ms)
             recovered += run.count
             if run.retain:
+                self._retain(run)
+            if run.retain or run.expires_ms is not None:
                 self._broker.inbound.pass_on(None, topic_of(run.data), run, now_ms)
             else:
                 self._broker.inbound.pass_on_runs([(None, run)], now_ms)
@@ -362,12 +436,11 @@ class FrameShard(Shard, FrameApp):
         if op == words.COPY:
             self._on_copies(sender, *data)
         elif op == words.DISCARD:
-            self._heard_s = self._loop.time()
             epoch, numbers = data
             for number in numbers:
                 self._backup.on_discard(epoch, number)
         elif op == words.OFFER:
-            self._on_offers(sender, data)
+            self._on_offers(sender, *data)
         elif op == words.TAKEN:
             for number, answer in data:
                 self._offers.on_answer(number, answer)
@@ -376,9 +449,8 @@ class FrameShard(Shard, FrameApp):
             self._on_echo(data[1])
 
     def _on_copies(self, sender: str, epoch: int, copies: list[tuple[int, int, bool, bytes]]) -> None:
-        self._heard_s = self._loop.time()
         for number, count, wants_echo, messages in copies:
-            words.decode_run(messages)  # what cannot be read is refused now, not in a failover
+            words.decode_run(messages, 0)  # what cannot be read is refused now, not in a failover
             self._backup.on_copy(epoch, number, messages, count)
             if wants_echo:
                 self._send(sender, self.number, words.encode(words.ECHO, (epoch, number)))
@@ -396,20 +468,23 @@ class FrameShard(Shard, FrameApp):
         """At a node that is not primary: what is of one class is one offer."""
         run = arrival.run
         if run is None:
-            self._acknowledge(arrival)
+            # What it repeats may still wait for the word of the primary.
+            if not self._offers.follow(arrival):
+                self._acknowledge(arrival)
             return
         parts = self._classes.split(run) if _is_plain(arrival, run) else None
         if parts is not None:
             rows = [(part, _NO_KEY) for _, part in parts]
-        elif not _is_plain(arrival, run):
-            rows = _messages(arrival)
         elif run.count > 1:
+            # Each is answered for itself, as at the primary.
             for one in apart(arrival):
                 self._pass_on(one)
             return
-        else:
+        elif self._classes.of(topic_of(run.data)) is None:
             self.refuse([arrival], Reason.IMPLEMENTATION_SPECIFIC)
             return
+        else:
+            rows = [(run, _key(arrival))]
         if self._offers.has_room(run.count):
             self._offers.add(arrival, rows, self.group.origin, self._loop.time())
         else:
@@ -421,7 +496,7 @@ class FrameShard(Shard, FrameApp):
         if leader is None or self._pair.is_leader:
             self._offer_again()
             return
-        for word in self._offers.words(leader):
+        for word in self._offers.words(leader, self._now_ms()):
             # One that is lost on the way is repeated by `tick`.
             self._send(leader, self.number, word)
 
@@ -433,22 +508,26 @@ class FrameShard(Shard, FrameApp):
 
     def _offered_again(self) -> None:
         self._is_offering_again = False
+        self._offers.give_up(self._loop.time())
         if self._pair.may_accept:
             self._take_offers()
         elif not self._pair.is_closed:
             self._send_offers()
 
-    def _on_offers(self, sender: str, offers: list[tuple[int, bytes]]) -> None:
+    def _on_offers(self, sender: str, origin: int, first: int, offers: list[tuple[int, bytes]]) -> None:
         """As primary. Offers are repeated until they are answered, so they are known by their keys."""
-        answers = [(number, self._take_offered(*words.decode_run(body))) for number, body in offers]
+        now_ms = self._now_ms()
+
+        def take(body: bytes) -> int:
+            return self._take_offered(*words.decode_run(body, now_ms))
+
+        answers = self._offered.take(sender, origin, first, offers, take)
         self._send(sender, self.number, words.encode(words.TAKEN, answers))
 
     def _take_offered(self, run: Run, key: Key) -> int:
         if not self._pair.may_accept:
             return words.IS_LATER
-        if self.producers.judge(*key) is not Verdict.NEW:
-            return words.IS_TAKEN
-        return words.IS_REFUSED if self._accept(run, key, None) else words.IS_TAKEN
+        return words.IS_REFUSED if self._take_one(run, key, None) is not None else words.IS_TAKEN
 
     def _answer(self, arrival: Arrival, is_taken: bool) -> None:
         if is_taken:
@@ -458,6 +537,7 @@ class FrameShard(Shard, FrameApp):
 
     def tick(self) -> None:
         """Once in a while: offers that nobody answered go again, to whoever is primary now."""
+        self._offers.give_up(self._loop.time())
         if self._pair.may_accept:
             self._take_offers()
         else:
@@ -496,17 +576,8 @@ def _is_alike(one: Run, other: Run) -> bool:
     return one.qos == other.qos and one.v5 == other.v5
 
 
-def _messages(arrival: Arrival) -> list[tuple[Run, Key]]:
-    """One by one, each with its key."""
-    run = arrival.run
-    found: list[tuple[Run, Key]] = []
-    end = 0
-    for position in range(run.count if run is not None else 0):
-        assert run is not None
-        start, end = end, skip(run.data, 1, end)
-        one = run if run.count == 1 else Run(run.data[start:end], 1, run.qos, run.v5, run.retain)
-        found.append((one, (arrival.producer or b"", arrival.sequence + position)))
-    return found
+def _key(arrival: Arrival) -> Key:
+    return arrival.producer or b"", arrival.sequence
 
 
 def _named(measured: Measured) -> tuple[str, float, float]:

@@ -208,6 +208,8 @@ class InitialState:
     applied: Index = NO_INDEX
     """What the state machine holds already (the snapshot it was loaded from). `Commit` goes on from here."""
     damage: Damage | None = None
+    lost: tuple[tuple[Index, Index], ...] = ()
+    """First and last index of what this log cannot give and no other replica has: passed over."""
 
 
 # ------------------------------------------------------------------------------------------ events
@@ -326,6 +328,8 @@ class Appointed:
     is_in_sync: bool
     """The backup holds whatever was acknowledged: it may be promoted, and nothing is acknowledged without."""
     has_quorum: bool
+    is_seized: bool = False
+    """Recorded without one: under a quorum such a record counts as out of sync."""
 
 
 Event: TypeAlias = (

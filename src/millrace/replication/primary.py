@@ -86,7 +86,7 @@ class Primary(Leader):
     def appointed(self, pair: Appointed) -> None:
         """The record has changed and names this primary."""
         core = self._core
-        had_quorum, old_backup = self._pair.has_quorum, self.backup
+        had_quorum, old_backup, was_in_sync = self._pair.has_quorum, self.backup, self.is_in_sync
         self._pair = pair
         if self.backup != old_backup:
             self._lease_tick = -1
@@ -94,11 +94,18 @@ class Primary(Leader):
         if self._reported_in_at is not None and pair.version > self._reported_in_at:
             self._reported_in_at = None
         if pair.has_quorum:
+            if was_in_sync and not had_quorum and not pair.is_in_sync and self.backup == old_backup:
+                # Known here, whatever two nodes alone could record: both count on until it is recorded.
+                self._regain_backup()
             self.is_alone = self.backup is None or (not pair.is_in_sync and self._reported_in_at is None)
         elif self.backup is None:
             self.is_alone = True
         elif old_backup is None or had_quorum:
-            self.is_alone = not pair.is_in_sync
+            # What was acknowledged alone is not at the backup because a record says so.
+            self.is_alone = self.is_alone or not pair.is_in_sync
+            if not pair.is_seized:
+                # At once: what this primary does from now on may be for nobody to record.
+                self._report(is_in_sync=self.is_in_sync)
         if self.is_alone or self.backup != old_backup:
             self._joining_at = self._leaving_told = None
         self._sync_peers()
@@ -119,6 +126,9 @@ class Primary(Leader):
         while len(self._answers) > 2 * self._options.misses_max:
             del self._answers[next(iter(self._answers))]
         if self._leaving_told is not None and not self.is_alone:
+            if not body.answered:
+                # A backup that began anew counts anew.
+                self._leaving_told = min(self._leaving_told, body.number)
             if 0 < self._leaving_told <= body.answered:
                 self._go_alone()
             else:
@@ -167,7 +177,8 @@ class Primary(Leader):
         pair = self._pair
         if not pair.has_quorum and core.tick % self._options.check_ticks == 0:
             # Nothing depends on this record, but people and later members read it: until it is so.
-            if (pair.primary, pair.epoch, pair.is_in_sync) != (core.replica, core.term, self.is_in_sync):
+            recorded = pair.primary, pair.epoch, pair.is_in_sync, pair.is_seized
+            if recorded != (core.replica, core.term, self.is_in_sync, True):
                 self._report(is_in_sync=self.is_in_sync)
         peer = self._peers.get(backup)
         silent_ticks = core.tick - (self._started_tick if peer is None else peer.heard_tick)

@@ -21,6 +21,7 @@ The primary's part is in `primary.py`; appends, snapshots and the log are those 
 """
 
 import random
+from dataclasses import replace
 from typing import assert_never
 
 from millrace.errors import LocalError, ProtocolError
@@ -92,6 +93,7 @@ class PrimaryBackup:
         "_is_returning",
         "_is_stopped",
         "_judged",
+        "_leader_tick",
         "_misses",
         "_options",
         "_pair",
@@ -115,7 +117,7 @@ class PrimaryBackup:
         self._follower = Follower(self._core)
         self._options = options
         self._primary: Primary | None = None
-        self._pair = pair if pair is not None else self._pair_of(self._core.configs.config)
+        self._pair = _trusted(pair) if pair is not None else self._pair_of(self._core.configs.config)
         # The epoch that this replica asked to be recorded as its own.
         self._claimed = Term(0)
         self._is_returning = self._core.vote == replica
@@ -129,6 +131,8 @@ class PrimaryBackup:
         self._judged = 0
         self._misses = 0
         self._heard_tick = 0
+        # When the primary that is known was heard last, by whomever.
+        self._leader_tick = 0
         self._is_cut = False
 
     @staticmethod
@@ -338,6 +342,7 @@ class PrimaryBackup:
         core.is_serving = False
         core.role = Role.FOLLOWER
         core.leader = leader
+        self._leader_tick = core.tick
         if term is not None and term > core.term:
             core.enter_term(term)
             core.vote = leader
@@ -356,6 +361,9 @@ class PrimaryBackup:
 
     def _on_tick(self) -> None:
         core, options, pair = self._core, self._options, self._pair
+        if core.tick - self._leader_tick > options.promotion_ticks:
+            # Whoever follows it would have by now: what waits for it must not wait for ever.
+            core.leader = None
         is_first = pair.primary == core.replica and not core.term and not pair.epoch
         if is_first and not pair.has_quorum and self._is_able:
             # Nothing was ever written: nobody else can have begun.
@@ -424,7 +432,7 @@ class PrimaryBackup:
         else:
             self.become_primary(self._next_epoch(), takes_over=True)
 
-    def _report_claim(self, epoch: Term, *, is_in_sync: bool) -> None:
+    def _report_claim(self, epoch: Term, *, is_in_sync: bool, is_seized: bool = False) -> None:
         pair, core = self._pair, self._core
         self._claimed = epoch
         core.emit(
@@ -434,7 +442,7 @@ class PrimaryBackup:
                 primary=core.replica,
                 backup=self._partner,
                 is_in_sync=is_in_sync,
-                is_seized=not pair.has_quorum,
+                is_seized=is_seized or not pair.has_quorum,
             )
         )
 
@@ -442,7 +450,7 @@ class PrimaryBackup:
         core, known = self._core, self._pair
         if event.version < known.version:
             return
-        self._pair = event
+        self._pair = event = _trusted(event)
         is_mine = core.replica in (event.primary, event.backup)
         if event.epoch > known.epoch:
             # Whoever it is now gets its full time before anybody judges it.
@@ -461,7 +469,8 @@ class PrimaryBackup:
                 self.become_primary(event.epoch)
         elif self._primary is not None and is_mine:
             if event.epoch < core.term:
-                self._report_claim(core.term, is_in_sync=False)
+                # It became primary while there was no authority to ask.
+                self._report_claim(core.term, is_in_sync=False, is_seized=True)
             self._primary.appointed(event)
         if self._primary is None and self._partner is not None and event.primary != core.replica:
             self._ask()
@@ -553,6 +562,7 @@ class PrimaryBackup:
             if sender == self._partner:
                 self._ask()
         core.leader = sender
+        self._leader_tick = core.tick
 
     def _on_check(self, sender: ReplicaId, body: Check) -> None:
         """Asked by the partner, which is no primary, or is one again: two backups find out who goes on."""
@@ -614,3 +624,8 @@ class PrimaryBackup:
         damage = Damage(last_index=core.log.last_index, term=core.term)
         core.emit(StartOver(damage=damage, lost=core.commit - index + 1))
         self._is_stopped = True
+
+
+def _trusted(pair: Appointed) -> Appointed:
+    """A record of two nodes alone may be older than what its primary acknowledged alone since."""
+    return replace(pair, is_in_sync=False) if pair.has_quorum and pair.is_seized else pair

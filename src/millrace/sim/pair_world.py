@@ -174,6 +174,7 @@ def appointed(pair: Pair, *, has_quorum: bool) -> Appointed:
         backup=None if pair.backup is None else ReplicaId(pair.backup),
         is_in_sync=pair.is_in_sync,
         has_quorum=has_quorum,
+        is_seized=pair.is_seized,
     )
 
 

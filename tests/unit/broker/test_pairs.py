@@ -42,6 +42,16 @@ def test_after_a_takeover_the_old_primary_is_out_of_sync_whatever_was_asked() ->
     assert made.by_shard[16] == Pair(version=3, epoch=2, primary="b", backup="a", is_in_sync=False)
 
 
+def test_a_record_that_was_seized_lets_nobody_take_over_but_by_seizing_it() -> None:
+    made = pairs()
+    made.report(16, 2, wanted(1, "a", "b", is_in_sync=True), is_seized=True)
+    with pytest.raises(LocalError, match="cannot take over"):
+        made.report(16, 3, wanted(2, "b", "a", is_in_sync=False), is_seized=False)
+    made.report(16, 3, wanted(1, "a", "b", is_in_sync=True), is_seized=False)
+    made.report(16, 4, wanted(2, "b", "a", is_in_sync=False), is_seized=False)
+    assert (made.by_shard[16].primary, made.by_shard[16].is_seized) == ("b", False)
+
+
 def test_strangers_and_lower_epochs_are_refused() -> None:
     made = pairs()
     with pytest.raises(LocalError, match="cannot be primary"):

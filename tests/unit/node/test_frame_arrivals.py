@@ -10,11 +10,21 @@ import pytest
 
 from millrace.broker import meta
 from millrace.broker.inbound import Inbound
+from millrace.broker.intake import Arrival
+from millrace.broker.message import Run
 from millrace.broker.meta import spec_from_dict
+from millrace.broker.producers import PRODUCER, SEQUENCE
 from millrace.client import Client
 from millrace.client.errors import ClientError
 from millrace.embedded import Broker
+from millrace.node import frame_words as words
+from millrace.node.primary_backup import PairGroup
 from millrace.node.primary_backup_frame import FrameShard
+from millrace.replication.contract import Appointed, ReplicaId
+from millrace.replication.messages import Heartbeat
+from millrace.replication.pair_messages import CheckReply
+from millrace.types import Index, Properties, Term
+from waiting import until_async
 
 TIMEOUT_S = 20.0
 CLASSES = [
@@ -29,11 +39,11 @@ STREAM = {
 }
 
 
-def run(scene: Callable[[Broker, Client, FrameShard], Awaitable[None]]) -> None:
+def run(scene: Callable[[Broker, Client, FrameShard], Awaitable[None]], **settings: object) -> None:
     async def body() -> None:
         async with asyncio.timeout(60), AsyncExitStack() as stack:
             broker = await stack.enter_async_context(Broker())
-            await broker.server.streams.put(spec_from_dict(STREAM), create=True)
+            await broker.server.streams.put(spec_from_dict({**STREAM, **settings}), create=True)
             (number,) = broker.server.streams.table.streams["line"].shards
             shard = broker.server.streams.shards[number]
             assert isinstance(shard, FrameShard)
@@ -89,15 +99,139 @@ def test_a_queue_without_room_refuses_a_run_whole_and_counts_it(monkeypatch: pyt
     run(scene)
 
 
+def replaced(shard: FrameShard) -> None:
+    """Another node, which nobody can reach, is primary."""
+    group = shard.group
+    assert isinstance(group, PairGroup) and group.is_leader
+    group.appoint(
+        Appointed(
+            version=1_000,
+            epoch=Term(1_000),
+            primary=ReplicaId("another"),
+            backup=group.replica,
+            is_in_sync=False,
+            has_quorum=True,
+        )
+    )
+    assert not group.is_leader and group.leader == "another"
+
+
+def test_without_a_primary_publishers_are_refused_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were passed on to one that is gone, and those that came when there was none."""
+    monkeypatch.setattr("millrace.node.frame_offers._OFFER_S_MAX", 0.3)
+    monkeypatch.setattr("millrace.node.primary_backup_frame._WAIT_S_MAX", 0.3)
+
+    async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
+        await client.publish("line/a/1", "taken", qos=1)
+        replaced(shard)
+        passed_on = asyncio.ensure_future(publish(client, ["line/a/1", "line/b/1"]))
+        (*answers,) = await asyncio.wait_for(passed_on, TIMEOUT_S)
+        assert all(isinstance(one, ClientError) for one in answers)
+        await until_async(lambda: shard.group.status().leader is None, "a primary that is not heard is gone")
+        answers = await asyncio.wait_for(publish(client, ["line/a/1", "line/b/1"]), TIMEOUT_S)
+        assert all(isinstance(one, ClientError) for one in answers)
+        assert broker.server.broker.inbound.uncommitted_bytes == 0
+
+    run(scene)
+
+
+def test_of_keyed_messages_in_one_piece_only_those_without_a_class_are_refused() -> None:
+    """A durable session's QoS 2: refused together and sent again, those with one would come twice."""
+
+    async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
+        topics = ["line/a/1", "line/c/1"]
+        durable = Client(broker.url, client_id="durable", session_expiry_s=60)
+        async with client.subscribe("line/#", qos=1) as messages, durable:
+            for _ in range(2):
+                answers = await publish(durable, topics, qos=2)
+                assert [isinstance(one, ClientError) for one in answers] == [False, True]
+                assert (await messages.get(TIMEOUT_S)).topic == "line/a/1"
+        assert shard.shown()["measured"][0]["of"] == 2
+
+    run(scene)
+
+
+def test_the_answer_to_a_repeat_comes_no_earlier_than_the_first() -> None:
+    async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
+        replaced(shard)
+        answers: list[str] = []
+        packet = b"\x34\x0c\x00\x08line/a/1\x00\x07"
+        for name, run in (("first", Run(packet, 1, 2, False)), ("repeat", None)):
+            arrival = Arrival(None, None, 0, run, "line/a/1", b"\x50\x02\x00\x07")
+            arrival.done = lambda _, name=name: answers.append(name)
+            broker.server.broker.inbound._arrive(shard.intake, arrival)
+        broker.server._wake()
+        await until_async(lambda: not shard.intake.arrivals, "both are taken in")
+        assert answers == []
+        shard.on_frame("another", words.encode(words.TAKEN, [(1, words.IS_TAKEN)]))
+        assert answers == ["first", "repeat"]
+
+    run(scene)
+
+
+def test_a_key_below_the_window_is_refused() -> None:
+    """PROTOCOLS.md 3: never silently acknowledged."""
+
+    async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
+        for number in range(100):
+            shard.producers.store(b"key/p", 10 + 2 * number)
+        for number, sequence in enumerate((209, 11)):
+            user = ((PRODUCER, "p"), (SEQUENCE, str(sequence)))
+            call = client.publish("line/a/1", str(number), qos=1, properties=Properties(user=user))
+            if sequence == 209:
+                await call
+            else:
+                with pytest.raises(ClientError):
+                    await call
+
+    run(scene)
+
+
+def test_a_retained_message_that_is_delivered_from_memory_comes_once_and_is_logged() -> None:
+    """Capture `acknowledged`: of QoS 0 only the value to retain is for the log (PROTOCOLS.md 6)."""
+
+    async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
+        async with client.subscribe("line/#", qos=1) as messages:
+            await client.publish("line/a/1", "zero", qos=0, retain=True)
+            await client.publish("line/a/2", "one", qos=1, retain=True)
+            await client.publish("line/a/3", "end", qos=1)
+            found = [(await messages.get(TIMEOUT_S)).payload for _ in range(3)]
+            assert sorted(found) == [b"end", b"one", b"zero"]
+        await until_async(lambda: "line/a/1" in shard.retained and "line/a/2" in shard.retained, "two notes")
+        assert broker.server.broker.inbound.uncommitted_bytes == 0
+
+    run(scene, capture="acknowledged")
+
+
+def test_a_takeover_is_measured_from_the_last_word_of_the_old_primary() -> None:
+    """Whether or not it had anything to copy."""
+
+    async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
+        group, another, term = shard.group, ReplicaId("another"), Term(1_000)
+        assert isinstance(group, PairGroup)
+        pair = {"version": 1_000, "epoch": term, "primary": another, "backup": group.replica}
+        group.appoint(Appointed(**pair, is_in_sync=True, has_quorum=False))
+        group.on_peer(another, Heartbeat(term=term, commit=Index(0), context=0))
+        group.on_peer(another, CheckReply(term=term, number=1, is_primary=True, is_in_sync=True))
+        assert not group.is_leader and group.leader == another
+        await until_async(lambda: group.is_leader, "it takes over")
+        (failover,) = (row for row in shard.shown()["measured"] if row["what"] == "failover")
+        assert failover["of"] == 1
+        assert 100 <= failover["p99_ms"] < 5_000, "three checks of 50 ms at least"
+
+    pair = {"schedule": "frame", "topics": CLASSES, "check_interval_ms": 50}
+    run(scene, primary_backup=pair)
+
+
 def test_topics_that_were_delivered_here_need_no_closer_look_when_their_publishers_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked_at: list[str] = []
     accept = Inbound.accept
 
-    def counted(self: Inbound, session: Any, topic: str, *rest: Any) -> None:
+    def counted(self: Inbound, session: Any, topic: str, *rest: Any) -> bool:
         looked_at.append(topic)
-        accept(self, session, topic, *rest)
+        return accept(self, session, topic, *rest)
 
     monkeypatch.setattr(Inbound, "accept", counted)
 

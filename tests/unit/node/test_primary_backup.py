@@ -1,6 +1,7 @@
 """A primary-backup stream on one node: what is asked of it, and what it does without a backup."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -9,8 +10,9 @@ from millrace.broker.pair_spec import PairSpec, TopicClass
 from millrace.client import Client, ClientError
 from millrace.embedded import Broker
 from millrace.errors import LocalError
-from millrace.node.primary_backup import admit, options_of
+from millrace.node.primary_backup import PairGroup, admit, options_of
 from millrace.node.primary_backup_frame import FrameShard, Measured
+from waiting import until_async
 
 TIMEOUT_S = 20.0
 CLASSES = [
@@ -87,3 +89,30 @@ async def framed() -> None:
 
 def test_frame_messages_go_past_the_log_and_a_topic_without_a_class_is_refused() -> None:
     asyncio.run(framed())
+
+
+async def altered(data: str, first: str, second: str) -> None:
+    """What was taken before a change of replication is kept under a shard that is sealed, and stays what it
+    was, whatever its stream is now."""
+    fields = {"name": "line", "filters": ["line/#"]}
+    async with Broker(node__data=data) as broker, Client(broker.url) as client:
+        streams = broker.server.streams
+        await streams.put(spec_from_dict({**fields, "replication": first}), create=True)
+        await client.publish("line/1", b"one", qos=1)
+        await streams.put(spec_from_dict({**fields, "replication": second}), create=False)
+        (sealed,) = streams.table.streams["line"].sealed
+    async with Broker(node__data=data) as broker, Client(broker.url) as client:
+        streams = broker.server.streams
+        (opened,) = streams.table.streams["line"].shards
+        is_pair = {number: isinstance(streams.shards[number].group, PairGroup) for number in (sealed, opened)}
+        assert is_pair == {sealed: first == "primary-backup", opened: second == "primary-backup"}
+        await until_async(lambda: streams.shards[sealed].next_offset == 1, "the message of before")
+        await client.publish("line/1", b"two", qos=1)
+        assert streams.shards[opened].next_offset == 1
+
+
+@pytest.mark.parametrize("kinds", [("quorum", "primary-backup"), ("primary-backup", "quorum")])
+def test_a_node_starts_again_after_the_replication_of_a_stream_was_changed(
+    tmp_path: Path, kinds: tuple[str, str]
+) -> None:
+    asyncio.run(altered(str(tmp_path), *kinds))

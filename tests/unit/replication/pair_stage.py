@@ -47,6 +47,7 @@ class PairStage(Stage):
         self.may_split = may_split
         self.cut_off: set[ReplicaId] = set()
         self.known: dict[ReplicaId, Pair] = {}
+        self.reports: list[Report] = []
         self.pair_mutations = mutations
         super().__init__(2, spares=1 if has_authority else 0, options=options)
 
@@ -67,6 +68,7 @@ class PairStage(Stage):
 
     def _run_effect(self, node: Node, effect: Effect) -> None:
         if isinstance(effect, Report):
+            self.reports.append(effect)
             self._record(node, effect)
         elif isinstance(effect, StartOver):
             self._start_over(node, effect)
@@ -128,4 +130,5 @@ def appointed(pair: Pair) -> Appointed:
         backup=None if pair.backup is None else ReplicaId(pair.backup),
         is_in_sync=pair.is_in_sync,
         has_quorum=True,
+        is_seized=pair.is_seized,
     )

@@ -1,9 +1,15 @@
 """The machine of a primary-backup pair where the stories in `tests/scenarios/pairs` are not close enough."""
 
-from millrace.replication.contract import ReplicaId
-from unit.replication.pair_stage import CHECK_TICKS, PairStage
+from dataclasses import replace
 
-N1, N2 = ReplicaId("n1"), ReplicaId("n2")
+import pytest
+
+from millrace.broker.pairs import Pair
+from millrace.replication.contract import ReplicaId
+from millrace.replication.pair_messages import CheckReply
+from unit.replication.pair_stage import CHECK_TICKS, SHARD, PairStage, appointed
+
+N1, N2, N3 = ReplicaId("n1"), ReplicaId("n2"), ReplicaId("n3")
 
 
 def test_a_backup_may_follow_on_a_primary_that_falls_within_its_first_check_interval() -> None:
@@ -19,3 +25,130 @@ def test_a_backup_may_follow_on_a_primary_that_falls_within_its_first_check_inte
     stage.tick([N2], 8 * CHECK_TICKS)
     stage.quiet()
     assert stage.machine(N2).status().serving
+
+
+@pytest.mark.parametrize("name", [N2, N3])
+def test_a_primary_that_fell_silent_and_has_no_successor_is_nobodys_leader(name: ReplicaId) -> None:
+    """What waits for a leader waits a bounded time, so nobody may stay one for ever."""
+    stage = settled(has_authority=True)
+    stage.crash(N2)
+    for _ in range(15 * CHECK_TICKS):
+        stage.tick([N1, N3])
+        stage.quiet()
+    assert stage.machine(N3).leader == N1, "as long as it is heard"
+    stage.start(N2)
+    stage.rounds(1)
+    stage.crash(N1)
+    for _ in range(10 * CHECK_TICKS):
+        stage.tick([N2, N3])
+        stage.quiet()
+    assert stage.machine(name).leader is None
+
+
+def settled(**settings: bool) -> PairStage:
+    stage = PairStage(**settings)
+    stage.rounds(3 * CHECK_TICKS)
+    stage.quiet()
+    stage.propose(N1)
+    stage.quiet()
+    stage.rounds(CHECK_TICKS)
+    return stage
+
+
+def seized(stage: PairStage, *, is_in_sync: bool = True) -> Pair:
+    """What two nodes recorded before one of them was away."""
+    epoch = int(stage.machine(N1).status().term)
+    return Pair(version=5, epoch=epoch, primary="n1", backup="n2", is_in_sync=is_in_sync, is_seized=True)
+
+
+def test_a_record_of_two_nodes_alone_is_no_permission_once_there_is_a_third() -> None:
+    """The primary went on alone and could not record it; a third node makes an authority of the record."""
+    stage = settled(has_authority=False, may_split=True)
+    stage.crash(N2)
+    stage.tick([N1], 15 * CHECK_TICKS)
+    for _ in range(5):
+        stage.propose(N1)
+        stage.sync()
+    primary = stage.machine(N1)
+    assert primary.is_alone and primary.status().commit == 7
+    stage.start(N2)
+    stage.mail.clear()
+    record = appointed(seized(stage))
+    stage.step(N1, record)
+    stage.step(N2, record)
+    stage.sync()
+    stage.mail.clear()
+    assert primary.is_alone, "what it acknowledged alone is not at the backup yet"
+    stage.crash(N1)
+    stage.reports.clear()
+    stage.tick([N2], 10 * CHECK_TICKS)
+    assert stage.machine(N2).status().last == 2
+    assert not stage.reports, "it does not ask to take over without what was acknowledged"
+
+
+def test_a_backup_that_lacks_nothing_stays_in_sync_when_a_third_node_joins() -> None:
+    stage = settled(has_authority=False)
+    stage.pairs.by_shard[SHARD] = seized(stage)
+    stage.has_authority = True
+    stage.tell()
+    assert not stage.machine(N1).is_alone, "both counted before, and both count on"
+    stage.rounds(2 * CHECK_TICKS)
+    stage.quiet()
+    record = stage.pairs.by_shard[SHARD]
+    assert record.is_in_sync and not record.is_seized, "the record is made again, with an authority"
+    stage.propose(N1)
+    stage.quiet()
+    stage.crash(N1)
+    stage.tick([N2], 10 * CHECK_TICKS)
+    stage.quiet()
+    assert stage.machine(N2).status().serving
+
+
+def test_a_primary_alone_stays_alone_when_the_third_node_leaves_again() -> None:
+    stage = settled(has_authority=False, may_split=True)
+    stage.crash(N2)
+    stage.tick([N1], 15 * CHECK_TICKS)
+    stage.propose(N1)
+    stage.sync()
+    record = appointed(seized(stage))
+    stage.step(N1, record)
+    stage.step(N1, replace(record, has_quorum=False))
+    assert stage.machine(N1).is_alone
+
+
+def test_a_primary_records_again_what_was_recorded_with_an_authority_that_is_gone() -> None:
+    """What it does alone from here on nobody may be able to record."""
+    stage = settled(has_authority=False)
+    record = replace(appointed(seized(stage)), is_seized=False)
+    stage.step(N1, record)
+    stage.reports.clear()
+    stage.step(N1, replace(record, has_quorum=False))
+    assert [(report.is_seized, report.is_in_sync) for report in stage.reports] == [(True, True)]
+
+
+def test_a_backup_that_restarts_while_it_is_told_to_be_out_of_sync_is_heard_at_its_first_questions() -> None:
+    """It counts its questions anew, and the one that it was told by was of its last run."""
+    stage = settled(has_authority=False, may_split=True)
+    stage.rounds(50 * CHECK_TICKS)
+    stage.stalled.add(N2)
+    stage.propose(N1)
+    stage.quiet()
+    primary = stage.machine(N1)
+    replies = [body for _, _, body in stage.mail if isinstance(body, CheckReply)]
+    while not replies or replies[-1].is_in_sync:
+        stage.tick([N1, N2])
+        replies += [body for _, _, body in stage.mail if isinstance(body, CheckReply)]
+        stage.deliver()
+    stage.crash(N2)
+    stage.stalled.discard(N2)
+    stage.mail.clear()
+    stage.start(N2)
+    for _ in range(6 * CHECK_TICKS):
+        stage.rounds(1)
+        stage.quiet()
+    assert not primary.is_alone
+    assert stage.machine(N2).status().commit == primary.status().commit == 3
+    stage.crash(N1)
+    stage.tick([N2], 10 * CHECK_TICKS)
+    stage.quiet()
+    assert stage.machine(N2).status().serving, "it was told that it is in sync"
