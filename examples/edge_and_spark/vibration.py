@@ -17,11 +17,13 @@ def verdict(payload: bytes) -> tuple[str, str] | None:
         reading = json.loads(payload)
         machine, sequence = str(reading["machine"]), int(reading["sequence"])
         samples = [float(sample) for sample in reading["samples_mm_s"]]
-    except (ValueError, TypeError, KeyError):
+        size_bytes = len(machine.encode())
+        rms = math.sqrt(sum(sample * sample for sample in samples) / len(samples))
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
         return None
-    if not samples or not machine or set(machine) & set("+#/\0"):
+    # A level of a topic, and a number that JSON has.
+    if not 0 < size_bytes <= 200 or set(machine) & set("+#/\0") or not math.isfinite(rms):
         return None
-    rms = math.sqrt(sum(sample * sample for sample in samples) / len(samples))
     level = "stop" if rms > STOP_MM_S else "warn" if rms > WARN_MM_S else "ok"
     return machine, json.dumps({"sequence": sequence, "rms_mm_s": round(rms, 3), "level": level})
 

@@ -13,6 +13,8 @@ from e2e.conftest import StartBroker
 from e2e.device import V5, V311, Device, unique
 from e2e.http_calls import Door
 from e2e.processes import BrokerProcess
+from e2e.staged import Writer, packet, section
+from millrace.client.http import Http
 from waiting import until
 
 Devices = Callable[..., Device]
@@ -125,6 +127,66 @@ def test_a_write_that_met_a_full_disk_waits_for_room(
     (waited,) = reader.expect(1)
     assert int.from_bytes(waited.payload[:4], "big") == len(codes)
     _check_going_on(broker, devices, topic, reader)
+
+
+def test_a_decided_batch_waits_for_room_and_others_do_not_wait_for_it(
+    small_disk: Path, start_broker: StartBroker
+) -> None:
+    """Releasing writes every row a second time. Where that would leave less than the floor it waits, the node
+    goes on with what is small, and takes no more than it could release."""
+    floor_bytes = 4 * 1024 * 1024
+    settings = ("--set", f"storage.free_bytes_min={floor_bytes}")
+    broker = start_broker("--data", str(small_disk / "data"), *settings)
+    http = Http(broker.url)
+    (row,) = http.get("/v1/streams")["streams"]
+    (shard,) = [one["shard"] for one in row["shard_list"]]
+    large, small = (Writer(name, [broker.url], "default", patience_s=0.1) for name in ("large", "small"))
+    many, one = packet("default/1", b"1" * 100) * 5_000, packet("default/1", b"2")
+    for block in range(4):
+        large.doors.stage("default", "large", 0, "a", section(shard, block, many))
+    for batch, attempt in ((0, "b"), (1, "lost")):
+        small.doors.stage("default", "small", batch, attempt, section(shard, 0, one))
+    ballast = _ballast(small_disk, floor_bytes + 1024 * 1024)
+    with pytest.raises(Exception, match=r"timed out|answer"):
+        decision = {"batch": 0, "attempts": {"a": {str(shard): 4}}}
+        http.call("POST", "/v1/writers/large/commit", decision, timeout_s=1.0)
+    until(lambda: "no room to release" in broker.log, "the release to be put off")
+    with pytest.raises(Exception, match="no room to stage"):
+        small.doors.stage("default", "small", 1, "c", section(shard, 0, one))
+    small.commit(0, b={shard: 1})
+    small.doors.abort("small", 1, ["lost"])
+    until(lambda: not http.get("/v1/writers/small")["staged"], "what was given up to be dropped")
+    assert http.get("/v1/writers/large")["not_visible"]
+    ballast.unlink()
+    until(lambda: not http.get("/v1/writers/large")["not_visible"], "the batch to be visible")
+    (found,) = http.get("/v1/streams/default")["shard_list"]
+    assert found["next_offset"] == 20_001
+
+
+def test_a_stream_that_is_changed_ends_its_old_log_behind_what_was_decided(
+    small_disk: Path, start_broker: StartBroker, devices: Devices
+) -> None:
+    """A batch that waits to be released when its shard is sealed comes before everything that is published
+    after the change: whoever reads the seal takes the log as complete."""
+    floor_bytes = 4 * 1024 * 1024
+    settings = ("--set", f"storage.free_bytes_min={floor_bytes}")
+    broker = start_broker("--data", str(small_disk / "data"), *settings)
+    http, rows = Http(broker.url), 5_000
+    http.call("POST", "/v1/streams", {"name": "s", "filters": ["s/#"], "shards": 1})
+    (shard,) = [one["shard"] for one in http.get("/v1/streams/s")["shard_list"]]
+    reader = devices(broker.port).connect()
+    reader.subscribe("s/#", 1)
+    writer = Writer("w", [broker.url], "s", patience_s=0.1)
+    writer.doors.stage("s", "w", 0, "a", section(shard, 0, packet("s/1", b"decided" + bytes(100)) * rows))
+    ballast = _ballast(small_disk, floor_bytes + 512 * 1024)
+    with pytest.raises(Exception, match=r"timed out|answer"):
+        decision = {"batch": 0, "attempts": {"a": {str(shard): 1}}}
+        http.call("POST", "/v1/writers/w/commit", decision, timeout_s=1.0)
+    http.call("PATCH", "/v1/streams/s", {"shards": 2})
+    assert devices(broker.port).connect().publish("s/1", b"after", qos=1) == 0
+    ballast.unlink()
+    payloads = [got.payload for got in reader.expect(rows + 1)]
+    assert payloads.index(b"after") == rows
 
 
 # --------------------------------------------------------------------------------- failing fsync

@@ -277,3 +277,36 @@ def test_a_writer_belongs_to_its_user(start_broker: StartBroker, tmp_path: Path)
     doors["alice"].stage("default", "w", 1, "c", body)
     doors["root"].abort("w", 1, ["c"])
     until(lambda: staged_bytes(Http(urls["root"], password="secret"), "default") == 0, "it to be dropped")
+
+
+def test_nobody_stages_for_the_writer_of_another(start_broker: StartBroker, tmp_path: Path) -> None:
+    """Neither into a running attempt nor beside it: a foreign attempt would block the writer, a foreign block
+    would take the place of the owner's. An administrator stages in the owner's name."""
+    keeper = Keeper(tmp_path)
+    for name in ("alice", "bob", "root"):
+        keeper.user(name, "secret")
+        keeper.allow(name, "publish", "default/#")
+    keeper.allow("root", "all", "#")
+    broker = start_broker(*keeper.settings)
+    urls = {name: broker.url.replace("//", f"//{name}@") for name in ("alice", "bob", "root")}
+    doors = {name: Doors((url,), "secret", 0.1) for name, url in urls.items()}
+    (row,) = doors["alice"].streams()
+    (shard,) = [one["shard"] for one in row["shard_list"]]
+
+    def stage(user: str, batch: int, block: int, payload: bytes, attempt: str = "a") -> None:
+        body = section(shard, block, packet("default/1", payload))
+        doors[user].stage("default", "w", batch, attempt, body)
+
+    stage("alice", 0, 0, b"1")
+    for attempt, block in (("a", 1), ("b", 0)):
+        with pytest.raises(Exception, match="belongs to another user"):
+            stage("bob", 0, block, b"666", attempt)
+    stage("alice", 0, 1, b"2")
+    assert doors["alice"].commit("w", 0, {"a": {shard: 2}})["visible"]
+    # The query is run once under another user, with the checkpoint that it has.
+    with pytest.raises(Exception, match="belongs to another user"):
+        stage("bob", 1, 0, b"667", "c")
+    stage("alice", 1, 0, b"3", "d")
+    stage("root", 1, 0, b"4", "e")
+    assert doors["alice"].commit("w", 1, {"d": {shard: 1}, "e": {shard: 1}})["visible"]
+    assert contents(Http(urls["root"], password="secret"), "default") == Counter((1, 2, 3, 4))

@@ -6,9 +6,11 @@
 
 A device that reports more than `limit` degrees `after` times in a row is in an episode: one message on
 `alerts/DEVICE` when it begins, one when it ends. Spark keeps the count for each device (transformWithState);
-with the exactly-once sink an episode is told once, whatever dies in between.
+with the exactly-once sink an episode is told once, whatever dies in between. A device whose name cannot be
+part of a topic is passed over.
 """
 
+import json
 from collections.abc import Iterator
 
 from pyspark.sql import functions as f
@@ -17,6 +19,8 @@ from pyspark.sql.types import Row
 
 READING = "device string, sequence bigint, time_ms bigint, temperature double"
 ALERT = "topic string, payload string"
+# A level of a topic.
+DEVICE = r"^[^+#/\x00]{1,200}$"
 
 
 class Episodes(StatefulProcessor):
@@ -45,7 +49,7 @@ class Episodes(StatefulProcessor):
         pass
 
     def _alert(self, device: str, what: str, row: Row) -> Row:
-        text = f'{{"device": "{device}", "episode": "{what}", "sequence": {row.sequence}}}'
+        text = json.dumps({"device": device, "episode": what, "sequence": row.sequence})
         return Row(topic=f"alerts/{device}", payload=text)
 
 
@@ -56,7 +60,8 @@ def build(flow):
         "reading.*"
     )
     alerts = (
-        readings.where("device is not null and sequence is not null and temperature is not null")
+        readings.where(f.col("device").rlike(DEVICE))
+        .where("sequence is not null and temperature is not null")
         .groupBy("device")
         .transformWithState(Episodes(limit, after), ALERT, "append", "none")
     )

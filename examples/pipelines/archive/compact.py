@@ -2,9 +2,11 @@
 
     python examples/pipelines/archive/compact.py LAKE [--before 2026-11-15]
 
-The new file is written aside, under a name that readers pass over. Once it is whole (`_SUCCESS`) the old
-directories go and the new one takes the name `batch=-1`. A run that dies is finished by the next: before the
-mark nothing was removed, after it nothing is read again.
+The new file is written aside, under a name that readers pass over. Once it is whole a mark (`_SUCCESS`) names
+the directories that are in it; these go, and the new one takes the name `batch=-1`. A run that dies is
+finished by the next: before the mark nothing was removed, after it nothing is read again. The pipeline may
+run meanwhile: what it adds is in no mark. The last batch of the lake stays as it is, since a pipeline that
+died before it noted the batch as done writes it again.
 """
 
 import argparse
@@ -15,22 +17,27 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-ASIDE, WHOLE, COMPACTED = "_compact", "_SUCCESS", "batch=-1"
+ASIDE, LIST, WHOLE, COMPACTED = "_compact", "_list", "_SUCCESS", "batch=-1"
 
 
 def compact(lake: Path, before: date) -> int:
     """How many partitions were compacted."""
+    last = max((_number(batch) for batch in lake.glob("date=*/root=*/batch=*")), default=0)
     count = 0
     for day in sorted(lake.glob("date=*")):
         if date.fromisoformat(day.name.removeprefix("date=")) < before:
-            count += sum(_compact(root) for root in sorted(day.glob("root=*")))
+            count += sum(_compact(root, last) for root in sorted(day.glob("root=*")))
     return count
 
 
-def _compact(partition: Path) -> bool:
+def _number(batch: Path) -> int:
+    return int(batch.name.removeprefix("batch="))
+
+
+def _compact(partition: Path, last: int) -> bool:
     aside = partition / ASIDE
     if not (aside / WHOLE).exists():
-        batches = sorted(partition.glob("batch=*"))
+        batches = sorted(batch for batch in partition.glob("batch=*") if _number(batch) < last)
         if len(batches) < 2:
             return False
         shutil.rmtree(aside, ignore_errors=True)
@@ -43,9 +50,11 @@ def _compact(partition: Path) -> bool:
         ) as writer:
             for piece in rows.to_batches():
                 writer.write_batch(piece)
-        (aside / WHOLE).touch()
-    for batch in partition.glob("batch=*"):
-        shutil.rmtree(batch)
+        (aside / LIST).write_text("\n".join(batch.name for batch in batches))
+        (aside / LIST).replace(aside / WHOLE)
+    for name in (aside / WHOLE).read_text().splitlines():
+        if (partition / name).exists():
+            shutil.rmtree(partition / name)
     aside.rename(partition / COMPACTED)
     return True
 

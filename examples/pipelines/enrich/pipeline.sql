@@ -4,7 +4,8 @@
 --   python examples/devices.py --seconds 120 &
 --   millrace pipeline run examples/pipelines/enrich/pipeline.sql --set devices=examples/pipelines/enrich/devices.csv
 --
--- The table of devices is read again for every batch, so a change is seen by the next.
+-- Spark looks at the file of devices when the pipeline starts: after a change start it again. A device whose name
+-- cannot be part of a topic is passed over.
 
 CREATE STREAM messages USING millrace OPTIONS (stream 'telemetry', topics 'telemetry/#');
 
@@ -20,4 +21,4 @@ INSERT INTO rooms USING millrace
          to_json(named_struct('device', reading.device, 'sequence', reading.sequence,
                               'temperature', reading.temperature + coalesce(offset, 0))) AS payload
   FROM readings LEFT JOIN devices ON reading.device = devices.device
-  WHERE reading.device IS NOT NULL AND reading.temperature IS NOT NULL;
+  WHERE reading.device RLIKE r'^[^+#/\x00]{1,200}$' AND reading.temperature IS NOT NULL;

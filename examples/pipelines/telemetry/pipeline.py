@@ -6,13 +6,18 @@
 
 A reading is `{"device": "d7", "sequence": 12, "time_ms": 1789000000000, "temperature": 21.5}`. A device that
 is not sure whether a reading arrived sends it again; (device, sequence) tells. What is no reading goes to
-`dead-letter/telemetry` as it came. Averages go to `averages/DEVICE` and to a Parquet table, once their window
-is older than the watermark: a reading that comes later than that is dropped.
+`dead-letter/telemetry` as it came; so do a device whose name cannot be part of a topic, and a time more than
+an hour ahead of the broker's, which would move the watermark past every other device. Averages go to
+`averages/DEVICE` and to a Parquet table, once their window is older than the watermark: a reading that comes
+later than that is dropped.
 """
 
 from pyspark.sql import functions as f
 
 READING = "device string, sequence bigint, time_ms bigint, temperature double"
+# A level of a topic.
+DEVICE = r"^[^+#/\x00]{1,200}$"
+AHEAD_MS_MAX = 3_600_000
 
 
 def build(flow):
@@ -23,10 +28,10 @@ def build(flow):
     messages = flow.source("telemetry", topics="telemetry/#")
     parsed = messages.withColumn("reading", f.from_json(f.col("payload").cast("string"), READING))
     is_good = (
-        f.col("reading.device").isNotNull()
+        f.col("reading.device").rlike(DEVICE)
         & f.col("reading.sequence").isNotNull()
         & f.col("reading.temperature").between(-80.0, 200.0)
-        & f.col("reading.time_ms").isNotNull()
+        & f.col("reading.time_ms").between(0, f.unix_millis("timestamp") + AHEAD_MS_MAX)
     )
     is_good = f.coalesce(is_good, f.lit(False))
 

@@ -110,8 +110,8 @@ class Staged:
     # ------------------------------------------------------------------------------------- entries
 
     def stage(self, key: BlockKey, place: Place, *, user: str, time_us: int) -> bool:
-        """Keep a block. False for a repeat, for one of a batch that is through, and for one out of turn: the
-        blocks of an attempt come in order."""
+        """Keep a block. False for a repeat, for one of a batch that is through, for one out of turn (the
+        blocks of an attempt come in order), and for one of a user whose attempt it is not."""
         owner = key.owner
         if owner.batch <= self.settled.get(owner.writer, -1):
             return False
@@ -120,6 +120,8 @@ class Staged:
             return False
         if attempt is None:
             attempt = self.attempts[owner] = Attempt(user, time_us)
+        if attempt.user != user:
+            return False
         attempt.places.append(place)
         self.size_bytes += place.size_bytes
         return True
@@ -147,13 +149,13 @@ class Staged:
 
     # ------------------------------------------------------------------------------------- answers
 
-    def has(self, key: BlockKey) -> bool:
-        """Whether the block need not come again."""
+    def has(self, key: BlockKey, user: str) -> bool:
+        """Whether the block need not come again from this user."""
         owner = key.owner
         if owner.batch <= self.settled.get(owner.writer, -1):
             return True
         attempt = self.attempts.get(owner)
-        return attempt is not None and key.block < len(attempt.places)
+        return attempt is not None and attempt.user == user and key.block < len(attempt.places)
 
     def first_index(self) -> int | None:
         """The oldest entry of the log that is still needed."""

@@ -22,7 +22,7 @@ WRITERS_MAX = 10_000
 DECISIONS_MAX = 16
 """Batches of one writer that are decided and not visible yet; one more has to wait."""
 ATTEMPTS_MAX = 10_000
-"""In one decision, and given up by one writer above its last batch."""
+"""In one decision, in one abort, and remembered as given up by one writer above its last batch."""
 
 Winners = dict[str, dict[int, int]]
 """For each attempt the shards it staged at, and how many blocks."""
@@ -46,7 +46,7 @@ class Writer:
     last: int = -1
     decisions: list[Decision] = field(default_factory=list)
     aborted: dict[str, int] = field(default_factory=dict)
-    """Attempts that were given up, with their batch; only those above the last one."""
+    """Attempts that were given up, with their batch, the latest last; only those above the last batch."""
 
     def decision(self, batch: int) -> Decision | None:
         return next((one for one in self.decisions if one.batch == batch), None)
@@ -98,14 +98,19 @@ class Writers:
         """These attempts will never win. One that has won already is not touched."""
         for attempt in attempts:
             check_name("attempt", attempt)
+        if len(attempts) > ATTEMPTS_MAX:
+            raise LocalError(
+                f"{len(attempts)} attempts are too many to give up at once; the most is {ATTEMPTS_MAX}"
+            )
         writer = self._writer(name, user)
         if batch <= writer.last:
             return
-        if len(writer.aborted.keys() | set(attempts)) > ATTEMPTS_MAX:
-            raise LocalError(
-                f"writer {name}: more than {ATTEMPTS_MAX} attempts were given up since its last batch"
-            )
-        writer.aborted.update((attempt, batch) for attempt in attempts)
+        for attempt in attempts:
+            writer.aborted.pop(attempt, None)
+            writer.aborted[attempt] = batch
+        # A writer may never commit again. What it gave up first was let go long ago, and so cannot win.
+        for attempt in list(writer.aborted)[:-ATTEMPTS_MAX]:
+            del writer.aborted[attempt]
 
     def rolled(self, name: str, batch: int, shard: int) -> None:
         """The batch is visible at this shard."""
@@ -153,7 +158,7 @@ class Writers:
         writer = self.writers.get(owner.writer)
         if writer is None:
             return False
-        if owner.attempt in writer.aborted:
+        if writer.aborted.get(owner.attempt) == owner.batch:
             return True
         if owner.batch > writer.last:
             return False
@@ -177,7 +182,7 @@ class Writers:
                 name,
                 writer.user,
                 writer.last,
-                writer.aborted,
+                list(writer.aborted.items()),
                 [[one.batch, _plain(one.winners), sorted(one.left)] for one in writer.decisions],
             ]
             for name, writer in self.writers.items()

@@ -37,8 +37,8 @@ _NAME = "telemetry"
 _DEVICES, _RATE_HZ = 20, 5.0
 _WINDOW_MS = 5_000
 _WATERMARK_S = 30
-# Far ahead of the watermark: a reading of this age closes every window before it.
-_AHEAD_MS = 3_600_000
+# Far ahead of the watermark: a reading of this age closes every window before it. The pipeline takes an hour.
+_AHEAD_MS = 1_800_000
 _CALM_S = 6.0
 _WAIT_S = 600.0
 _STOP_S = 60.0

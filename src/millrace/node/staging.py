@@ -53,7 +53,7 @@ class ShardStaging:
         """Bring blocks into the log outside the offsets, with one sync for all; returns once they are on a
         majority's disks. NoRoom and Unavailable say that they are not, or not known to be: the same blocks
         may be sent again."""
-        fresh = [(key, block) for key, block in blocks if not self.state.has(key)]
+        fresh = [(key, block) for key, block in blocks if not self.state.has(key, user)]
         size = sum(block.header.block_bytes for _, block in fresh)
         if self.state.size_bytes + self._coming_bytes + size > self._staged_bytes_max:
             raise NoRoom(
@@ -116,8 +116,9 @@ class ShardStaging:
             size_bytes=block.header.raw_bytes - position,
             rows=parse_header(block.body, position).count,
         )
-        self.state.stage(key, place, user=fields["user"], time_us=block.header.base_time_us)
-        answer(token, self.state.has(key))
+        user = fields["user"]
+        self.state.stage(key, place, user=user, time_us=block.header.base_time_us)
+        answer(token, self.state.has(key, user))
 
     def apply(self, fields: dict[str, Any], token: Any) -> None:
         if fields["op"] == "settle":

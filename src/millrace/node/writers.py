@@ -96,6 +96,25 @@ class Writing:
     def find(self, name: str) -> Writer | None:
         return self._streams.definitions.writers.writers.get(name)
 
+    def owner(self, name: str) -> str | None:
+        """The user to whom a writer belongs: who first decided something for it, and before that who first
+        staged for it; None where nobody came."""
+        writer = self.find(name)
+        if writer is not None:
+            return writer.user
+        staged = [
+            (attempt.since_us, attempt.user)
+            for shard in self._shards.values()
+            for owner, attempt in shard.staging.state.attempts.items()
+            if owner.writer == name
+        ]
+        return min(staged)[1] if staged else None
+
+    def check_owner(self, name: str, user: str) -> None:
+        """NotYours unless the user may act for the writer."""
+        if self.owner(name) not in (None, user):
+            raise NotYours(f"writer {name} belongs to another user")
+
     # --------------------------------------------------------------------------------------- decisions
 
     async def commit(self, name: str, batch: int, winners: Winners, user: str) -> tuple[bool, bool]:
@@ -109,7 +128,7 @@ class Writing:
 
     async def abort(self, name: str, batch: int | None, attempts: list[str] | None, user: str) -> None:
         """Give up attempts of a batch; without them all that this node knows to be staged."""
-        self._check_owner(name, user)
+        self.check_owner(name, user)
         wanted: dict[int, set[str]] = {}
         if batch is not None and attempts is not None:
             wanted[batch] = set(attempts)
@@ -124,38 +143,30 @@ class Writing:
             )
             await self._decide(command)
 
-    def _check_owner(self, name: str, user: str) -> None:
-        writer = self.find(name)
-        if writer is not None and writer.user != user:
-            raise NotYours(f"writer {name} belongs to another user")
-        for shard in self._shards.values():
-            for owner, attempt in shard.staging.state.attempts.items():
-                if owner.writer == name and attempt.user != user:
-                    raise NotYours(f"writer {name} belongs to another user")
-
     async def _until_staged(self, name: str, batch: int, winners: Winners, user: str) -> None:
         """Staged blocks were acknowledged by some node; this one may be a moment behind."""
         deadline_s = asyncio.get_running_loop().time() + _STAGED_S
         while True:
-            self._check_owner(name, user)
+            self.check_owner(name, user)
             writer = self.find(name)
             if writer is not None and batch <= writer.last:
                 return
-            missing = self._missing(name, batch, winners)
+            missing = self._missing(name, batch, winners, user)
             if missing is None:
                 return
             if asyncio.get_running_loop().time() > deadline_s:
                 raise Conflict(missing)
             await asyncio.sleep(0.01)
 
-    def _missing(self, name: str, batch: int, winners: Winners) -> str | None:
+    def _missing(self, name: str, batch: int, winners: Winners, user: str) -> str | None:
+        """What has yet to come, of those who may win: an attempt that another user staged never does."""
         for attempt, placed in winners.items():
             for number, blocks in placed.items():
                 shard = self._shards.get(number)
                 if shard is None:
                     return f"there is no shard {number}; its stream was changed or deleted: stage again"
                 found = shard.staging.state.attempts.get(AttemptKey(name, batch, attempt))
-                staged = len(found.places) if found is not None else 0
+                staged = len(found.places) if found is not None and found.user == user else 0
                 if staged != blocks:
                     return f"attempt {attempt}: {staged} blocks are staged at shard {number}, not {blocks}"
         return None
@@ -207,12 +218,19 @@ class Writing:
         return bool(shard.staging.state.attempts) or bool(writers.waiting(shard.number))
 
     async def _roll(self, shard: "Shard") -> None:
-        """Everything the coordinator has decided about this shard."""
+        """Everything the coordinator has decided about this shard. A writer that does not get on stops no
+        other; its own later batches wait, since settling one lets go of all before it."""
+        stuck: set[str] = set()
         try:
-            writers = self._streams.definitions.writers
-            for name, decision in writers.waiting(shard.number):
-                await self._roll_forward(shard, name, decision)
-                self._streams.snapshot_some()
+            for name, decision in self._streams.definitions.writers.waiting(shard.number):
+                if name in stuck:
+                    continue
+                try:
+                    await self._roll_forward(shard, name, decision)
+                    self._streams.snapshot_some()
+                except (LocalError, StorageError) as error:
+                    stuck.add(name)
+                    log.warning("shard %d: writer %s: %s; it is tried again", shard.number, name, error)
             await self._drop(shard)
         except (LocalError, StorageError) as error:
             log.warning("shard %d: %s; it is tried again", shard.number, error)
@@ -242,8 +260,11 @@ class Writing:
             if not shard.group.is_leader:
                 raise LocalError("another node leads now")
             under_way: deque[list[asyncio.Future[Any]]] = deque()
+            before: list[Place] = []
             try:
                 for places in _groups(attempt.places[attempt.released : blocks]):
+                    self._check_room([*before, *places])
+                    before = places
                     found = await loop.run_in_executor(self._pool, shard.staging.read_all, places)
                     under_way.append(shard.staging.propose(found, EntryKind.DATA))
                     if len(under_way) >= _RELEASES_IN_FLIGHT:
@@ -254,6 +275,12 @@ class Writing:
                 for answers in under_way:
                     for one in answers:
                         one.cancel()
+
+    def _check_room(self, places: list[Place]) -> None:
+        """A log that met the end of its disk cannot even write that it lets go of something: the room for a
+        group, and for the one before it that may not be written yet, must be there first."""
+        if not self._streams.has_room(sum(place.size_bytes for place in places)):
+            raise Unavailable("the disk has no room to release what was decided")
 
     async def _drop(self, shard: "Shard") -> None:
         """Let go of what lost or was given up, and ask the coordinator about what nobody came back for."""
@@ -272,6 +299,9 @@ class Writing:
                     writer=owner.writer,
                     batch=owner.batch,
                     attempts=[owner.attempt],
-                    user=attempt.user,
+                    user=attempt.user if writer is None else writer.user,
                 )
-                await self._decide(command)
+                try:
+                    await self._decide(command)
+                except Conflict as error:
+                    log.warning("%s", error)

@@ -25,8 +25,13 @@ _INSERT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _OPTION = re.compile(r"\s*([A-Za-z0-9_.]+)\s*=?\s*'((?:[^']|'')*)'\s*(?:,|$)")
-# Text in quotes, comments, the end of a statement, or any other character.
-_PIECE = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|--[^\n]*|/\*.*?\*/|;|.""", re.DOTALL)
+# Raw text, text in quotes (where a backslash is an escape), comments, the end of a statement, or any other
+# character.
+_PIECE = re.compile(
+    r"""\b[rR](?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`"""
+    r"""|--[^\n]*|/\*.*?\*/|;|.""",
+    re.DOTALL,
+)
 
 
 def build(flow: Flow, text: str) -> None:
@@ -38,7 +43,8 @@ def build(flow: Flow, text: str) -> None:
 
 
 def statements(text: str) -> Iterator[str]:
-    """The statements of a text, without comments; a semicolon in quotes ends nothing."""
+    """The statements of a text, without comments but with hints (`/*+ ... */`); a semicolon in quotes ends
+    nothing."""
     pieces: list[str] = []
     for found in _PIECE.finditer(text):
         piece = found.group()
@@ -46,7 +52,7 @@ def statements(text: str) -> Iterator[str]:
             if statement := "".join(pieces).strip():
                 yield statement
             pieces = []
-        elif piece.startswith(("--", "/*")):
+        elif piece.startswith(("--", "/*")) and not piece.startswith("/*+"):
             pieces.append(" ")
         else:
             pieces.append(piece)

@@ -19,11 +19,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import quote
 
 import msgspec
 
 from millrace.client.http import Http
 from millrace.errors import ConfigError, LocalError
+from millrace.spark.options import SinkOptions, access
 
 PAUSE_S_LEAST, PAUSE_S_MOST = 1.0, 30.0
 STOP_S_MAX = 30.0
@@ -268,9 +270,10 @@ class _Teller:
     pipeline nothing."""
 
     def __init__(self, plan: Plan) -> None:
-        self._path = f"/v1/pipelines/{plan.name}"
-        password = os.environ.get("MILLRACE_PASSWORD")
-        self._nodes = [Http(url.strip(), password=password) for url in plan.urls.split(",") if url.strip()]
+        self._path = f"/v1/pipelines/{quote(plan.name, safe='')}"
+        given = tuple(url.strip() for url in plan.urls.split(",") if url.strip())
+        urls, password = access(SinkOptions(urls=given))
+        self._nodes = [Http(url, password=password) for url in urls]
         self._state: State | None = None
         self._changed = threading.Condition()
         self._is_closing = False

@@ -19,8 +19,8 @@ def key(block: int, attempt: str = "a", batch: int = 0, writer: str = "w") -> Bl
     return make_key(writer, batch, attempt, block)
 
 
-def stage(staged: Staged, key: BlockKey, index: int = 1) -> bool:
-    return staged.stage(key, Place(index=index, size_bytes=10, rows=3), user="", time_us=5)
+def stage(staged: Staged, key: BlockKey, index: int = 1, user: str = "") -> bool:
+    return staged.stage(key, Place(index=index, size_bytes=10, rows=3), user=user, time_us=5)
 
 
 def test_a_block_is_staged_once_and_in_order() -> None:
@@ -30,7 +30,17 @@ def test_a_block_is_staged_once_and_in_order() -> None:
     assert stage(staged, key(1), 10)
     assert [place.index for place in staged.attempts[key(0).owner].places] == [7, 10]
     assert staged.size_bytes == 20
-    assert staged.has(key(1)) and not staged.has(key(2))
+    assert staged.has(key(1), "") and not staged.has(key(2), "")
+
+
+def test_nobody_puts_a_block_into_the_attempt_of_another() -> None:
+    """Otherwise the owner's block of that number would pass for a repeat, and its rows would be lost."""
+    staged = Staged()
+    assert stage(staged, key(0), 7, user="ann")
+    assert not stage(staged, key(1), 8, user="bob")
+    assert not staged.has(key(0), "bob") and not staged.has(key(1), "ann")
+    assert stage(staged, key(1), 9, user="ann")
+    assert [place.index for place in staged.attempts[key(0).owner].places] == [7, 9]
 
 
 def test_a_batch_that_is_through_takes_nothing_more() -> None:
@@ -42,7 +52,7 @@ def test_a_batch_that_is_through_takes_nothing_more() -> None:
     staged.settle("w", 0)
     assert set(staged.attempts) == {AttemptKey("w", 1, "a"), AttemptKey("other", 0, "a")}
     assert staged.size_bytes == 20
-    assert not stage(staged, key(0, "late")) and staged.has(key(5, "late"))
+    assert not stage(staged, key(0, "late")) and staged.has(key(5, "late"), "")
     staged.settle("w", 1)
     staged.settle("w", 0)
     assert staged.settled["w"] == 1

@@ -58,8 +58,26 @@ def test_what_may_be_dropped_is_only_what_was_recorded() -> None:
 def test_a_decision_cannot_be_given_up() -> None:
     writers = Writers()
     commit(writers, 0, {"a": {1: 1}})
-    writers.abort("w", 0, ["a"], "")
-    assert not writers.is_given_up(AttemptKey("w", 0, "a"))
+    for batch in (0, 1):
+        writers.abort("w", batch, ["a"], "")
+        assert not writers.is_given_up(AttemptKey("w", 0, "a"))
+
+
+def test_a_writer_that_never_commits_can_give_up_for_ever() -> None:
+    """Beyond the bound what was given up first is forgotten: its data was let go long ago."""
+    writers = Writers()
+    first = [f"a{n}" for n in range(ATTEMPTS_MAX)]
+    writers.abort("w", 0, first, "")
+    writers.abort("w", 0, ["a0", "b"], "")
+    given_up = [name for name in (*first, "b") if writers.is_given_up(AttemptKey("w", 0, name))]
+    assert given_up == ["a0", *first[2:], "b"]
+    # A replica that begins from a snapshot forgets the same ones.
+    again = Writers.from_json(json.loads(json.dumps(writers.to_json(), sort_keys=True)))
+    for one in (writers, again):
+        one.abort("w", 0, ["c"], "")
+    assert again.to_json() == writers.to_json()
+    with pytest.raises(LocalError, match="too many"):
+        writers.abort("w", 0, [f"c{n}" for n in range(ATTEMPTS_MAX + 1)], "")
 
 
 def test_refusals_change_nothing() -> None:

@@ -40,7 +40,14 @@ def test_at_the_edge_the_result_has_a_topic_of_its_own(vibration: ModuleType) ->
 
 @pytest.mark.parametrize(
     "bad",
-    [b"", b"no reading", b"[]", b"\xff", payload(), payload(1.0, machine="a/b"), b'{"machine": "m"}'],
+    [
+        *(b"", b"no reading", b"[]", b"\xff", b'{"machine": "m"}', b"[" * 100_000),
+        *(payload(), payload(1.0, machine="a/b"), payload(1.0, machine="m" * 201), payload(float("nan"))),
+        payload(1e200),
+        # Half of a character, and a number that JSON can say and no integer can hold.
+        payload(1.0, machine="\ud800"),
+        b'{"machine": "m", "sequence": 1e999, "samples_mm_s": [1.0]}',
+    ],
 )
 def test_what_is_no_reading_gives_no_verdict(vibration: ModuleType, bad: bytes) -> None:
     assert vibration.verdict(bad) is None

@@ -50,6 +50,16 @@ def test_statements_end_at_semicolons_that_are_not_quoted() -> None:
     assert list(sql.statements(text)) == ["SELECT ';'", 'SELECT "a;b", `c;d`', "SELECT 'it''s;'"]
 
 
+@pytest.mark.parametrize("text", [r"'it\'s; x'", r'"say \";\""', r"'\\'", r"r'\'", r'R"\d;"'])
+def test_a_quote_behind_a_backslash_ends_nothing_except_in_raw_text(text: str) -> None:
+    assert list(sql.statements(f"SELECT {text}; SELECT 2")) == [f"SELECT {text}", "SELECT 2"]
+
+
+def test_hints_are_for_spark_and_other_comments_for_nobody() -> None:
+    text = "SELECT /*+ BROADCAST(d) */ x /* + y; */ FROM t"
+    assert list(sql.statements(text)) == ["SELECT /*+ BROADCAST(d) */ x   FROM t"]
+
+
 def test_a_stream_is_a_view_over_the_source() -> None:
     assert run("create stream r using millrace options (stream 'plant', topics 'a/+,b/#')") == [
         ("view", "r", "[('stream', 'plant'), ('topics', 'a/+,b/#')]")

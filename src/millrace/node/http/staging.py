@@ -70,14 +70,21 @@ async def stage(
         raise Problem(404, f"there is no stream {name!r}")
     if stream.spec.replication is not Replication.QUORUM or stream.spec.capture is Capture.NONE:
         raise Problem(400, f"stream {name!r} cannot be staged to: it is not a log with quorum replication")
-    if server.streams.is_refusing:
-        raise Problem(507, "the disk of the node is full; nothing is staged until there is room")
+    user = _owner(request, caller, writer)
+    try:
+        server.streams.writing.check_owner(writer, user)
+    except NotYours as error:
+        raise Problem(403, str(error)) from None
     codec = Codec.ZLIB if stream.spec.compression == "zlib" else Codec.NONE
     topics = _Topics(server, caller, name)
     made: dict[int, list[tuple[BlockKey, Block]]] = {}
     waiting = []
     blocks = rows = 0
     body = await request.body()
+    # Whatever is staged is written once more when it is released.
+    staged_bytes = sum(shard.staging.state.size_bytes for shard in server.streams.shards.values())
+    if not server.streams.has_room(staged_bytes + 2 * len(body)):
+        raise Problem(507, "the disk has no room to stage this and to release what is staged; try again")
     try:
         for number, version, key, packets in _sections(body, writer, batch, attempt):
             _open_shard(server, name, stream.shards, number)
@@ -88,7 +95,7 @@ async def stage(
             await asyncio.sleep(0)
         for number, pairs in made.items():
             shard = _open_shard(server, name, stream.shards, number)
-            waiting.append(asyncio.ensure_future(shard.staging.stage(pairs, caller.username or "")))
+            waiting.append(asyncio.ensure_future(shard.staging.stage(pairs, user)))
         await asyncio.wait_for(asyncio.gather(*waiting), _STAGE_S)
     except NoRoom as error:
         raise Problem(507, str(error)) from None
@@ -268,16 +275,8 @@ def _winners(writer: str, attempts: dict[str, dict[str, int]]) -> Winners:
 
 def _owner(request: Request, caller: Caller, writer: str) -> str:
     """In whose name the caller acts: its own, or, for an administrator, that of the writer's user."""
-    server = server_of(request)
-    if caller.is_admin:
-        known = server.streams.writing.find(writer)
-        if known is not None:
-            return known.user
-        for shard in server.streams.shards.values():
-            for owner, attempt in shard.staging.state.attempts.items():
-                if owner.writer == writer:
-                    return attempt.user
-    return caller.username or ""
+    owner = server_of(request).streams.writing.owner(writer) if caller.is_admin else None
+    return (caller.username or "") if owner is None else owner
 
 
 def _shown(server: "Server", name: str) -> dict[str, Any]:
