@@ -1,6 +1,9 @@
-"""A node that loses its disk and is back at once: its name is there, and nobody missed it."""
+"""A node that loses its disk and is back at once: its name is there, and nobody missed it. And one that is
+removed while the other needs it."""
 
 import dataclasses
+
+import pytest
 
 from millrace.sim.cluster_wills import Wills
 from millrace.sim.cluster_world import ClusterWorld
@@ -43,4 +46,33 @@ def test_the_will_of_a_client_of_a_node_that_was_replaced_is_published() -> None
     world.until(60, lambda: wills.is_answered() and world.is_quiet(), "replacing", world.describe)
     assert mortal.lives[-1] is last, "the client did not come back"
     world.until(30, wills.is_complete, "the will", world.describe)
+    world.end()
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_the_other_of_two_nodes_serves_after_the_one_that_leads_was_removed(seed: int) -> None:
+    """Until a group is told to let it go, the vote of the node that was removed is needed there."""
+    world = ClusterWorld(calm_plan(nodes=2, seed=seed), None)
+    first, second = world.hosts
+    for host in world.hosts:
+        host.start()
+    world.until(60, world.is_quiet, "forming", world.describe)
+    assert first.server is not None and second.server is not None
+    streams = first.server.streams
+    assert streams.meta_group.is_leader
+
+    assert first.loop is not None
+    removing = first.loop.create_task(streams.cluster.remove(first.name))
+    world.until(10, removing.done, "the word", world.describe)
+    removing.result()
+    world.leave(first)
+    groups = second.server.streams.replicas.groups
+
+    def serves() -> bool:
+        return all(group.is_leader and group.is_alone for group in groups.values())
+
+    world.until(60, serves, "the other one to serve", world.describe)
+    second.crash(is_power_loss=False)
+    second.start()
+    world.until(60, lambda: second.is_up, "a start", world.describe)
     world.end()

@@ -19,7 +19,6 @@ from millrace.broker.stream import Capture, Stream
 from millrace.errors import ConfigError, LocalError
 from millrace.node.config import Address, Config
 from millrace.node.links import Identity
-from millrace.node.primary_backup import PairKeeper
 from millrace.node.replicas import Replicas
 from millrace.replication.contract import ReplicaId
 from millrace.storage import files
@@ -194,6 +193,9 @@ class Cluster:
                     await review()
                 except LocalError as error:
                     log.debug("review: %s", error)
+                except Exception:
+                    # Without reviews nothing is linked, placed or led where it belongs any more.
+                    log.exception("a review ended in the middle")
                 await asyncio.sleep(_REVIEW_S)
 
         if self._review_task is not None:
@@ -205,7 +207,7 @@ class Cluster:
         mine = members.members.get(self._replicas.replica)
         if mine is not None and self._has_moved(mine):
             await self._streams.command(meta.command("member.put", member=self._myself()))
-        self._want({replica: member.peer for replica, member in members.members.items()})
+        self._want(self._leaving() | {replica: member.peer for replica, member in members.members.items()})
         self._streams.reconcile()
         self._watch()
         self._streams.divide_labour()
@@ -299,15 +301,22 @@ class Cluster:
             return _META_VOTERS
         if number == meta.SESSION_GROUP:
             return _SESSION_VOTERS
-        stream = self._streams.definitions.shards().get(number)
-        if PairKeeper.takes(stream):
+        if number in self._streams.definitions.pairs.by_shard:
             return 2
+        stream = self._streams.definitions.shards().get(number)
         return stream.spec.replicas if stream is not None else 1
 
     # --------------------------------------------------------------------------------------- peers
 
+    def _leaving(self) -> dict[str, str]:
+        """Where nodes are that were removed while a group here still counts on them: until its configuration
+        lets them go, one of them may lead it, and its vote may be needed."""
+        configs = [group.status().config for group in self._replicas.groups.values()]
+        counted = {replica for config in configs for replica in config.members}
+        return {replica: peer for replica, peer in self._peers_written.items() if replica in counted}
+
     def _want(self, peers: dict[str, str]) -> None:
-        peers = {replica: peer for replica, peer in peers.items() if peer}
+        peers = {replica: peer for replica, peer in peers.items() if peer and _can_be_dialed(peer)}
         if self._replicas.links is not None:
             self._replicas.links.want({replica: Address.parse(peer) for replica, peer in peers.items()})
         if peers and peers != self._peers_written:
@@ -328,6 +337,9 @@ class Cluster:
     async def _on_request(self, replica: str, what: dict[str, Any]) -> Any:
         match what.get("op"):
             case "join":
+                name, peer = what["member"]["name"], what["member"]["peer"]
+                if not _can_be_dialed(peer):
+                    raise LocalError(f"node {name} cannot be reached at {peer!r}: that is not HOST:PORT")
                 await self._streams.command(meta.command("member.put", member=what["member"]))
                 members = [[m.replica, m.peer] for m in self.members.members.values()]
                 return {"cluster": self.members.cluster, "members": members}
@@ -435,6 +447,14 @@ class Cluster:
                 }
             )
         return rows
+
+
+def _can_be_dialed(peer: str) -> bool:
+    try:
+        Address.parse(peer)
+    except ValueError:
+        return False
+    return True
 
 
 def _keeps(number: int, shards: Mapping[int, Stream]) -> str:

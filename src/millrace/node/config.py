@@ -127,7 +127,9 @@ class Cluster:
         "a client that connects at another node leaves the old one, and what it had under way comes along",
     )
     secret: str = _setting("", "what nodes prove to each other that they know, the same on all of them")
-    advertise: str = _setting("", "HOST:PORT under which other nodes reach this one; empty: as it listens")
+    advertise: Address | None = field(
+        default=None, metadata={"doc": "where other nodes reach this one; empty: as it listens"}
+    )
     tls_cert: str = _setting("", "PEM file with the certificate that this node shows to other nodes")
     tls_key: str = _setting("", "PEM file with the private key of cluster.tls_cert")
     tls_ca: str = _setting("", "PEM file with the authority whose certificates other nodes must show")

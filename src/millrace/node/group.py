@@ -19,6 +19,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple, Protocol, assert_never
 
+from millrace.errors import StorageError
 from millrace.node.replica_log import ReplicaLog
 from millrace.node.syncer import Job, Syncer
 from millrace.replication.contract import (
@@ -59,8 +60,10 @@ from millrace.replication.contract import Config as GroupConfig
 from millrace.replication.options import RaftOptions
 from millrace.replication.raft import Raft
 from millrace.storage.block import Block, Kind, mark_of
+from millrace.storage.disk import DiskFull
 from millrace.storage.log import LogFailed
 from millrace.storage.scan import RangeDamaged
+from millrace.storage.snapshot import SnapshotDamaged
 from millrace.types import Index
 
 log = logging.getLogger("millrace.group")
@@ -172,11 +175,7 @@ class Group:
             self._restore(saved)
         self.applied: Index = state.applied
         self._applied_told = state.applied
-        try:
-            self._machine = self._make_machine(state, rng)
-        except RangeDamaged:
-            # An index vouched for it, so that only this reading found it: as what the opening finds.
-            self._machine = self._make_machine(replica_log.initial_state(), rng)
+        self._machine = self._started(state, rng)
         replica_log.applied = lambda: self.applied
         self._next_request = 0
         self._outcome: Accepted | Refused | None = None
@@ -202,6 +201,16 @@ class Group:
         """Set while somebody serves this group: this replica, or a leader it knows."""
         if self.is_alone:
             self._elect_alone()
+
+    def _started(self, state: InitialState, rng: Random) -> Machine:
+        """An index may vouch for what is damaged, so that only this reading finds it: then as what the
+        opening finds, one segment after the other."""
+        for _ in self.replica_log.log.segments():
+            try:
+                return self._make_machine(state, rng)
+            except RangeDamaged:
+                state = self.replica_log.initial_state()
+        return self._make_machine(state, rng)
 
     def _make_machine(self, state: InitialState, rng: Random) -> Machine:
         return Raft(self.replica, state=state, log=self.replica_log, options=RaftOptions(), rng=rng)
@@ -468,11 +477,12 @@ class Group:
         """*blocking* Write the state as a snapshot; for the end of a run and for quiet times. False where the
         app has too much to write now, or one from the leader is on its way to the disk: what was applied here
         lies before it, and neither the log nor the machine knows that part any more."""
-        if self._is_installing:
+        if self._is_installing or self.is_closed:
             return False
         index = self.applied
         known = self.replica_log.snapshot()
-        if index == 0 or (known is not None and known.index == index):
+        is_known = known is not None and known.index == index and not self.replica_log.is_snapshot_damaged
+        if index == 0 or is_known:
             return True
         try:
             state = self._to_bytes()
@@ -485,7 +495,14 @@ class Group:
         term = self.replica_log.term(index)
         assert term is not None
         config = self._machine.config_at(index)
-        self.replica_log.take_snapshot(index, term, config, state)
+        try:
+            self.replica_log.take_snapshot(index, term, config, state)
+        except DiskFull:
+            raise
+        except StorageError as error:
+            # As with a log: a sync that failed is not tried again, and this replica is silent.
+            self._on_loss(error)
+            return False
         self.step(SnapshotTaken(index=index, term=term, config=config))
         return True
 
@@ -526,12 +543,12 @@ class Group:
             # The syncer says so, and the node stops; its thread may be a moment ahead of the loop. Until then
             # this replica is silent: nobody knows what its disk holds.
             self.is_closed = True
-        except RangeDamaged as error:
+        except (RangeDamaged, SnapshotDamaged) as error:
             self._on_loss(error)
         finally:
             self._is_stepping = False
 
-    def _on_loss(self, error: RangeDamaged) -> None:
+    def _on_loss(self, error: StorageError) -> None:
         """Not applied, so nobody else need have it, and this replica counts as one that does: it is silent at
         once. The next start cuts the log there and neither votes nor leads before it is whole again."""
         self.is_closed = True
@@ -539,6 +556,9 @@ class Group:
 
     def _run(self, effects: list[Effect]) -> None:
         for position, effect in enumerate(effects):
+            if self.is_closed:
+                # By one of these effects: nothing may be on its way to the disk from there on.
+                return
             if isinstance(effect, Persist):
                 rest = effects[position + 1 :]
                 # `Accepted` promises nothing, so it need not wait for the disk to be read.
@@ -703,6 +723,11 @@ class Group:
         self._offered = max(0, self._offered - 1)
         self._quiet_ticks = 0
         return pending.token
+
+    def stop_then(self, call: Callable[[], None]) -> None:
+        """Take nothing more, and call back once nothing of this group is on its way to the disk."""
+        self.is_closed = True
+        self._syncer.release(self.replica_log, call)
 
     def close(self) -> None:
         self.is_closed = True

@@ -34,6 +34,9 @@ KIND_IDENTITY = 0
 KIND_SIGN = 255
 _QUEUE_BYTES_MAX = 64 << 20
 _HANDSHAKE_S = 5.0
+# The system repeats what a network drops after 1, 3, 7, 15, 31 seconds; after a partition a new attempt is
+# sooner.
+_CONNECT_S = 2.0
 _PAUSE_S_MIN = 0.05
 _PAUSE_S_MAX = 1.0
 # Counted in ticks of our own: a node that was itself stopped must not blame the others.
@@ -302,11 +305,16 @@ class Links:
             self._dialing.pop(replica, None)
 
     async def connect(self, address: Address) -> Link:
-        """Dial an address; the link is of use once the other side has said who it is."""
+        """Dial an address; the link is of use once the other side has said who it is. OSError where nobody
+        answers, soon."""
         extra: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls.dialing}
-        _, link = await self.loop.create_connection(
-            lambda: Link(self, Side.DIALED), address.host, address.port, **extra
-        )
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                _, link = await self.loop.create_connection(
+                    lambda: Link(self, Side.DIALED), address.host, address.port, **extra
+                )
+        except TimeoutError:
+            raise TimeoutError(f"no answer within {_CONNECT_S:.0f} s") from None
         return link
 
     # ------------------------------------------------------------------------ called by the links

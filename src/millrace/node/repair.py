@@ -10,12 +10,14 @@ the log. Readers wait for that, within a bound.
 import asyncio
 import base64
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import LocalError, StorageError
 from millrace.node.syncer import Job
 from millrace.replication.contract import Persist, ReplicaId
 from millrace.storage.block import Block, parse_block
+from millrace.storage.disk import DiskFull
 from millrace.types import Index
 
 if TYPE_CHECKING:
@@ -37,8 +39,11 @@ class Repairs:
 
     def tick(self) -> None:
         """Called about once a second: also what nobody waits for is repaired."""
-        for number in list(self._replicas.groups):
+        for number, group in list(self._replicas.groups.items()):
             self._begin(number)
+            if group.replica_log.is_snapshot_damaged:
+                with suppress(DiskFull):  # a second later again
+                    group.snapshot_taken()
 
     async def stop(self) -> None:
         running = list(self._running.values())

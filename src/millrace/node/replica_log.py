@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from millrace.errors import StorageError
 from millrace.replication.contract import (
     Config,
     ConfigAt,
@@ -32,7 +33,13 @@ from millrace.storage.disk import Disk, DiskFull
 from millrace.storage.log import DEFAULT_SETTINGS, Log, LogSettings
 from millrace.storage.repair import RepairRefused
 from millrace.storage.scan import RangeDamaged
-from millrace.storage.snapshot import SnapshotFile, SnapshotInfo, SnapshotStore, SnapshotWriter
+from millrace.storage.snapshot import (
+    SnapshotDamaged,
+    SnapshotFile,
+    SnapshotInfo,
+    SnapshotStore,
+    SnapshotWriter,
+)
 from millrace.types import Index, Offset, Term
 
 log = logging.getLogger("millrace.log")
@@ -74,6 +81,10 @@ class ReplicaLog:
         for error in damaged:
             log.error("group %d: %s", group, error)
         self._hard_state = files.read_hard_state(disk, f"{self._path}/{_HARD_STATE}")
+        self.is_snapshot_damaged = False
+        """A read found it so: another one is to be taken in its place."""
+        if damaged:
+            self._do_without(damaged[0])
         self._finish_install()
         # What the next stamped block follows; runs ahead of the log by what is handed out and not written.
         self._next_offset = int(self.log.next_offset)
@@ -81,6 +92,8 @@ class ReplicaLog:
         self._last_time_us = 0
         self.trim_to = Index(0)
         """Whole segments up to this entry go with the next write; a snapshot covers it."""
+        self.rolls_now = False
+        """The segment that is being written ends with the next write, also where nothing is appended."""
         self.repairs: list[Block] = []
         """Blocks of other replicas that the next write puts in the place of damaged ones of one segment."""
         self.applied: Callable[[], Index] = self._covered
@@ -104,6 +117,9 @@ class ReplicaLog:
             return snapshot.info.term
         if not self.log.first_index - 1 <= index <= self.log.last_index:
             return None
+        if index == self.log.last_index:
+            # Known also where that block is damaged.
+            return self.log.last_term
         try:
             return self.log.term_at(index)
         except RangeDamaged:
@@ -140,9 +156,46 @@ class ReplicaLog:
     def snapshot_bytes(self, snapshot: Snapshot, position: int, bytes_max: int) -> bytes:
         if self._snapshot is None or self._snapshot.info.index != snapshot.index:
             return b""
-        return self._snapshot.read(position, bytes_max)
+        try:
+            return self._snapshot.read(position, bytes_max)
+        except SnapshotDamaged as error:
+            if not self.is_snapshot_damaged:
+                log.error("group %d: %s; another one is taken", self.group, error)
+            self.is_snapshot_damaged = True
+            return b""
 
     # -------------------------------------------------------------------------------------- start
+
+    def _do_without(self, error: SnapshotDamaged) -> None:
+        """The newest snapshot cannot be read. Where the log reaches back to before it, what it held is
+        applied again. Otherwise this replica has lost all that it had, and begins with nothing."""
+        index = self._snapshots.indexes()[-1]
+        if self.log.first_index <= self._covered() + 1 and index <= self.log.last_index:
+            return
+        if not self._has_peers:
+            raise SnapshotDamaged(
+                f"{error}; no other node has what it held: restore the file from a backup, "
+                "or start with an empty directory"
+            )
+        log.error("group %d: everything is fetched again from other nodes", self.group)
+        # First: after a crash in between nothing else would tell what this replica had.
+        self._note_damage(int(max(index, self.log.last_index)))
+        self.log.reset(next_index=Index(1), last_term=Term(0), next_offset=Offset(0))
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+        self._snapshots.drop_below(Index(index + 1))
+
+    def _note_damage(self, last_index: int) -> Damage:
+        """Until it is `repaired`; what was noted before counts as well."""
+        path = f"{self._path}/{_DAMAGE}"
+        term = int(self._hard_state.term) if self._hard_state is not None else 0
+        known = files.read_record(self._disk, path, _DAMAGE_TAG)
+        if known is not None:
+            known_index, known_term = json.loads(known)
+            last_index, term = max(last_index, known_index), max(term, known_term)
+        files.write_record(self._disk, path, _DAMAGE_TAG, json.dumps([last_index, term]).encode())
+        return Damage(last_index=Index(last_index), term=Term(term))
 
     def _finish_install(self) -> None:
         """A crash may have come between a snapshot from the leader and the log that begins behind it."""
@@ -158,22 +211,16 @@ class ReplicaLog:
             next_offset=Offset(json.loads(head)["next_offset"]),
         )
 
-    def _damage(self, term: Term) -> Damage | None:
+    def _damage(self) -> Damage | None:
         """What this replica may have acknowledged and lost. Where others have it, the log is cut before the
         first bad entry and filled again by them; until then this replica neither votes nor leads. What its
         own snapshot covers it has not lost: that is needed by readers only."""
         covered = 0 if self._snapshot is None else int(self._snapshot.info.index)
         is_lost = any(damage.last_index > covered for damage in self.log.damages)
-        path = f"{self._path}/{_DAMAGE}"
-        known = files.read_record(self._disk, path, _DAMAGE_TAG)
-        if known is not None:
-            last_index, old_term = json.loads(known)
-            term = Term(max(term, old_term))
-        elif is_lost and self._has_peers:
-            last_index = int(self.log.last_index)
-        else:
+        is_known = self._disk.exists(f"{self._path}/{_DAMAGE}")
+        if not is_known and not (is_lost and self._has_peers):
             return None
-        files.write_record(self._disk, path, _DAMAGE_TAG, json.dumps([last_index, term]).encode())
+        noted = self._note_damage(int(self.log.last_index) if is_lost else 0)
         if is_lost:
             first = self.log.damages[0].first_index
             log.error("group %d: entries from %d on are fetched again from other nodes", self.group, first)
@@ -184,7 +231,7 @@ class ReplicaLog:
                 self.log.truncate_from(Index(first))
             self._next_offset = int(self.log.next_offset)
             self._last_term = int(self.log.last_term)
-        return Damage(last_index=Index(last_index), term=term)
+        return noted
 
     def cut(self, index: Index) -> None:
         """Drop this entry and all after it."""
@@ -228,8 +275,16 @@ class ReplicaLog:
             config=config,
             commit=applied,
             applied=applied,
-            damage=self._damage(hard.term if hard else Term(0)),
+            damage=self._damage(),
+            lost=self._lost(applied),
         )
+
+    def _lost(self, applied: Index) -> tuple[tuple[Index, Index], ...]:
+        """What nobody can give again to a replica without others."""
+        if self._has_peers:
+            return ()
+        damages = [damage for damage in self.log.damages if damage.last_index > applied]
+        return tuple((Index(damage.first_index), Index(damage.last_index)) for damage in damages)
 
     def snapshot_state(self) -> bytes | None:
         """The state machine's bytes in the newest snapshot."""
@@ -306,6 +361,11 @@ class ReplicaLog:
             self.log.truncate_from(persist.truncate_from)
         if blocks:
             self.log.append(blocks)
+        if self.rolls_now:
+            # Without room with the next write: what was appended above must not be given again.
+            with suppress(DiskFull):
+                self.log.end_segment()
+                self.rolls_now = False
         if self.trim_to >= self.log.first_index:
             self.log.trim(self.trim_to)
         if self.repairs:
@@ -349,9 +409,10 @@ class ReplicaLog:
         try:
             writer.write(state)
             info = writer.finish(term=term, config=config.encode())
-        except DiskFull:
+        except StorageError:
             writer.abandon()
             raise
+        self.is_snapshot_damaged = False
         old, self._snapshot = self._snapshot, self._snapshots.open(index)
         if old is not None:
             old.close()

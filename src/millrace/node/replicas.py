@@ -10,6 +10,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -24,6 +25,7 @@ from millrace.node.syncer import Syncer
 from millrace.replication.contract import EntryKind, LinkClosed, LinkOpened, PeerBody, ReplicaId
 from millrace.storage.block import Block, parse_block
 from millrace.storage.directory import DataDirectory
+from millrace.storage.disk import DiskFull
 
 log = logging.getLogger("millrace.replicas")
 
@@ -83,6 +85,8 @@ class Replicas:
         self.before_close: Callable[[], None] = _nothing
         # Write what the clients of this node wait for. Set by the node.
         self.flush_clients: Callable[[], None] = _nothing
+        # How to close what is removed as soon as nothing of it is on its way to the disk.
+        self._leaving: dict[int, Callable[[], None]] = {}
         self._encoded: tuple[PeerBody | None, bytes] = None, b""
         self._next_request = 0
         self._requests: dict[int, asyncio.Future[Any]] = {}
@@ -137,6 +141,8 @@ class Replicas:
         if self.links is not None:
             await self.links.stop()
         self.syncer.close()
+        for number in list(self._leaving):
+            self._drop_files(number)
         self.before_close()
         for group in self.groups.values():
             try:
@@ -198,9 +204,24 @@ class Replicas:
         return number in self.directory.shards()
 
     def remove(self, number: int) -> None:
-        """Close a group and drop its files."""
-        self.groups.pop(number).close()
-        self.directory.remove_shard(number)
+        """Close a group and drop its files, as soon as nothing of it is on its way to the disk."""
+        group = self.groups.pop(number)
+        self._leaving[number] = group.close
+        group.stop_then(lambda: self._drop_files(number))
+
+    def remove_log(self, number: int, replica_log: ReplicaLog) -> None:
+        """The same for one without a group, which nobody writes any more."""
+        self._leaving[number] = replica_log.close
+        self.syncer.release(replica_log, lambda: self._drop_files(number))
+
+    def _drop_files(self, number: int) -> None:
+        try:
+            with suppress(DiskFull):
+                # What closing it would write goes anyway.
+                self._leaving.pop(number)()
+            self.directory.remove_shard(number)
+        except StorageError as error:
+            self.syncer.fail(error)
 
     def empty(self, number: int, last_index: int, term: int) -> None:
         """Drop the files of a closed group that will be opened again, and note what it held, which others
@@ -234,7 +255,7 @@ class Replicas:
         listening = self._config.listeners.peer
         if listening is None or self.links is None:
             return ""
-        return self._config.cluster.advertise or str(Address(listening.host, self.links.port))
+        return str(self._config.cluster.advertise or Address(listening.host, self.links.port))
 
     def _identity(self) -> Identity:
         return Identity(

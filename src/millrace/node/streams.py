@@ -8,7 +8,7 @@ were committed. Definitions change only through the meta group's log, so every n
 import asyncio
 import logging
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -282,7 +282,9 @@ class Streams:
         if spec.replication is Replication.PRIMARY_BACKUP:
             admit(spec.primary_backup)
         await self.command(meta.put_stream(spec, create=create))
-        stream = self.table.streams[spec.name]
+        stream = self.table.streams.get(spec.name)
+        if stream is None:
+            raise LocalError(f"stream {spec.name!r} was deleted as soon as it was there")
         for number in stream.shards:
             if number in self.shards:
                 await self._serving(self.shards[number].group)
@@ -353,25 +355,21 @@ class Streams:
                 if not self._open_shard(number, shard):
                     # With the next review again.
                     if self._has_begun:
-                        return  # until then topics stay where they were
+                        # Until then topics stay where they were. What was deleted makes room, and takes no
+                        # more, as where its topics belong now may be what waits for it.
+                        self._closed |= {n: self.shards[n] for n in self.shards.keys() - wanted.keys()}
+                        self._arrive_again(self._remove_but(wanted))
+                        return
                     self._closed[number] = shard
             elif number in self.shards:
                 self.shards[number].change(stream)
         for result in self._pending:
             for number in result.sealed:
                 if number in self.shards:
-                    self.shards[number].seal()
+                    self._seal(self.shards[number])
         self._pending.clear()
-        unanswered: list[Arrival] = []
-        for number in [n for n in self.shards if n not in wanted]:
-            changed = True
-            shard = self.shards.pop(number)
-            for topic in self._stamps.forget_log(number):
-                self._broker.retained.delete(topic)
-            self._broker.log_ends.pop(number, None)
-            unanswered += shard.end()
-            self.replicas.remove(number)
-            log.info("shard %d of stream %s is gone", number, shard.stream.spec.name)
+        changed = changed or not self.shards.keys() <= wanted.keys()
+        unanswered = self._remove_but(wanted)
         for number in self._closed.keys() - wanted.keys():
             del self._closed[number]
             if self._emptied.pop(number, None) is not None:
@@ -384,6 +382,19 @@ class Streams:
         self._arrive_again(unanswered)
         if self._generation not in (0, self.definitions.generation):
             self._move_retained()
+
+    def _remove_but(self, wanted: Mapping[int, Stream]) -> list[Arrival]:
+        """The shards of streams that are gone; returns what nobody was answered for."""
+        unanswered: list[Arrival] = []
+        for number in [n for n in self.shards if n not in wanted]:
+            shard = self.shards.pop(number)
+            for topic in self._stamps.forget_log(number):
+                self._broker.retained.delete(topic)
+            self._broker.log_ends.pop(number, None)
+            unanswered += shard.end()
+            self.replicas.remove(number)
+            log.info("shard %d of stream %s is gone", number, shard.stream.spec.name)
+        return unanswered
 
     def _open_shard(self, number: int, shard: Shard) -> bool:
         shard.others = self.shards
@@ -433,11 +444,15 @@ class Streams:
         if oldest is not None:
             outbound.held.update((n for n in self.shards if n > oldest), self.leaderless.logs_after(oldest))
 
+    def _seal(self, shard: Shard) -> None:
+        shard.seal(is_complete=not self.definitions.writers.waiting(shard.number))
+
     def _seal_again(self) -> None:
-        """The word to seal may have been lost with a leader, or with a run of this program."""
+        """The word to seal may have been lost with a leader, or with a run of this program, or still wait for
+        what was decided before."""
         for shard in self.shards.values():
             if shard.is_retired and not shard.is_finished:
-                shard.seal()
+                self._seal(shard)
 
     def _in_time(self, waiting: list[Intake]) -> list[Intake]:
         """Those whose messages may go on now. Others wait: for messages that came in before and are still on
@@ -513,14 +528,17 @@ class Streams:
         assignment = self.definitions.members.assignments.get(number)
         founders = assignment.founders if assignment is not None else ()
         stream = self.definitions.shards().get(number)
-        if stream is not None and self.pairs.takes(stream):
+        # A sealed shard stays what it was: its stream may be of another kind by now.
+        if stream is not None and number in self.definitions.pairs.by_shard:
             mine = founders if self.replicas.replica in founders else ()
             return self.pairs.open(number, app, stream, mine)
         return self.replicas.open(number, app, founders if self.replicas.replica in founders else ())
 
     def reopen_empty(self, number: int, last_index: int, term: int) -> None:
         """Begin again with nothing in a shard whose history lost; `last_index` and `term` say what it had."""
-        shard = self.shards.pop(number)
+        shard = self.shards.pop(number, None)
+        if shard is None:
+            return  # deleted meanwhile
         self._closed[number] = shard
         self._emptied[number] = last_index, term
         unanswered = shard.end()
@@ -622,6 +640,11 @@ class Streams:
     @property
     def is_refusing(self) -> bool:
         return self._is_low or (self.replicas.is_open and self.replicas.syncer.is_full)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so much more leaves the disk above its floor, as it is at this moment."""
+        free_bytes = self.replicas.directory.free_bytes()
+        return not self.is_refusing and free_bytes - size_bytes >= self._config.storage.free_bytes_min
 
     def status(self) -> list[dict[str, Any]]:
         return [

@@ -7,6 +7,8 @@ room, and the node takes no new work meanwhile.
 
 A log may also be synced only now and then (`sync_every_s`): what is acknowledged then is in the system's
 memory, and the last moments before a power loss may be lost.
+
+A log is closed only once it is released: until then the thread may be in the middle of writing it.
 """
 
 import asyncio
@@ -17,6 +19,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from millrace.errors import StorageError
 from millrace.node.replica_log import ReplicaLog
@@ -34,6 +37,10 @@ _NEWEST = 0.2
 # One that took longer counts as this much: a single late one, which a busy machine makes as well as a disk,
 # sends no work to the thread; the second one in a row does.
 _SLOW_S = 3 * _QUICK_S
+
+
+class WriteFault(StorageError):
+    """Not the disk: a fault of ours ended a write in the middle."""
 
 
 @dataclass(slots=True)
@@ -73,6 +80,8 @@ class Syncer(ABC):
         self._is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._gathered: list[Job] = []
+        # To be let go when the batch under way is over, and what to call then.
+        self._leaving: list[tuple[ReplicaLog, Callable[[], None]]] = []
         self._busy = False
         self._is_scheduled = False
         self._mean_s = 0.0
@@ -97,6 +106,28 @@ class Syncer(ABC):
             self._start()
             return not self._busy
         return False
+
+    def release(self, replica_log: ReplicaLog, then: Callable[[], None]) -> None:
+        """Write nothing more of this log: its jobs that did not begin count as done, so whoever submitted
+        them must not listen any more. `then` is called once nothing of it is under way, also where the disk
+        is full: at once, or at the end of the batch. No submit for this log after this."""
+        self._leaving.append((replica_log, then))
+        self._drop_leaving(self._gathered)
+        if not self._busy:
+            self._let_go()
+
+    def _drop_leaving(self, jobs: list[Job]) -> None:
+        leaving = {id(replica_log) for replica_log, _ in self._leaving}
+        dropped = [job for job in jobs if id(job.log) in leaving]
+        jobs[:] = [job for job in jobs if id(job.log) not in leaving]
+        for job in dropped:
+            job.done(job.persist.number)
+
+    def _let_go(self) -> None:
+        leaving, self._leaving = self._leaving, []
+        for replica_log, then in leaving:
+            self._unsynced.pop(id(replica_log), None)
+            then()
 
     def fail(self, error: StorageError) -> None:
         """What was on disk is not there any more: nothing further is written, and the node stops."""
@@ -124,19 +155,26 @@ class Syncer(ABC):
         self.before_sync()
         small = sum(job.size_bytes for job in batch) <= _IN_PLACE_BYTES_MAX
         if self._in_place and small and self._mean_s < _QUICK_S and not self.is_full:
-            started_s = self._now_s()
-            try:
-                write(batch)
-                self._sync_logs(batch)
-            except DiskFull as error:
-                self._full(batch, error)
-            except StorageError as error:
-                self.fail(error)
-            else:
-                self._took(self._now_s() - started_s)
-                self._finish(batch)
+            self._attempt(batch)()
         else:
             self._hand_out(batch)
+
+    def _attempt(self, batch: list[Job]) -> Callable[[], None]:
+        """*worker* Write and sync; what is to be called on the event loop then."""
+        started_s = self._now_s()
+        try:
+            write(batch)
+            self._sync_logs(batch)
+        except DiskFull as error:
+            return partial(self._full, batch, error)
+        except StorageError as error:
+            return partial(self.fail, error)
+        except Exception as error:
+            # Nobody knows what is on disk then, and a silent end would be worse.
+            log.exception("a write ended in the middle")
+            return partial(self.fail, WriteFault(f"a write ended in the middle: {error!r}"))
+        self._took(self._now_s() - started_s)
+        return partial(self._finish, batch)
 
     def _fall_due(self) -> None:
         self._timer = None
@@ -155,6 +193,7 @@ class Syncer(ABC):
             log.warning("there is room on the disk again")
         for job in batch:
             job.done(job.persist.number)
+        self._let_go()
         if self._unsynced and self._timer is None and self._sync_every_s:
             self._timer = self._loop.call_later(self._sync_every_s, self._fall_due)
         if self._gathered and not self._is_scheduled:
@@ -165,18 +204,22 @@ class Syncer(ABC):
         if not self.is_full:
             self.is_full = True
             log.error("%s; publishing to logged streams is refused until there is room", error)
+        self._drop_leaving(batch)
+        self._let_go()
         self._loop.call_later(_FULL_RETRY_S, self._hand_out, batch)
 
     def _sync_logs(self, batch: list[Job]) -> None:
         """Sync each log of the batch once, or note that it is to be."""
         logs = {id(job.log): job.log for job in batch}
+        # Once: the event loop sets it at any moment.
+        is_due = self._is_due
         if self._sync_every_s:
             self._unsynced.update(logs)
-            logs = self._unsynced if self._is_due else {}
+            logs = self._unsynced if is_due else {}
         if self._sync_every_s is not None:
             for replica_log in logs.values():
                 replica_log.sync()
-        if self._is_due:
+        if is_due:
             self._is_due = False
             self._unsynced = {}
 
@@ -198,6 +241,9 @@ class ThreadSyncer(Syncer):
         self._thread.start()
 
     def close(self) -> None:
+        if self._timer is not None:
+            # Whoever closes the logs syncs them.
+            self._timer.cancel()
         self._work.put(None)
         self._thread.join()
 
@@ -212,21 +258,11 @@ class ThreadSyncer(Syncer):
             batch = self._work.get()
             if batch is None:
                 return
-            started_s = self._now_s()
-            try:
-                write(batch)
-                self._sync_logs(batch)
-            except DiskFull as error:
-                self._report(self._full, batch, error)
-            except StorageError as error:
-                self._report(self.fail, error)
-            else:
-                self._took(self._now_s() - started_s)
-                self._report(self._finish, batch)
+            self._report(self._attempt(batch))
 
-    def _report(self, call: Callable[..., None], *arguments: object) -> None:
+    def _report(self, call: Callable[[], None]) -> None:
         try:
-            self._loop.call_soon_threadsafe(call, *arguments)
+            self._loop.call_soon_threadsafe(call)
         except RuntimeError:
             # The loop is closed: the node is gone and nobody waits for the answer.
             log.debug("a sync finished after the node stopped")

@@ -115,7 +115,7 @@ class Core:
         if state.applied > self.commit:
             raise LocalError(f"applied {state.applied} is beyond the log, which ends at {self.commit}")
         self.configs = ConfigHistory(state.config)
-        self._scan_configs()
+        self._scan_configs(state.lost)
         self._hard_state = state.hard_state
         self._hard_number = 0
         self._number = 0
@@ -125,11 +125,15 @@ class Core:
         self._after: list[Effect] = []
         self._unreachable: set[ReplicaId] = set()
 
-    def _scan_configs(self) -> None:
+    def _scan_configs(self, lost: tuple[tuple[Index, Index], ...]) -> None:
         index = Index(self.configs.index + 1)
         if index < self.log.first_index:
             raise LocalError(f"the configuration at {index} is older than the log, which may have changed it")
         while index <= self.log.last_index:
+            gap_end = next((last for first, last in lost if first <= index <= last), None)
+            if gap_end is not None:
+                index = Index(gap_end + 1)
+                continue
             entries = self.log.entries(index, self.log.last_index, SCAN_BYTES)
             if not entries:
                 raise LocalError(f"the log cannot be read at {index} while starting")

@@ -15,7 +15,7 @@ from millrace.errors import ConfigError, LocalError, StorageError
 from millrace.node.config import Access, Address, Cluster, Config, Listeners, Node, Storage
 from millrace.node.server import Server
 from millrace.node.surroundings import Surroundings
-from millrace.node.syncer import Job, Syncer, write
+from millrace.node.syncer import Job, Syncer, WriteFault, write
 from millrace.sim.clock import US_PER_S
 from millrace.sim.disk import Keep, PowerCut, SimDisk
 from millrace.sim.loop import SimExecutor, SimLoop
@@ -54,6 +54,12 @@ class SimSyncer(Syncer):
         if batch:
             self._perform(batch, lambda: write(batch))
             self._perform(batch, lambda: self._sync_logs(batch))
+
+    def fail(self, error: StorageError) -> None:
+        if isinstance(error, WriteFault):
+            # What would stop a node is for the campaign to report.
+            raise error
+        super().fail(error)
 
     def _now_s(self) -> float:
         return self._loop.time()

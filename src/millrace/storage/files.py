@@ -77,22 +77,24 @@ def remove_leftovers(disk: Disk, directory: str) -> None:
             disk.remove(f"{directory}/{name}")
 
 
-def write_record(disk: Disk, path: str, tag: bytes, payload: bytes) -> None:
+def write_record(
+    disk: Disk, path: str, tag: bytes, payload: bytes, bytes_max: int = _RECORD_BYTES_MAX
+) -> None:
     """Replace a record file; `tag` is four bytes that name its kind."""
-    if len(payload) > _RECORD_BYTES_MAX:
+    if len(payload) > bytes_max:
         raise StorageError(f"{path}: {len(payload)} bytes are too many for a small file")
     head = _HEAD.pack(tag, _VERSION, 0, len(payload), 0)[:-4]
     checksum = crc32c(payload, crc32c(head))
     replace_file(disk, path, [head, checksum.to_bytes(4, "little"), payload])
 
 
-def read_record(disk: Disk, path: str, tag: bytes) -> bytes | None:
+def read_record(disk: Disk, path: str, tag: bytes, bytes_max: int = _RECORD_BYTES_MAX) -> bytes | None:
     """The payload; None if there is no such file. FileDamaged if it is not what was written."""
     if not disk.exists(path):
         return None
     file = disk.open(path)
     try:
-        data = file.read_at(0, _HEAD.size + _RECORD_BYTES_MAX + 1)
+        data = file.read_at(0, min(file.size(), _HEAD.size + bytes_max + 1))
     finally:
         file.close()
     if len(data) < _HEAD.size:

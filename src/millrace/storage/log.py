@@ -238,6 +238,13 @@ class Log:
         except StorageError as error:
             raise self._failed(error) from error.__cause__
 
+    def end_segment(self) -> None:
+        """Begin a segment, though nothing is appended, so that all that came before may be trimmed."""
+        self._check()
+        with self._writing():
+            if self._segments[-1].size > MARK_BYTES:
+                self._roll()
+
     def sync(self) -> Index:
         """Make everything appended durable; return the last index that is."""
         self._check()

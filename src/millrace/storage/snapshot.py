@@ -191,6 +191,11 @@ class SnapshotFile:
         for position in range(0, self.info.size_bytes, CHUNK_BYTES):
             yield self.read(position, CHUNK_BYTES)
 
+    def prove(self) -> None:
+        """Read all of it. SnapshotDamaged where it is not what was written."""
+        for _ in self.chunks():
+            pass
+
     def close(self) -> None:
         self._file.close()
 
@@ -222,13 +227,17 @@ class SnapshotStore:
         return SnapshotFile(self._disk, self._path(index), shard=self._shard, index=index)
 
     def newest(self) -> tuple[SnapshotFile | None, list[SnapshotDamaged]]:
-        """The newest one with a good head, and those that were passed over. What is returned is durable: a
+        """The newest one that is whole, and those that were passed over. What is returned is durable: a
         crash may have come between the rename and the sync of the directory."""
         damaged: list[SnapshotDamaged] = []
         for index in reversed(self.indexes()):
+            found = None
             try:
                 found = self.open(index)
+                found.prove()
             except SnapshotDamaged as error:
+                if found is not None:
+                    found.close()
                 damaged.append(error)
                 continue
             self._disk.sync_directory(self._directory)

@@ -3,6 +3,7 @@
 import dataclasses
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -177,6 +178,11 @@ def test_a_wrong_address_is_refused(text: str) -> None:
         Address.parse(text)
 
 
+def test_an_address_that_other_nodes_could_not_use_is_refused() -> None:
+    assert "cluster.advertise" in refused(None, None, "cluster.advertise=node2")
+    assert load(None, {}, ["cluster.advertise=node2:7000"]).cluster.advertise == Address("node2", 7000)
+
+
 def test_the_tree_cannot_be_changed() -> None:
     config = Config()
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -205,7 +211,7 @@ def values_of(setting: Setting) -> st.SearchStrategy[object]:
         if "pattern" in setting.metadata:
             return st.from_regex(setting.metadata["pattern"], fullmatch=True)
         return st.text(min_size=1, alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
-    if setting.section == "listeners":
+    if Address in get_args(setting.type):
         return st.none() | st.builds(Address, st.sampled_from(["::1", "h", "10.0.0.1"]), st.just(0))
     return st.sampled_from(setting.type.__args__)
 

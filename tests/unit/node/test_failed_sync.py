@@ -9,11 +9,21 @@ from millrace.errors import StorageError
 from millrace.node.group import Group
 from millrace.node.replica_log import ReplicaLog
 from millrace.node.syncer import Job, Syncer
-from millrace.replication.contract import Entry, EntryKind, PeerBody, ReplicaId
+from millrace.replication.contract import (
+    Damage,
+    Entry,
+    EntryKind,
+    HardState,
+    PeerBody,
+    Persist,
+    ReplicaId,
+    StartOver,
+)
 from millrace.replication.messages import Append, AppendReply
 from millrace.sim.disk import SimDisk
 from millrace.storage.block import Block
 from millrace.storage.directory import DataDirectory
+from millrace.storage.disk import FsyncFailed
 from millrace.storage.log import LogFailed
 from millrace.types import Index, Term
 
@@ -127,5 +137,41 @@ def test_a_log_that_was_closed_under_its_group_is_a_fault_of_ours_and_raised() -
         follower.group.replica_log.close()
         with pytest.raises(LogFailed, match="closed"):
             follower.hear(append(1, 2))
+
+    asyncio.run(scene())
+
+
+def test_a_snapshot_whose_sync_failed_stops_the_node_and_is_not_tried_again() -> None:
+    async def scene() -> None:
+        follower = Follower()
+        follower.hear(append(0, 1, 2))
+        follower.hear(
+            Append(term=Term(1), prev_index=Index(2), prev_term=Term(1), commit=Index(2), entries=())
+        )
+        follower.disk.fail_next_sync()
+        assert not follower.group.snapshot_taken()
+        (failure,) = follower.failures
+        assert isinstance(failure, FsyncFailed)
+        assert not any(path.endswith((".snap", ".tmp")) for path in follower.disk.paths())
+        follower.sent.clear()
+        follower.hear(append(2, 3))
+        assert not follower.group.snapshot_taken()
+        assert follower.sent == [], "it is silent"
+        assert len(follower.failures) == 1
+
+    asyncio.run(scene())
+
+
+def test_a_group_that_stops_in_the_middle_of_its_effects_writes_nothing_more() -> None:
+    """Whoever was told that nothing is on its way to the disk closes the log."""
+
+    async def scene() -> None:
+        follower = Follower()
+        group = follower.group
+        group.on_start_over = lambda number, effect: group.stop_then(group.replica_log.close)
+        damage = Damage(last_index=Index(2), term=Term(1))
+        group._run([StartOver(damage=damage, lost=1), Persist(number=1, hard_state=HardState(term=Term(2)))])
+        follower.syncer.start()
+        assert follower.failures == []
 
     asyncio.run(scene())

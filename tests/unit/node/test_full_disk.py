@@ -9,7 +9,7 @@ import pytest
 from millrace.node.group import Group
 from millrace.node.replica_log import ReplicaLog
 from millrace.node.syncer import Job, write
-from millrace.replication.contract import Config, Persist, Snapshot
+from millrace.replication.contract import Config, Entry, EntryKind, Persist, Snapshot
 from millrace.replication.messages import Append, SnapshotChunk
 from millrace.sim.disk import SimDisk
 from millrace.storage.directory import DataDirectory
@@ -105,6 +105,26 @@ def test_no_snapshot_is_taken_while_one_from_the_leader_waits_for_room() -> None
         assert group.snapshot_taken()
 
     asyncio.run(scene())
+
+
+def test_what_was_appended_before_a_segment_could_not_end_is_not_appended_again() -> None:
+    """A log that is trimmed whole needs a file for what follows; without room for it that waits."""
+    disk = SimDisk(Random(1))
+    log = replica_log(disk)
+
+    def job(index: int) -> Job:
+        entry = Entry(term=Term(1), index=Index(index), kind=EntryKind.NOOP, payload=b"x")
+        return Job(log, Persist(number=index, entries=(entry,)), [log.stamp(entry, None)], lambda n: None)
+
+    write([job(1)])
+    log.trim_to, log.rolls_now = Index(2), True
+    second = job(2)
+    disk.capacity_bytes = disk.used_bytes() + second.size_bytes
+    write([second])
+    assert (log.first_index(), log.last_index()) == (1, 2)
+    disk.capacity_bytes = None
+    write([Job(log, Persist(number=3), [], lambda n: None)])
+    assert (log.first_index(), log.last_index()) == (3, 2), "with the next write all of it goes"
 
 
 def _unexpected(error: Exception) -> None:

@@ -19,10 +19,19 @@ from millrace.node.replica_log import ReplicaLog
 from millrace.node.replicas import Replicas
 from millrace.node.shard import Shard
 from millrace.replication.contract import Entry, EntryKind, PeerBody, ReplicaId
-from millrace.replication.messages import Append, AppendReject, AppendReply, HeartbeatReply, VoteReply
+from millrace.replication.messages import (
+    Append,
+    AppendReject,
+    AppendReply,
+    HeartbeatReply,
+    SnapshotChunk,
+    SnapshotReply,
+    VoteReply,
+)
 from millrace.sim.disk import SimDisk
-from millrace.storage.block import Block, data_blocks
+from millrace.storage.block import Block, data_blocks, parse_block
 from millrace.storage.directory import DataDirectory
+from millrace.storage.log import LogSettings
 from millrace.storage.scan import RangeDamaged
 from millrace.types import Index, Term
 from unit.node.test_failed_sync import InPlace, Nothing
@@ -30,6 +39,7 @@ from unit.node.test_failed_sync import InPlace, Nothing
 A, B, LEADER = ReplicaId("a"), ReplicaId("b"), ReplicaId("c")
 NUMBER = 7
 LAST = 9
+SMALL = LogSettings(segment_bytes=200)
 
 
 def entry(index: int) -> Entry:
@@ -51,6 +61,7 @@ class Node:
         self.disk = SimDisk(Random(1))
         self.peers: dict[str, Node] = {}
         self.is_open = True
+        self.has_peers = True
         self.failures: list[StorageError] = []
         self.sent: list[tuple[ReplicaId, PeerBody]] = []
         self.groups: dict[int, Group] = {}
@@ -68,7 +79,7 @@ class Node:
         )
         self.group = self.groups[NUMBER] = Group(
             *(NUMBER, self.replica),
-            ReplicaLog(self.disk, self.directory, NUMBER, (A, B, LEADER), has_peers=True),
+            ReplicaLog(self.disk, self.directory, NUMBER, (A, B, LEADER), has_peers=self.has_peers),
             Led(),
             self.syncer,
             origin=1,
@@ -123,10 +134,17 @@ class Node:
 
     def restart_with_damage(self, *indexes: int) -> None:
         self.log.log.checkpoint()
-        self.disk.kill()
         self.flip(*indexes)
+        self.restart()
+
+    def restart(self) -> None:
+        self.disk.kill()
         self.directory.close()
         self.start()
+
+    def flip_snapshot(self) -> None:
+        (path,) = (path for path in self.disk.paths() if path.endswith(".snap"))
+        self.disk.flip_bit(path, 8 * self.disk.content(path).index(b"origins"))
 
     async def request(self, replica: str, what: dict[str, Any]) -> Any:
         if replica not in self.peers:
@@ -297,5 +315,133 @@ def test_damage_in_what_is_not_applied_stops_the_node_and_the_next_start_notes_i
         node.start()
         assert node.log.last_index() == LAST
         assert node.notes_damage
+
+    asyncio.run(scene())
+
+
+class Kept(Led):
+    """Remembers which entries it was given, over all runs."""
+
+    def __init__(self) -> None:
+        self.indexes: list[int] = []
+
+    def apply(self, block: Block, token: object) -> None:
+        self.indexes.append(block.header.index)
+
+
+@pytest.mark.parametrize("is_indexed", [False, True])
+@pytest.mark.parametrize("damaged", [(3,), (6,), (2, 4), (4, 5, 6)])
+def test_a_replica_alone_passes_over_what_is_damaged_and_serves_the_rest(
+    damaged: tuple[int, ...], is_indexed: bool
+) -> None:
+    """Nobody else has it, so there is nothing to wait for."""
+
+    async def scene() -> None:
+        disk, failures, app = SimDisk(Random(1)), list[StorageError](), Kept()
+
+        def start() -> Group:
+            syncer = InPlace(asyncio.get_running_loop(), failures.append, in_place=True, sync_every_s=0.0)
+            directory = DataDirectory.open(disk, "/data", owner="test", fresh=bytes(24))
+            group = Group(
+                *(NUMBER, A),
+                # A small segment each: what is damaged in one says nothing about the next.
+                ReplicaLog(disk, directory, NUMBER, (A,), has_peers=False, settings=SMALL),
+                *(app, syncer),
+                origin=1,
+                rng=Random(1),
+                send=lambda number, to, body: None,
+                forward=lambda number, to, kind, block: False,
+            )
+            while syncer.start():
+                """The vote, then the first entry of the term."""
+            directory.close()
+            return group
+
+        group = start()
+        for index in range(2, 7):
+            block = parse_block(entry(index).payload)
+            assert group.propose([block], [None], EntryKind.DATA)
+            group._syncer.start()
+        assert app.indexes == [2, 3, 4, 5, 6]
+        if is_indexed:
+            group.replica_log.log.checkpoint()
+        disk.kill()
+        app.indexes.clear()
+        for index in damaged:
+            (path,) = (
+                p for p in disk.paths() if p.endswith(".log") and b"entry %x" % index in disk.content(p)
+            )
+            disk.flip_bit(path, 8 * disk.content(path).index(b"entry %x" % index))
+        group = start()
+        left = [index for index in (2, 3, 4, 5, 6) if index not in damaged]
+        assert app.indexes == left
+        assert group.is_leader
+        assert group.snapshot_taken()
+        assert failures == []
+
+    asyncio.run(scene())
+
+
+def without_log(snapshot_at: int = LAST) -> Node:
+    """A node whose log begins behind its snapshot."""
+    node = Node(A, snapshot_at=snapshot_at)
+    node.log.start_at(Index(LAST + 1), Term(1), node.log.log.next_offset)
+    return node
+
+
+def test_a_replica_whose_snapshot_is_damaged_begins_with_nothing_and_without_a_vote() -> None:
+    async def scene() -> None:
+        node = without_log()
+        node.flip_snapshot()
+        for _ in range(2):
+            node.restart()
+            assert (node.log.first_index(), node.log.last_index(), node.group.applied) == (1, 0, 0)
+            assert node.notes_damage, "it neither votes nor leads"
+        node.hear(1, LAST)
+        assert not node.notes_damage
+        assert len(node.blocks()) == LAST
+
+    asyncio.run(scene())
+
+
+def test_a_snapshot_that_the_log_can_replace_is_not_missed() -> None:
+    async def scene() -> None:
+        node = Node(A, snapshot_at=5)
+        node.flip_snapshot()
+        node.restart()
+        assert (node.log.first_index(), node.log.last_index(), node.group.applied) == (1, LAST, 0)
+        assert not node.notes_damage
+        node.hear(LAST, LAST)
+        assert node.group.snapshot_taken()
+        node.restart()
+        assert node.group.applied == LAST
+
+    asyncio.run(scene())
+
+
+def test_a_damaged_snapshot_that_nobody_else_has_is_a_clear_error() -> None:
+    async def scene() -> None:
+        node = without_log()
+        node.flip_snapshot()
+        node.has_peers = False
+        with pytest.raises(StorageError, match=r"\.snap is damaged.*no other node.*backup"):
+            node.restart()
+
+    asyncio.run(scene())
+
+
+def test_a_leader_whose_snapshot_is_damaged_takes_another_one_and_sends_that() -> None:
+    async def scene() -> None:
+        node = without_log()
+        node.lead()
+        node.answer(B, lacking(node, 0))
+        node.flip_snapshot()
+        reply = SnapshotReply(term=node.group.status().term, index=Index(LAST), position=0)
+        assert [body for body in node.answer(B, reply) if isinstance(body, SnapshotChunk)] == []
+        assert not node.group.is_closed
+        node.repairs.tick()
+        (chunk,) = [body for body in node.answer(B, reply) if isinstance(body, SnapshotChunk)]
+        assert len(chunk.data) == chunk.snapshot.size_bytes
+        assert node.failures == []
 
     asyncio.run(scene())

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from millrace.errors import StorageError
-from millrace.node.syncer import Job, Syncer
+from millrace.errors import LocalError, StorageError
+from millrace.node.syncer import Job, Syncer, ThreadSyncer
 from millrace.replication.contract import Persist
 from millrace.storage.block import Block
+from millrace.storage.disk import DiskFull
 
 
 class Paper:
@@ -126,3 +127,50 @@ def test_at_an_interval_much_is_acknowledged_before_one_sync_and_nothing_stays_u
 
     asyncio.run(scene())
     assert story == ["write 1", "done 1", "write 2", "done 2", "write 3", "done 3", "sync"]
+
+
+def test_a_log_is_let_go_while_the_disk_is_full_and_what_waited_of_it_is_not_written() -> None:
+    """Whoever deletes a stream to make room must not have to make room before."""
+    story: list[str] = []
+
+    async def scene() -> None:
+        paper: Any = Paper(story)
+        other: Any = Paper([])
+        syncer = ByHand(asyncio.get_running_loop(), paper)
+        syncer._mean_s = 1.0
+
+        def submit(log: Any, number: int) -> None:
+            syncer.submit(Job(log, Persist(number=number), [], lambda n: story.append(f"done {n}")))
+
+        submit(paper, 1)
+        submit(other, 2)
+        syncer.start()
+        submit(paper, 3)
+        (batch,) = syncer.handed
+        syncer.release(paper, lambda: story.append("gone"))
+        assert story == ["hand out", "done 3"], "the batch is under way"
+        syncer._full(batch, DiskFull("no room"))
+        assert story == ["hand out", "done 3", "done 1", "gone"]
+        assert [job.log for job in batch] == [other], "the rest waits for room"
+        syncer.perform()
+        assert story[4:] == ["done 2"]
+
+    asyncio.run(scene())
+
+
+def test_a_fault_in_a_write_stops_the_node_and_not_only_the_thread() -> None:
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        failed: asyncio.Future[StorageError] = loop.create_future()
+        syncer = ThreadSyncer(loop, failed.set_result, in_place=False, sync_every_s=0.0)
+        paper: Any = Paper([])
+
+        def write(persist: Persist, blocks: list[Block]) -> None:
+            raise LocalError("block 2 does not follow")
+
+        paper.write = write
+        syncer.submit(Job(paper, Persist(number=1), [], lambda n: None))
+        assert "does not follow" in str(await asyncio.wait_for(failed, 5))
+        syncer.close()
+
+    asyncio.run(scene())

@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from millrace.broker import meta
 from millrace.broker.meta import spec_from_dict
+from millrace.errors import LocalError
 from millrace.local_cluster import PortBlock
 from millrace.node import config as settings
 from millrace.node.server import Server
@@ -73,3 +76,55 @@ def test_the_only_voter_of_the_meta_group_comes_back_to_a_shard_that_it_shares_w
         asyncio.run(scene(tmp_path, ports.take(), ports.take()))
     finally:
         ports.close()
+
+
+async def unreachable_address(data: Path, port: int) -> None:
+    server = node("first", data, port)
+    await server.start()
+    cluster, newcomer = server.streams.cluster, {"replica": "ff", "name": "second", "mqtt": "", "http": ""}
+    try:
+        with pytest.raises(LocalError, match=r"second.*'node2'.*HOST:PORT"):
+            await cluster._on_request("ff", {"op": "join", "member": {**newcomer, "peer": "node2"}})
+        assert len(cluster.members.members) == 1
+        # As a node that took it would have put it.
+        await server.streams.command(meta.command("member.put", member={**newcomer, "peer": "node2"}))
+        await until(lambda: {row["state"] for row in cluster.status()["members"]} == {"up", "suspect"})
+    finally:
+        await server.stop()
+
+
+def test_a_node_whose_address_cannot_be_read_is_not_taken_in_and_does_not_end_the_review(
+    tmp_path: Path,
+) -> None:
+    ports = PortBlock()
+    try:
+        asyncio.run(unreachable_address(tmp_path, ports.take()))
+    finally:
+        ports.close()
+
+
+async def faulty_review(data: Path, port: int) -> None:
+    server = node("first", data, port)
+    await server.start()
+    rounds: list[int] = []
+
+    async def review() -> None:
+        rounds.append(len(rounds))
+        raise RuntimeError("a fault")
+
+    try:
+        server.streams.cluster._repeat(review)
+        await until(lambda: len(rounds) > 1)
+    finally:
+        await server.stop()
+
+
+def test_a_fault_in_one_review_is_said_and_the_next_one_comes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ports = PortBlock()
+    try:
+        asyncio.run(faulty_review(tmp_path, ports.take()))
+    finally:
+        ports.close()
+    assert "RuntimeError: a fault" in caplog.text
