@@ -1,10 +1,17 @@
 """Whole runs of the leaderless simulation: clean without a bug, caught with one, the same each time."""
 
+import random
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from millrace.replication.leaderless_messages import Acknowledged
 from millrace.sim.campaign import replay
-from millrace.sim.leaderless_world import run_leaderless_seed
+from millrace.sim.leaderless_members import Consumer
+from millrace.sim.leaderless_world import LeaderlessWorld, make_leaderless_plan, run_leaderless_seed
 from millrace.sim.mutations import BY_MODE, search
+from millrace.sim.violation import Violation
 
 BATCH = 5
 BATCHES = 6
@@ -51,3 +58,37 @@ def test_a_run_is_its_seed() -> None:
     hashes = {replay(4, frozenset(), mode="leaderless").trace_hash for _ in range(2)}
     assert len(hashes) == 1
     assert replay(5, frozenset(), mode="leaderless").trace_hash not in hashes
+
+
+@pytest.mark.parametrize("is_in_order", [True, False])
+def test_a_client_is_where_it_asked_last_to_be(is_in_order: bool) -> None:
+    """A client that goes out at one node while another's disk is still busy with its coming in is out, in
+    whatever order it hears the two answers; a node that had it otherwise would be caught."""
+    world = LeaderlessWorld(replace(make_leaderless_plan(0), hosts=2, drifts=(1.0, 1.0)), frozenset(), None)
+    for host in world.host_list:
+        world.restart(host)
+    one, other = world.host_list
+    consumer = Consumer("churn.0", "churn", world, random.Random(0), True)
+    answers: dict[str, Any] = {}
+    came = world.checks.asks("churn", consumer.name)
+    one.subscribe(consumer, lambda answer: answers.__setitem__("in", answer))
+    world.clock.run(world.clock.now_us + 1, None)
+    went = world.checks.asks("churn", consumer.name)
+    other.unsubscribe(consumer, lambda answer: answers.__setitem__("out", answer))
+    world.require("both are answered, and known everywhere", lambda: len(answers) == 2 and _is_equal(world))
+    assert all(isinstance(answer, Acknowledged) for answer in answers.values())
+
+    told = [(came, True, answers["in"]), (went, False, answers["out"])]
+    for asked, is_in, answer in told if is_in_order else reversed(told):
+        world.checks.told("churn", consumer.name, asked, is_in, answer)
+    world.checks.at_the_end()
+
+    world.checks.told("churn", consumer.name, went, True, answers["out"])
+    with pytest.raises(Violation, match=r"churn\.0 in churn: False"):
+        world.checks.at_the_end()
+
+
+def _is_equal(world: LeaderlessWorld) -> bool:
+    return world.checks.is_converged() and all(
+        host.machine is not None and host.machine.state.find("churn") for host in world.host_list
+    )

@@ -98,6 +98,7 @@ class PrimaryBackup:
         "_options",
         "_pair",
         "_primary",
+        "_promised_tick",
     )
 
     def __init__(
@@ -131,6 +132,8 @@ class PrimaryBackup:
         self._judged = 0
         self._misses = 0
         self._heard_tick = 0
+        # When the last answer of a primary came, which the next question makes a promise of.
+        self._promised_tick: int | None = None
         # When the primary that is known was heard last, by whomever.
         self._leader_tick = 0
         self._is_cut = False
@@ -381,7 +384,8 @@ class PrimaryBackup:
             if self._is_cut:
                 self._judge()
         if pair.has_quorum and pair.primary == core.replica:
-            if core.tick % options.raft.heartbeat_ticks == 0 and self._is_able:
+            is_due = core.tick % options.raft.heartbeat_ticks == 0 and not self._has_promised
+            if is_due and self._is_able:
                 self._claim_as_primary()
         elif self._is_overdue:
             self._maybe_take_over()
@@ -393,6 +397,13 @@ class PrimaryBackup:
             return self._misses > 0
         promised_ticks = self._core.tick - self._heard_tick
         return self._misses >= self._options.misses_max and promised_ticks >= self._options.promise_ticks
+
+    @property
+    def _has_promised(self) -> bool:
+        """Whether the partner may still serve on an answer that came here: also one that crossed a claim on
+        its way to the authority, which must not begin then though it is recorded."""
+        promised = self._promised_tick
+        return promised is not None and self._core.tick - promised < self._options.promise_ticks
 
     def _ask(self) -> None:
         core, partner = self._core, self._partner
@@ -465,7 +476,10 @@ class PrimaryBackup:
         if event.epoch > core.term and event.primary != core.replica:
             self.become_backup(leader=event.primary, term=event.epoch)
         elif event.primary == core.replica and event.epoch == self._claimed and self._primary is None:
-            if event.epoch > core.term or "epoch_kept_at_restart" in core.mutations:
+            if self._has_promised:
+                # Again once that has run out, in the next epoch.
+                pass
+            elif event.epoch > core.term or "epoch_kept_at_restart" in core.mutations:
                 self.become_primary(event.epoch)
         elif self._primary is not None and is_mine:
             if event.epoch < core.term:
@@ -545,6 +559,8 @@ class PrimaryBackup:
                 self._on_check_reply(sender, body)
             case TimeoutNow():
                 if self._partner == sender and self._is_able:
+                    # It has given up what it was promised.
+                    self._promised_tick = None
                     self._take_over()
             case AppendReply() | AppendReject() | HeartbeatReply() | SnapshotReply():
                 pass
@@ -576,10 +592,14 @@ class PrimaryBackup:
         core = self._core
         if sender != self._partner or body.number <= self._answered:
             return
+        if body.is_primary and self._pair.has_quorum and self._pair.primary == core.replica:
+            # The record names this one: no further promise, so that the other's time ends.
+            return
         is_first = self._confirmed != core.term or self._misses > 0
         self._answered = body.number
         if body.is_primary:
             self._confirmed = core.term
+            self._promised_tick = core.tick
             self._hear_primary(sender)
             self._is_promotable = body.is_in_sync and core.damage is None
             self._heard()

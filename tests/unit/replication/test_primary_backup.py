@@ -152,3 +152,30 @@ def test_a_backup_that_restarts_while_it_is_told_to_be_out_of_sync_is_heard_at_i
     stage.tick([N2], 10 * CHECK_TICKS)
     stage.quiet()
     assert stage.machine(N2).status().serving, "it was told that it is in sync"
+
+
+def test_a_claim_that_is_recorded_after_its_sender_heard_the_primary_again_waits_for_the_promise() -> None:
+    """The answer and the record cross: on the answer the old primary may serve for a while."""
+    stage = settled(has_authority=True)
+    stage.cut_off.add(N2)
+    while not stage.reports or stage.reports[-1].primary != N2:
+        stage.tick([N2])
+        stage.mail.clear()
+    claim = stage.reports[-1]
+    for _ in range(2 * CHECK_TICKS):
+        stage.tick([N1, N2])
+        stage.quiet()
+    assert stage.propose(N1) is not None
+    stage.quiet()
+    commit = stage.machine(N1).status().commit
+    stage.cut_off = {N1}
+    stage._record(stage.nodes[N2], claim)
+    stage.tell()
+    stage.sync(N2)
+    assert stage.pairs.by_shard[SHARD].primary == N2
+    assert not stage.machine(N2).status().serving, "the other one has a lease"
+    for _ in range(8 * CHECK_TICKS):
+        stage.tick([N1, N2, N3])
+        stage.quiet()
+    assert stage.machine(N2).status().serving and not stage.machine(N1).status().serving
+    assert stage.machine(N2).status().commit >= commit
