@@ -122,7 +122,11 @@ class Primary(Leader):
         sent_tick = self._answers.get(body.answered)
         if sent_tick is not None:
             self._lease_tick = max(self._lease_tick, sent_tick + self._options.lease_ticks)
-        self._answers[body.number] = core.tick
+        if not body.answered:
+            # Perhaps one that began anew, and counts anew.
+            self._answers.clear()
+        # A question that comes twice was answered when it came first: by that answer the backup counts.
+        self._answers.setdefault(body.number, core.tick)
         while len(self._answers) > 2 * self._options.misses_max:
             del self._answers[next(iter(self._answers))]
         if self._leaving_told is not None and not self.is_alone:

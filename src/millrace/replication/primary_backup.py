@@ -502,7 +502,11 @@ class PrimaryBackup:
             return
         if body.term > core.term:
             if core.is_disk_behind:
-                return  # as if lost: a new epoch is one more write for a disk that does not keep up
+                # As if lost: a new epoch is one more write for a disk that does not keep up. But its sender
+                # lives, and is not to be followed on as soon as the disk does.
+                if sender == self._partner:
+                    self._heard()
+                return
             is_primary = isinstance(body, Append | Heartbeat | SnapshotChunk) or (
                 isinstance(body, CheckReply) and body.is_primary
             )

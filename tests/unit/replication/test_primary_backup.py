@@ -1,12 +1,16 @@
 """The machine of a primary-backup pair where the stories in `tests/scenarios/pairs` are not close enough."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from millrace.broker.pairs import Pair
-from millrace.replication.contract import ReplicaId
-from millrace.replication.pair_messages import CheckReply
+from millrace.replication.contract import PeerMessage, ReplicaId
+from millrace.replication.messages import Heartbeat
+from millrace.replication.pair_messages import Check, CheckReply
+from millrace.types import Index, Term
+from unit.replication.cluster import SMALL
 from unit.replication.pair_stage import CHECK_TICKS, SHARD, PairStage, appointed
 
 N1, N2, N3 = ReplicaId("n1"), ReplicaId("n2"), ReplicaId("n3")
@@ -45,7 +49,7 @@ def test_a_primary_that_fell_silent_and_has_no_successor_is_nobodys_leader(name:
     assert stage.machine(name).leader is None
 
 
-def settled(**settings: bool) -> PairStage:
+def settled(**settings: Any) -> PairStage:
     stage = PairStage(**settings)
     stage.rounds(3 * CHECK_TICKS)
     stage.quiet()
@@ -179,3 +183,38 @@ def test_a_claim_that_is_recorded_after_its_sender_heard_the_primary_again_waits
         stage.quiet()
     assert stage.machine(N2).status().serving and not stage.machine(N1).status().serving
     assert stage.machine(N2).status().commit >= commit
+
+
+def test_a_question_that_comes_twice_lengthens_no_lease() -> None:
+    """The backup counts from the first answer, and may have taken over by the time of the second."""
+    stage = settled(has_authority=True)
+    stage.cut_off.add(N1)
+    machine = stage.machine(N1)
+    first, second = (Check(term=machine.status().term, number=n, answered=n - 1) for n in (1_000, 1_001))
+    stage.step(N1, PeerMessage(sender=N2, body=first))
+    assert machine._primary.has_lease
+    stage.tick([N1], 8 * CHECK_TICKS)
+    assert not machine._primary.has_lease
+    stage.step(N1, PeerMessage(sender=N2, body=first))
+    stage.step(N1, PeerMessage(sender=N2, body=second))
+    assert not machine._primary.has_lease
+
+
+def test_a_backup_whose_disk_does_not_keep_up_does_not_follow_on_a_primary_that_it_hears() -> None:
+    """It takes no new epoch until then, but a partner of a newer one lives."""
+    options = replace(SMALL, persists_pending_max=1)
+    stage = settled(has_authority=False, may_split=True, options=options)
+    stage.stalled.add(N2)
+    stage.propose(N1)
+    stage.quiet()
+    backup = stage.machine(N2)
+    assert backup._core.is_disk_behind
+    beat = Heartbeat(term=Term(backup.status().term + 2), commit=Index(0), context=0)
+    for _ in range(20 * CHECK_TICKS):
+        stage.tick([N2])
+        stage.mail.clear()
+        stage.step(N2, PeerMessage(sender=N1, body=beat))
+    stage.stalled.discard(N2)
+    stage.sync(N2)
+    stage.tick([N2])
+    assert backup.status().term == beat.term - 2 and backup.status().role == "backup"
