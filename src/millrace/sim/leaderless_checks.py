@@ -54,6 +54,7 @@ class LeaderlessChecks:
         self._ends: dict[Origin, int] = {}
         self._starts: dict[str, dict[Origin, int] | None] = {}
         self._in: dict[tuple[str, str], tuple[bool, bool]] = {}
+        self._asked: dict[tuple[str, str], int] = {}
         self._promised: dict[tuple[str, int, str], Generation] = {}
         self._losers: set[str] = set()
         self.is_strict = False
@@ -139,15 +140,21 @@ class LeaderlessChecks:
         else:
             self._in[consumer.group, consumer.name] = (True, False)
 
-    def unsubscribed(self, group: str, client: str, answer: Any) -> None:
-        self._in[group, client] = (False, isinstance(answer, Acknowledged))
-
     def is_member(self, group: str, client: str) -> bool:
         return self._in.get((group, client)) == (True, True)
 
-    def unsure(self, group: str, client: str) -> None:
-        """The answer never came: either outcome is right."""
+    def asks(self, group: str, client: str) -> int:
+        """A client asks to be in or out, perhaps before it was answered elsewhere. Until it is told, either
+        outcome is right."""
         self._in.pop((group, client), None)
+        asked = self._asked[group, client] = self._asked.get((group, client), 0) + 1
+        return asked
+
+    def told(self, group: str, client: str, asked: int, is_in: bool, answer: Any) -> None:
+        """What it asked last decides. Another node's slower disk may answer what it asked before that only
+        now: stamps order what was asked, and this answer says nothing of where the client is."""
+        if asked == self._asked[group, client]:
+            self._in[group, client] = (is_in, isinstance(answer, Acknowledged))
 
     def has_start(self, name: str, group: Group) -> bool:
         """Whether the group, as somebody knows it, begins where it was made, or before."""

@@ -295,13 +295,10 @@ class LeaderlessWorld:
             return
         host = self._rng.choice(up)
         consumer = Consumer(f"churn.{client}", "churn", self, self._rng, True)
-        self.checks.unsure("churn", consumer.name)
-        if self._rng.random() < 0.5:
-            host.subscribe(consumer, lambda answer: self.checks.subscribed(consumer, host, answer))
-        else:
-            host.unsubscribe(
-                consumer, lambda answer: self.checks.unsubscribed("churn", consumer.name, answer)
-            )
+        checks, is_in = self.checks, self._rng.random() < 0.5
+        asked = checks.asks("churn", consumer.name)
+        ask = host.subscribe if is_in else host.unsubscribe
+        ask(consumer, lambda answer: checks.told("churn", consumer.name, asked, is_in, answer))
 
     def _add_late_group(self, group: str) -> None:
         up = [host for host in self.host_list if host.is_up and not host.is_paused]
