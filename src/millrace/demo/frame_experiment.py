@@ -260,8 +260,10 @@ async def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--check-ms", type=int, default=14)
     parser.add_argument("--schedules", default="frame,fcfs")
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=None, help="directory for frame.json and frame.png")
     given = parser.parse_args()
+    if given.out is not None:
+        given.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, object]] = []
     for count in map(int, given.topics.split(",")):
         for schedule in given.schedules.split(","):
