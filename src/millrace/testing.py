@@ -23,11 +23,11 @@ class ThreadedBroker:
 
     def __enter__(self) -> "ThreadedBroker":
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._broker.__aenter__(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._broker.__aenter__(), self._loop).result(60)
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._broker.__aexit__(None, None, None), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._broker.__aexit__(None, None, None), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()

@@ -227,6 +227,8 @@ async def campaign(kills: int, rows: int, seed: int) -> bool:
             wanted = Counter(b"%d" % n for n in range(rows))
             is_right = True
             for node in cluster.nodes:
+                url = [node.http_url]
+                await until_async(lambda url=url: _visible(url) >= rows, f"{node.name} to be level", 120.0)
                 found = await asyncio.to_thread(contents, node.http_url, "out")
                 lost, doubled = wanted - found, found - wanted
                 is_right = is_right and not lost and not doubled

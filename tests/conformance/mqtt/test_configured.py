@@ -17,7 +17,7 @@ BAD_USER_OR_PASSWORD, RETAIN_NOT_SUPPORTED = 0x86, 0x9A
 SETTINGS = {
     "mqtt__retain": False,
     "mqtt__response_information": "answers/",
-    "mqtt__server_keep_alive_s": 1,
+    "mqtt__server_keep_alive_s": 3,
     "limits__topic_alias_in_max": 0,
 }
 # Anybody may use everything but what is under `closed/`.
@@ -189,5 +189,5 @@ async def test_response_information_only_on_request(lab: Lab, asked: int | None)
 async def test_the_servers_keep_alive_replaces_the_clients(lab: Lab) -> None:
     client = await lab.connect(keep_alive=600)
     assert client.connack is not None
-    assert client.connack.props["server_keep_alive"] == 1
+    assert client.connack.props["server_keep_alive"] == 3
     await client.expect_closed(wire.KEEP_ALIVE_TIMEOUT)

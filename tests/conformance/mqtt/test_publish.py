@@ -257,7 +257,7 @@ async def test_expiry_of_a_message_that_did_not_wait_is_forwarded(lab: Lab) -> N
     await client.subscribe((topic, 1))
     await client.publish(topic, b"x", qos=1, props={"message_expiry": 100})
     seen = await client.expect_message(topic, b"x")
-    assert seen.props["message_expiry"] in (99, 100)
+    assert 90 <= seen.props["message_expiry"] <= 100
 
 
 @covers("MQTT-4.3.3-7")
@@ -266,9 +266,9 @@ async def test_a_qos_2_message_that_was_sent_does_not_expire(lab: Lab) -> None:
     client = await lab.connect(client_id=name, resume=True)
     await client.subscribe((topic, 2))
     publisher = await lab.connect()
-    await publisher.publish(topic, b"x", qos=2, props={"message_expiry": 1})
+    await publisher.publish(topic, b"x", qos=2, props={"message_expiry": 3})
     first = await client.expect_message(topic, b"x", qos=2)
     await client.drop()
-    await let_time_pass(1.6)
+    await let_time_pass(3.6)
     client = await lab.connect(client_id=name, resume=True)
     await client.expect_message(topic, b"x", qos=2, dup=True, packet_id=first.packet_id)

@@ -25,7 +25,7 @@ def frame(opcode: int, payload: bytes, *, final: bool = True) -> bytes:
 
 
 async def next_frame(client: Client) -> tuple[int, bytes]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         first, second = await client.reader.readexactly(2)
         assert not second & 0x80, "a server does not mask"
         size = second & 0x7F
@@ -50,7 +50,7 @@ async def handshake(lab: Lab, version: int, protocol: str | None = "mqtt") -> tu
         *([f"Sec-WebSocket-Protocol: {protocol}"] if protocol else []),
     ]
     await client.send(("\r\n".join(lines) + "\r\n\r\n").encode())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         answer = (await client.reader.readuntil(b"\r\n\r\n")).decode()
     assert answer.startswith("HTTP/1.1 101"), answer
     proof = base64.b64encode(hashlib.sha1(key + GUID).digest()).decode()

@@ -160,18 +160,19 @@ def descendants(pid: int) -> list[int]:
 def test_a_wait_that_is_broken_off_leaves_no_broker_behind() -> None:
     before = descendants(os.getpid())
     old = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
     try:
         with pytest.raises(KeyboardInterrupt), peers.running(program("import signal; signal.pause()")):
             pass
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
-    assert descendants(os.getpid()) == before
+    assert set(descendants(os.getpid())) <= set(before)
 
 
 @needs_compiler
 def test_sigterm_ends_the_broker_and_the_generator_too() -> None:
+    generator.build()  # its compiler would count as one of the two
     command = [sys.executable, "-m", "millrace.cli.main", "bench", "mqtt", "--against", "", "--seconds", "60"]
     bench = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

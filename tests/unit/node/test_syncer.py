@@ -122,7 +122,7 @@ def test_at_an_interval_much_is_acknowledged_before_one_sync_and_nothing_stays_u
         for number in (1, 2, 3):
             syncer.submit(Job(paper, Persist(number=number), [], lambda n: story.append(f"done {n}")))
             assert syncer.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await synced.wait()
 
     asyncio.run(scene())
