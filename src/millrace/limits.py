@@ -56,7 +56,7 @@ class Limits:
         200_000, 1, 10_000_000, "sessions, connected or away; twice the connections lets a fleet sleep"
     )
     connect_deadline_ms: int = bound(
-        10_000, 100, 600_000, "time from accept to a whole CONNECT; a silent socket costs no longer"
+        10_000, 100, 600_000, "time from accept to a whole CONNECT, TLS or HTTP head; silence costs no longer"
     )
     keep_alive_s_max: int = bound(
         0, 0, KEEP_ALIVE_S_TOP, "longest keep-alive granted, as server keep-alive; 0 takes what clients ask"

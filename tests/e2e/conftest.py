@@ -3,7 +3,7 @@
 Their logs are printed when they stop; pytest shows that for a test that failed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,8 +19,8 @@ StartBroker = Callable[..., BrokerProcess]
 def _starter(directory: Path) -> Iterator[StartBroker]:
     started: list[BrokerProcess] = []
 
-    def start(*arguments: str, **variables: str) -> BrokerProcess:
-        broker = BrokerProcess(directory / f"broker-{len(started)}", *arguments, **variables)
+    def start(*arguments: str, under: Sequence[str] = (), **variables: str) -> BrokerProcess:
+        broker = BrokerProcess(directory / f"broker-{len(started)}", *arguments, under=under, **variables)
         started.append(broker)
         return broker.wait_ready()
 

@@ -16,6 +16,7 @@ class Stats:
         "protocol_errors",
         "received",
         "sent",
+        "sockets_refused",
         "trimmed",
     )
 
@@ -36,6 +37,7 @@ class Stats:
     dropped_too_large: int
     expired: int
     protocol_errors: int
+    sockets_refused: int
     trimmed: int
 
     def as_dict(self) -> dict[str, int]:

@@ -1,4 +1,8 @@
-"""Open sockets: which protocol object a fresh connection gets.
+"""Open sockets: which connections are kept, and which protocol object a fresh one gets.
+
+A `Listener` accepts by itself and hands what it keeps to the event loop: a loop that accepts takes all that
+wait in one go, before anybody could say that there are too many, and the faster one gives up a listener for
+good if it finds no descriptor at a bad moment.
 
 Plain TCP connections are `MqttConnection` itself; the PROXY header and WebSocket are small adapters in
 front of it. (Both event loops switch Nagle off; a broker writes once per loop turn already.)
@@ -6,18 +10,23 @@ front of it. (Both event loops switch Nagle off; a broker writes once per loop t
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Any
 
 from millrace.errors import ConfigError, RemoteError
 from millrace.node.config import Address, Tls
+from millrace.node.descriptors import Descriptors
 from millrace.node.output import SLOW_BYTES, PacedOutput
 from millrace.wire import proxy
 
 log = logging.getLogger("millrace.listeners")
 
 _BACKLOG = 4096
+# What one turn of the loop accepts; the others have their turn as well.
+_ACCEPTS_MAX = 256
+_PAUSE_S = 1.0
 # What can still be meant as a header; anything longer without one is refused by the parser before.
 _PROXY_BYTES_MAX = 4096
 
@@ -90,21 +99,116 @@ class ProxyHeader:
         self._inner.resume_writing()
 
 
+class Listener:
+    """Accepts connections on some sockets until it is closed."""
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        factory: Callable[[], Any],
+        descriptors: Descriptors,
+        tls: dict[str, Any],
+    ) -> None:
+        """`tls`: what the loop is told of it, if anything."""
+        self._loop = asyncio.get_running_loop()
+        self._sockets = sockets
+        self._factory = factory
+        self._descriptors = descriptors
+        self._tls = tls
+        # Connections that the loop is about to take over, and those on the way: with TLS that takes a while.
+        self._fresh: set[socket.socket] = set()
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        for listening in sockets:
+            self._resume(listening)
+
+    def close(self) -> None:
+        self._is_closed = True
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
+            listening.close()
+        for task in self._beginning:
+            task.cancel()
+        for connected in self._fresh:
+            connected.close()
+
+    def _resume(self, listening: socket.socket) -> None:
+        if not self._is_closed:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_ACCEPTS_MAX):
+            try:
+                connected = listening.accept()[0]
+            except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+                return
+            except OSError as error:
+                # No descriptor or no memory: it would be the same at once.
+                self._descriptors.warn(f"no connection can be accepted: {error.strerror}", self._loop.time())
+                self._loop.remove_reader(listening)
+                self._loop.call_later(_PAUSE_S, self._resume, listening)
+                return
+            if not self._descriptors.admits(connected.fileno(), self._loop.time()):
+                connected.close()
+                continue
+            connected.setblocking(False)
+            self._fresh.add(connected)
+            task = self._loop.create_task(self._begin(connected))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+
+    async def _begin(self, connected: socket.socket) -> None:
+        # From here on the loop closes it.
+        self._fresh.discard(connected)
+        try:
+            await self._loop.connect_accepted_socket(self._factory, connected, **self._tls)
+        except OSError as error:
+            log.debug("a connection ended before it began: %s", error)
+
+
 async def listen(
-    address: Address, factory: Callable[[], Any], context: ssl.SSLContext | None
-) -> tuple[asyncio.Server, int]:
-    """Listen; returns the server and the port it got."""
-    loop = asyncio.get_running_loop()
+    address: Address,
+    factory: Callable[[], Any],
+    descriptors: Descriptors,
+    *,
+    context: ssl.SSLContext | None = None,
+    handshake_s: float | None = None,
+) -> tuple[Listener, int]:
+    """Listen; returns the listener and the port it got. `handshake_s`: how long TLS may take to begin."""
     try:
-        server = await loop.create_server(
-            factory, address.host, address.port, ssl=context, backlog=_BACKLOG, reuse_address=True
-        )
+        sockets = await _bound(address)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(
             f"cannot listen on {address}: {reason}; is another broker running there?"
         ) from error
-    return server, server.sockets[0].getsockname()[1]
+    tls = {} if context is None else {"ssl": context, "ssl_handshake_timeout": handshake_s}
+    return Listener(sockets, factory, descriptors, tls), sockets[0].getsockname()[1]
+
+
+async def _bound(address: Address) -> list[socket.socket]:
+    """A listening socket for each address that the host's name stands for."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sockets = []
+    try:
+        for family, kind, protocol, _, name in dict.fromkeys(found):
+            sockets.append(listening := socket.socket(family, kind, protocol))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # What is accepted inherits it. A client may ask for no keep alive, and a text client cannot.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if family == socket.AF_INET6:
+                # Its twin may listen on the same port.
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.setblocking(False)
+            listening.bind(name)
+            listening.listen(_BACKLOG)
+    except OSError:
+        for listening in sockets:
+            listening.close()
+        raise
+    return sockets
 
 
 def tls_context(settings: Tls) -> ssl.SSLContext:

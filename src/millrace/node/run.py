@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from millrace.errors import ConfigError
 from millrace.kernels import ACCELERATED
-from millrace.node import logs
+from millrace.node import descriptors, logs
 from millrace.node.config import Config
 from millrace.node.server import Server
 
@@ -63,6 +63,7 @@ def run(config: Config, announce: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT. Raises ConfigError where the node cannot start."""
     logs.configure(config.log.level, config.log.format)
     _keep_freed_memory()
+    descriptors.raise_limit()
     loop_factory = None
     try:
         import uvloop
@@ -78,6 +79,8 @@ def run(config: Config, announce: Callable[[str], None]) -> None:
 
 async def _serve(config: Config, announce: Callable[[str], None]) -> None:
     server = Server(config)
+    held = server.descriptors
+    log.info("%d descriptors, %d of them for connections as well", held.limit, held.open_to_clients)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

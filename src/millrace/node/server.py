@@ -18,12 +18,13 @@ from millrace.kernels import ACCELERATED
 from millrace.node import sys_topics, users
 from millrace.node.authentication import Authentication
 from millrace.node.config import Address, Config
+from millrace.node.descriptors import Descriptors
 from millrace.node.door import Door
-from millrace.node.listeners import ProxyHeader, Tuned, listen, tls_context
+from millrace.node.listeners import ProxyHeader, Tuned, tls_context
 from millrace.node.mqtt_door import MqttConnection
 from millrace.node.mqtt_terms import EnhancedAuthentication
 from millrace.node.streams import Streams
-from millrace.node.surroundings import SYSTEM, Surroundings
+from millrace.node.surroundings import SYSTEM, Closeable, Surroundings
 from millrace.node.text_door import TextAdapter
 from millrace.node.websocket import WebSocketAdapter
 from millrace.types import Reason
@@ -60,7 +61,8 @@ class Server:
         self._random = random or SystemRandom()
         self._methods = methods
         self._surroundings = surroundings
-        self._servers: list[asyncio.Server] = []
+        self.descriptors = Descriptors(self.broker.stats)
+        self._listeners: list[Closeable] = []
         self._flush_scheduled = False
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -114,9 +116,10 @@ class Server:
                 # Loaded only where it is used: an embedded broker starts without a web framework.
                 from millrace.node.http import HttpDoor, make_app
 
-                self._http = HttpDoor(make_app(self), listeners.http)
-                self.ports["http"] = self._http.port
-                await self._http.start()
+                self._http = HttpDoor(make_app(self), self.config.limits)
+                self.ports["http"] = await self._http.start(
+                    listeners.http, self._surroundings.listen, self.descriptors
+                )
         except BaseException:
             await self.stop()
             raise
@@ -126,9 +129,9 @@ class Server:
 
     async def stop(self) -> None:
         """Close the doors, tell the clients, and let go of everything. Safe to call twice."""
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -139,18 +142,22 @@ class Server:
                     # A stopping server may defer wills (MQTT 5, 3.1.2.5); its clients are not gone.
                     connection.session.will = None
                 connection.fail(Reason.SERVER_SHUTTING_DOWN, "the server is stopping")
-            deadline_s = self._loop.time() + _GOODBYE_S
-            while self.door.connections and self._loop.time() < deadline_s:
-                await asyncio.sleep(0.01)
-            for connection in list(self.door.connections):
-                connection.transport.abort()
-        if self._http is not None:
-            self.streams.groups.release()
-            http, self._http = self._http, None
-            await http.stop()
+            goodbyes = [self._let_clients_go()]
+            if self._http is not None:
+                self.streams.groups.release()
+                http, self._http = self._http, None
+                goodbyes.append(http.stop())
+            await asyncio.gather(*goodbyes)
         if hasattr(self, "streams"):
             await self.streams.stop()
         self.authentication.close()
+
+    async def _let_clients_go(self) -> None:
+        deadline_s = self._loop.time() + _GOODBYE_S
+        while self.door.connections and self._loop.time() < deadline_s:
+            await asyncio.sleep(0.01)
+        for connection in list(self.door.connections):
+            connection.transport.abort()
 
     def reload(self) -> None:
         """Read users and access rules again (SIGHUP). A broken file changes nothing."""
@@ -204,9 +211,14 @@ class Server:
         def connection() -> Tuned:
             return Tuned(lambda: make(is_behind_proxy), output_bytes_max)
 
-        server, port = await listen(address, connection, context)
-        self._servers.append(server)
-        self.ports[name] = port
+        listener, self.ports[name] = await self._surroundings.listen(
+            address,
+            connection,
+            self.descriptors,
+            context=context,
+            handshake_s=self.config.limits.connect_deadline_ms / 1000,
+        )
+        self._listeners.append(listener)
 
     def _tcp_connection(self, is_behind_proxy: bool) -> Any:
         connection = MqttConnection(self.door)
@@ -262,6 +274,8 @@ class Server:
         self.broker.checkpoint()
         if self._ticks % _SWEEP_EVERY_TICKS == 0:
             self.door.sweep()
+            if self._http is not None:
+                self._http.sweep()
             self.streams.check_space()
             self.streams.snapshot_some()
             self.streams.retention.tick()

@@ -1,16 +1,21 @@
-"""What a node takes from the machine it runs on, apart from its event loop: disk, threads, the wall's clock.
+"""What a node takes from the machine it runs on, apart from its event loop: disk, threads, the wall's clock,
+the sockets of its doors.
 
 Production takes `SYSTEM`. A simulation puts its own in their place, and the node does not notice.
 """
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from millrace.errors import StorageError
+from millrace.node import listeners
+from millrace.node.config import Address
+from millrace.node.descriptors import Descriptors
 from millrace.node.syncer import Syncer, ThreadSyncer
 from millrace.storage.disk import Disk, SystemDisk
 from millrace.storage.log import DEFAULT_SETTINGS, LogSettings
@@ -31,6 +36,22 @@ class MakeSyncer(Protocol):
     ) -> Syncer: ...
 
 
+class Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+class Listen(Protocol):
+    async def __call__(
+        self,
+        address: Address,
+        factory: Callable[[], Any],
+        descriptors: Descriptors,
+        *,
+        context: ssl.SSLContext | None = None,
+        handshake_s: float | None = None,
+    ) -> tuple[Closeable, int]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     make_disk: Callable[[], Disk]
@@ -39,6 +60,8 @@ class Surroundings:
     """Workers that read logs."""
     wall_us: Callable[[], int]
     """Microseconds since 1970; may jump."""
+    listen: Listen
+    """For clients: what they connect to, and its port."""
     log_settings: LogSettings = DEFAULT_SETTINGS
 
 
@@ -55,5 +78,6 @@ SYSTEM = Surroundings(
     make_syncer=ThreadSyncer,
     make_readers=_readers,
     wall_us=_wall_us,
+    listen=listeners.listen,
     log_settings=LogSettings(fill_bytes=_FILL_BYTES),
 )

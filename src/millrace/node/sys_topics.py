@@ -24,6 +24,7 @@ def figures(broker: Broker, node_id: str, version: str, uptime_s: int) -> dict[s
         "messages/expired": stats.expired,
         "messages/denied": stats.denied,
         "protocol-errors": stats.protocol_errors,
+        "sockets/refused": stats.sockets_refused,
         "retained/count": len(broker.retained),
         "retained/bytes": broker.retained.bytes_held,
         "subscriptions/count": broker.subscription_count,

@@ -9,12 +9,12 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millrace.errors import ConfigError, LocalError, StorageError
 from millrace.node.config import Access, Address, Cluster, Config, Listeners, Node, Storage
 from millrace.node.server import Server
-from millrace.node.surroundings import Surroundings
+from millrace.node.surroundings import Closeable, Surroundings
 from millrace.node.syncer import Job, Syncer, WriteFault, write
 from millrace.sim.clock import US_PER_S
 from millrace.sim.disk import Keep, PowerCut, SimDisk
@@ -31,6 +31,11 @@ _WALL_US = 1_800_000_000 * US_PER_S
 _SKEW_US_MAX = 2 * US_PER_S
 _RESTART_US = US_PER_S
 _SYNC_US_MIN, _SYNC_US_MAX = 100, 5_000
+
+
+async def _listen(address: Address, factory: Callable[[], Any], *_: Any, **__: Any) -> tuple[Closeable, int]:
+    server = await asyncio.get_running_loop().create_server(factory, address.host, address.port)
+    return server, server.sockets[0].getsockname()[1]
 
 
 class SimSyncer(Syncer):
@@ -50,6 +55,7 @@ class SimSyncer(Syncer):
         self._current: list[Job] = []
 
     def close(self) -> None:
+        super().close()
         batch, self._current = self._current, []
         if batch:
             self._perform(batch, lambda: write(batch))
@@ -169,6 +175,7 @@ class Host:
             ),
             make_readers=lambda: SimExecutor(loop),
             wall_us=lambda: _WALL_US + self._skew_us + self._world.clock.now_us,
+            listen=_listen,
             log_settings=self._log_settings,
         )
         server = Server(

@@ -199,6 +199,10 @@ class Block:
         )
         return Block(header=header, body=self.body)
 
+    def timed(self, time_us: int) -> "Block":
+        """The same block as of this time, without a place in a log."""
+        return self.stamped(shard=0, term=0, index=0, previous_term=0, base_offset=0, base_time_us=time_us)
+
     def offered(self, *, origin: int, sequence: int) -> "Block":
         """The same block as the one with this number that an origin made."""
         old = self.header

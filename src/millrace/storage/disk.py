@@ -7,6 +7,8 @@ mean. Three rules that callers rely on:
   after `Disk.sync_directory`.
 - `write_at` writes everything or raises. After an error some of the bytes may be in the file; `DiskFull`
   means that the caller may cut them off and go on, `DiskError` that nothing is known.
+- A file for which there is no descriptor is not opened or created: that is `DiskFull` as well. `names` and
+  `sync_directory`, of which callers expect no such thing, have a descriptor of their own.
 - A failed sync raises `FsyncFailed` and must never be repeated: the kernel may have dropped the dirty pages
   and the next call would answer that all is well.
 """
@@ -14,13 +16,19 @@ mean. Three rules that callers rely on:
 import errno
 import fcntl
 import os
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol, TypeVar
 
 from millrace.errors import StorageError
 
 _BUFFERS_MAX = 512  # below the system's IOV_MAX of 1024
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+_FULL = (errno.ENOSPC, errno.EDQUOT, *_NO_DESCRIPTOR)
+# A descriptor that is given up where there is no other; of the whole process.
+_spare: list[int] = []
+
+_Result = TypeVar("_Result")
 
 
 class DiskError(StorageError):
@@ -28,7 +36,8 @@ class DiskError(StorageError):
 
 
 class DiskFull(StorageError):
-    """No space left; what was asked for did not happen, and may be asked for again when space is back."""
+    """No space left, or no descriptor; what was asked for did not happen, and may be asked for again when
+    there is some."""
 
 
 class FsyncFailed(StorageError):
@@ -106,8 +115,35 @@ def _error(error: OSError, action: str, path: str) -> StorageError:
     return kind(f"cannot {action} {path}: {error.strerror or error}")
 
 
+def _with_spare(call: Callable[[], _Result]) -> _Result:
+    """A call that needs a descriptor until it returns: the spare one where there is no other."""
+    try:
+        return call()
+    except OSError as error:
+        if error.errno not in _NO_DESCRIPTOR:
+            raise
+        try:
+            os.close(_spare.pop())
+        except IndexError:
+            # Another thread has it.
+            raise error from None
+        return call()
+    finally:
+        if not _spare:
+            with suppress(OSError):
+                _spare.append(os.open("/", os.O_RDONLY | os.O_CLOEXEC))
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class SystemFile:
-    """A file of the operating system."""
+    """A file of the operating system. One that nobody holds any more is closed."""
 
     __slots__ = ("_descriptor", "path")
 
@@ -172,6 +208,16 @@ class SystemFile:
         if descriptor >= 0:
             os.close(descriptor)
 
+    def __del__(self) -> None:
+        self.close()
+
+
+class _SystemLock(SystemFile):
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        """Held until it is closed."""
+
 
 class SystemDisk:
     """The file system of the operating system."""
@@ -184,7 +230,7 @@ class SystemDisk:
 
     def names(self, directory: str) -> list[str]:
         try:
-            return sorted(os.listdir(directory))
+            return sorted(_with_spare(lambda: os.listdir(directory)))
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -224,16 +270,12 @@ class SystemDisk:
 
     def sync_directory(self, path: str) -> None:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            _with_spare(lambda: _sync_directory(path))
         except OSError as error:
             raise FsyncFailed(f"cannot sync directory {path}: {error.strerror or error}") from error
 
     def lock(self, path: str, owner: str) -> Lock:
-        file = SystemFile(path, os.O_RDWR | os.O_CREAT)
+        file = _SystemLock(path, os.O_RDWR | os.O_CREAT)
         descriptor = file._descriptor
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -243,8 +285,10 @@ class SystemDisk:
             if isinstance(error, BlockingIOError):
                 raise DirectoryLocked(f"{path} is held by {holder or 'another process'}") from None
             raise _error(error, "lock", path) from error
-        file.truncate(0)
-        file.write_at(0, [owner.encode()])
+        with suppress(DiskFull):
+            # The text is for people: the lock is held without it.
+            file.truncate(0)
+            file.write_at(0, [owner.encode()])
         return file
 
     def free_bytes(self, path: str) -> int:

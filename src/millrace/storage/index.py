@@ -119,10 +119,6 @@ class SegmentIndex:
     def before_offset(self, offset: int) -> tuple[int, Tail] | None:
         return self._point(bisect_right(self.point_offsets, offset, hi=len(self.point_positions)))
 
-    def before_time(self, time_us: int) -> tuple[int, Tail] | None:
-        """The last point strictly before `time_us`: blocks of the same time may stand before a point."""
-        return self._point(bisect_right(self.point_times_us, time_us - 1, hi=len(self.point_positions)))
-
     def _point(self, points: int) -> tuple[int, Tail] | None:
         """Position of the last of so many points, and what the block there follows."""
         if not points:

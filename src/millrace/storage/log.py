@@ -145,6 +145,11 @@ class Log:
         return Index(self._segments[0].first_index)
 
     @property
+    def tail(self) -> Tail:
+        """How the log ends, in one piece: whoever writes moves it on at any time."""
+        return self._segments[-1].tail
+
+    @property
     def last_index(self) -> Index:
         return Index(self._segments[-1].tail.next_index - 1)
 
@@ -164,10 +169,15 @@ class Log:
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self._segments)
 
-    @property
-    def oldest_time_us(self) -> int | None:
-        """Base time of the first block; None for an empty log."""
-        return self._segments[0].times_us()[0] if self.last_index >= self.first_index else None
+    def bytes_behind(self, index: int) -> int:
+        """How much of the log follows this entry; of the segment that holds it, about."""
+        total = 0
+        for segment in self._segments:
+            end = segment.tail.next_index
+            count, behind = end - segment.first_index, end - 1 - index
+            if count and behind > 0:
+                total += segment.size * min(behind, count) // count
+        return total
 
     @property
     def damages(self) -> tuple[Damage, ...]:
@@ -364,10 +374,11 @@ class Log:
         self._check()
         if offset < self.first_offset:
             raise Trimmed(self._home.directory, self.first_index, self.first_offset)
-        if offset > self.next_offset:
-            raise LocalError(f"{self._home.directory}: offset {offset} is beyond {self.next_offset}")
-        if offset == self.next_offset:
-            return Index(self.last_index + 1)
+        tail = self.tail
+        if offset > tail.next_offset:
+            raise LocalError(f"{self._home.directory}: offset {offset} is beyond {tail.next_offset}")
+        if offset == tail.next_offset:
+            return Index(tail.next_index)
         segments = self._segments
         segment = segments[bisect_right(segments, int(offset), key=_floor_offset) - 1]
         header = self._locate(
@@ -382,22 +393,6 @@ class Log:
         if damage is None:
             raise StorageError(f"{segment.path}: offset {offset} cannot be found")
         raise RangeDamaged(damage)
-
-    def find_time(self, time_us: int) -> Index:
-        """The first block whose base time is not before `time_us`, damage passed over; last_index + 1 if
-        there is none."""
-        self._check()
-        for segment in self._segments:
-            if segment.times_us()[1] < time_us:
-                continue
-            header = self._locate(
-                segment,
-                lambda index: index.before_time(time_us),
-                lambda header: header.base_time_us >= time_us,
-            )
-            if header is not None:
-                return Index(header.index)
-        return Index(self.last_index + 1)
 
     def skip_to(self, index: Index, keys: Collection[int]) -> Index:
         """The first index from `index` on whose segment may hold a topic with one of these keys (see

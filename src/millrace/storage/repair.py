@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from millrace.errors import StorageError
 from millrace.storage.block import Block
-from millrace.storage.disk import DiskFull, File
+from millrace.storage.disk import DiskError, DiskFull, File
 from millrace.storage.files import ASIDE
 from millrace.storage.records import MARK_BYTES, Tail, tail_after, tail_before
 from millrace.storage.segment import Segment
@@ -60,7 +60,11 @@ def rebuild(segment: Segment, blocks: Sequence[Block]) -> Segment:
     home.disk.rename(aside, segment.path)
     home.disk.sync_directory(home.directory)
     rebuilt = Segment(home, start=start, tail=tail, size=size, is_start=segment.is_start)
-    rebuilt.examine()
+    try:
+        rebuilt.examine()
+    except DiskFull as error:
+        # It is in place already, and what it holds is not known: only a start brings the two together.
+        raise DiskError(f"{rebuilt.path} is repaired and cannot be read: {error}") from error
     rebuilt.checkpoint()
     rebuilt.seal()
     home.disk.remove(rebuilt.suspect_path)

@@ -168,6 +168,9 @@ class Source:
         position += 8
         while position + MARK_BYTES <= self.size:
             data = self.bytes_at(position, min(self._window_bytes, self.size - position))
+            if not data:
+                # The file is shorter than it was.
+                return None
             found = data.find(MARK_MAGIC)
             while found >= 0:
                 at = position + found

@@ -106,17 +106,24 @@ class Segment:
     def create(cls, home: Home, start: Tail) -> "Segment":
         """A new active segment; on disk, name and head, when this returns. DiskFull leaves nothing."""
         cls.prepare(home, start)
-        return cls.put_in_place(home, start)
+        try:
+            return cls.put_in_place(home, start)
+        except DiskFull:
+            # It has its name and cannot be opened. What is appended to the one before would stand in its way.
+            home.disk.remove(home.stem(start.next_index) + LOG_SUFFIX)
+            home.disk.sync_directory(home.directory)
+            raise
 
     @classmethod
     def prepare(cls, home: Home, start: Tail, *, is_start: bool = False) -> None:
-        """Write the head of a new segment aside: the only step that a full disk can stop."""
+        """Write the head of a new segment aside: the only step that needs room."""
         path = home.stem(start.next_index) + LOG_SUFFIX
         write_aside(home.disk, path, [home.mark(0, start, is_start=is_start)])
 
     @classmethod
     def put_in_place(cls, home: Home, start: Tail, *, is_start: bool = False) -> "Segment":
-        """Give a prepared segment its name, in place of any other, and make it active."""
+        """Give a prepared segment its name, in place of any other, and make it active. DiskFull: it has its
+        name, and there was no descriptor to open it."""
         put_in_place(home.disk, home.stem(start.next_index) + LOG_SUFFIX)
         segment = cls(home, start=start, tail=start, size=MARK_BYTES, is_start=is_start)
         segment.activate(SegmentIndex())
@@ -271,7 +278,11 @@ class Segment:
         if not self.is_whole:
             self.suspect()
         elif self.covered_bytes == self.size:
-            file = self.home.disk.open(self.index_path)
+            try:
+                file = self.home.disk.open(self.index_path)
+            except DiskFull:
+                # The points stay in memory.
+                return
             try:
                 self._index_file = read_index(file, shard=self.home.shard, first_index=self.first_index)
             finally:

@@ -68,7 +68,8 @@ class SnapshotWriter:
         self._path = path
         self._shard = shard
         self._index = index
-        self._file: File = disk.create(path + ASIDE)
+        # Made with the first write: that may wait for room, a beginning may not.
+        self._file: File | None = None
         self._buffer = bytearray()
         self._table: list[bytes] = []
         self._size = 0
@@ -90,10 +91,15 @@ class SnapshotWriter:
         while len(self._buffer) >= at_least and self._buffer:
             chunk = bytes(self._buffer[:CHUNK_BYTES])
             position = _HEAD_BYTES + len(self._table) * CHUNK_BYTES
-            self._file.write_at(position, [chunk])
+            self._made().write_at(position, [chunk])
             del self._buffer[:CHUNK_BYTES]
             checksum = _chunk_checksum(self._index, len(self._table), chunk)
             self._table.append(checksum.to_bytes(4, "little"))
+
+    def _made(self) -> File:
+        if self._file is None:
+            self._file = self._disk.create(self._path + ASIDE)
+        return self._file
 
     def finish(self, *, term: Term, config: bytes, checksum: int | None = None) -> SnapshotInfo:
         """Make it the snapshot of its index, durably. `checksum` is what the sender of a received one says;
@@ -106,7 +112,8 @@ class SnapshotWriter:
             raise ValueError(f"a configuration of {len(config)} bytes")
         self._flush(1)
         table = b"".join(self._table)
-        self._file.write_at(_HEAD_BYTES + self._size, [config, table])
+        file = self._made()
+        file.write_at(_HEAD_BYTES + self._size, [config, table])
         head = _HEAD.pack(
             _MAGIC,
             _VERSION,
@@ -119,17 +126,18 @@ class SnapshotWriter:
             self._checksum,
             crc32c(table, crc32c(config)),
         )
-        self._file.write_at(0, [head, _CHECKSUM.pack(crc32c(head), 0)])
-        self._file.sync()
-        self._file.close()
+        file.write_at(0, [head, _CHECKSUM.pack(crc32c(head), 0)])
+        file.sync()
+        file.close()
         put_in_place(self._disk, self._path)
         return SnapshotInfo(
             index=self._index, term=term, config=config, size_bytes=self._size, checksum=self._checksum
         )
 
     def abandon(self) -> None:
-        self._file.close()
-        self._disk.remove(self._path + ASIDE)
+        if self._file is not None:
+            self._file.close()
+            self._disk.remove(self._path + ASIDE)
 
 
 class SnapshotFile:

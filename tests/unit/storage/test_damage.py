@@ -2,6 +2,7 @@
 
 import random
 import re
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from millrace.storage.log import Log, LogSettings
 from millrace.storage.records import MARK_BYTES, Mark, Tail, tail_before
 from millrace.storage.recover import IndexLost
 from millrace.storage.repair import RepairRefused
-from millrace.storage.scan import Damage, RangeDamaged, TornTail
+from millrace.storage.scan import Damage, RangeDamaged, Source, TornTail
 from millrace.storage.snapshot import SnapshotDamaged, SnapshotStore
 from millrace.storage.summary import filter_keys
 from millrace.types import Index, Offset, Term
@@ -103,7 +104,6 @@ def facts(log: Log) -> tuple[object, ...]:
         log.segments(),
         [log.term_at(Index(n)) for n in range(log.first_index - 1, log.last_index + 1)],
         [log.find_offset(Offset(n)) for n in offsets],
-        [log.find_time(n * 1_000_000) for n in range(log.last_index + 2)],
         [log.skip_to(Index(n), some) for some in keys for n in range(1, log.last_index + 1, 5)],
     )
 
@@ -351,7 +351,6 @@ def test_a_bad_head_hides_no_more_than_its_group() -> None:
     with pytest.raises(RangeDamaged):
         log.find_offset(Offset(bad - 1))
     assert log.find_offset(Offset(damage.last_index)) == damage.last_index + 1
-    assert log.find_time(blocks[bad - 1].header.base_time_us) == damage.last_index + 1
 
 
 def test_known_damage_is_remembered_across_restarts() -> None:
@@ -630,3 +629,22 @@ def test_a_first_segment_whose_head_is_damaged_keeps_what_follows_and_takes_more
         log.sync()
         disk.kill()
     assert contents(open_log(disk)) == raw(blocks)
+
+
+class Short:
+    """A file that lost its end, after it was measured."""
+
+    path = "short"
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read_at(self, position: int, size: int) -> bytes:
+        self.reads += 1
+        return bytes(5_000)[position : position + size]
+
+
+def test_the_search_for_a_mark_ends_where_the_file_does() -> None:
+    file: Any = Short()
+    assert Source(file, size=64_000, shard=1, salt=1).next_mark(0) is None
+    assert file.reads < 10

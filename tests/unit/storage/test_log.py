@@ -46,7 +46,7 @@ def filled(seed: int = 1, count: int = 80) -> tuple[Log, list[Block]]:
 def test_a_new_log_is_empty() -> None:
     log = open_log(new_disk())
     assert (log.first_index, log.last_index, log.last_term) == (1, 0, 0)
-    assert (log.first_offset, log.next_offset, log.oldest_time_us) == (0, 0, None)
+    assert (log.first_offset, log.next_offset) == (0, 0)
     assert log.term_at(Index(0)) == 0
     assert (log.damages, log.reports) == ((), ())
 
@@ -99,7 +99,7 @@ def test_segments_roll_and_cover_everything() -> None:
         assert info.next_offset == following.first_offset
         assert info.size_bytes >= SMALL.segment_bytes
     assert sum(info.size_bytes for info in infos) == log.size_bytes
-    assert log.oldest_time_us == blocks[0].header.base_time_us
+    assert infos[0].first_time_us == blocks[0].header.base_time_us
     assert infos[-1].last_time_us == blocks[-1].header.base_time_us
 
 
@@ -154,16 +154,6 @@ def test_every_offset_is_found_in_its_block() -> None:
     assert log.find_offset(log.next_offset) == log.last_index + 1
     with pytest.raises(LocalError, match="beyond"):
         log.find_offset(Offset(log.next_offset + 1))
-
-
-def test_the_first_block_of_a_time_is_found() -> None:
-    log, blocks = filled()
-    for block in blocks[::9]:
-        time = block.header.base_time_us
-        assert log.find_time(time) == block.header.index
-        assert log.find_time(time - 1) == block.header.index
-    assert log.find_time(0) == 1
-    assert log.find_time(10**12) == 81
 
 
 def test_terms_are_known_for_every_index() -> None:

@@ -4,12 +4,13 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from millrace.storage.directory import DataDirectory
-from millrace.storage.disk import DirectoryLocked, DiskError, DiskFull, FsyncFailed, SystemDisk
+from millrace.storage.disk import DirectoryLocked, DiskError, DiskFull, FsyncFailed, SystemDisk, SystemFile
 from millrace.storage.log import Log, LogSettings
 from millrace.types import Index
 from unit.storage.making import SALT, SHARD, SMALL, chain, contents, data, raw, some_blocks, tail_of
@@ -135,6 +136,23 @@ def test_the_lock_holds_against_another_process(tmp_path: Path) -> None:
         other.kill()
         other.wait(10)
     DataDirectory.open(SystemDisk(), path, owner="me", fresh=FRESH).close()
+
+
+def test_the_lock_is_held_without_room_to_say_by_whom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "data")
+    DataDirectory.open(SystemDisk(), path, owner="before", fresh=FRESH).close()
+
+    def full(file: SystemFile, position: int, buffers: Sequence[bytes]) -> None:
+        raise DiskFull(f"cannot write {file.path}: no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SystemFile, "write_at", full)
+        directory = DataDirectory.open(SystemDisk(), path, owner="me", fresh=FRESH)
+    with pytest.raises(DirectoryLocked):
+        DataDirectory.open(SystemDisk(), path, owner="other", fresh=FRESH)
+    directory.close()
 
 
 def test_a_short_write_is_never_taken_for_a_whole_one(tmp_path: Path) -> None:
