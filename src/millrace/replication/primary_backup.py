@@ -15,7 +15,9 @@ sync" cannot both happen. Without one the backup decides by what the primary sai
 program, and in a partition both sides go on; the higher epoch wins, and the other side starts over.
 
 A primary that restarts needs another epoch too: what it had sent and not synced may be in its backup's log.
-It asks first: the authority, or the other replica, which may have taken over meanwhile. Alone it waits.
+It asks first: the authority, or the other replica, which may have taken over meanwhile. Alone it waits. The
+other replica, if it takes over after its answer, does so above the epoch that the answer allowed: nobody may
+have heard of that one but the disk of the primary, which is to be fenced when it is back.
 
 The primary's part is in `primary.py`; appends, snapshots and the log are those of Raft.
 """
@@ -87,6 +89,7 @@ class PrimaryBackup:
         "_confirmed",
         "_core",
         "_follower",
+        "_granted",
         "_heard_tick",
         "_is_cut",
         "_is_promotable",
@@ -99,6 +102,7 @@ class PrimaryBackup:
         "_pair",
         "_primary",
         "_promised_tick",
+        "_unentered",
     )
 
     def __init__(
@@ -122,6 +126,10 @@ class PrimaryBackup:
         # The epoch that this replica asked to be recorded as its own.
         self._claimed = Term(0)
         self._is_returning = self._core.vote == replica
+        # Without an authority: the epoch in which the partner may have begun on an answer from here.
+        self._granted = Term(0)
+        # The newest epoch that was heard of while the disk had no room for it.
+        self._unentered = Term(0)
         self._is_promotable = False
         self._is_stopped = False
         self._asked_number = 0
@@ -301,10 +309,10 @@ class PrimaryBackup:
             and core.disk_lag_ticks < self._options.check_ticks
         )
 
-    def _next_epoch(self) -> Term:
+    def _next_epoch(self, above: int = 0) -> Term:
         """The next one of this replica: the smaller id of a pair uses odd epochs, the other even ones."""
         core = self._core
-        newest = max(core.term, self._pair.epoch)
+        newest = Term(max(core.term, self._pair.epoch, above))
         if "epoch_kept_at_restart" in core.mutations and core.vote == core.replica and newest:
             return newest
         partner = self._partner
@@ -431,7 +439,9 @@ class PrimaryBackup:
         if pair.has_quorum:
             is_allowed = pair.is_in_sync
         else:
-            is_allowed = self._is_promotable and not self._is_returning
+            # What was said in this epoch is no permission to follow on the primary of a newer one.
+            is_newest = core.term >= self._unentered
+            is_allowed = self._is_promotable and not self._is_returning and is_newest
         if not self._is_able or not (is_allowed or "promoted_out_of_sync" in core.mutations):
             return
         if not pair.has_quorum or core.tick % self._options.raft.heartbeat_ticks == 0:
@@ -441,7 +451,9 @@ class PrimaryBackup:
         if self._pair.has_quorum:
             self._report_claim(self._next_epoch(), is_in_sync=False)
         else:
-            self.become_primary(self._next_epoch(), takes_over=True)
+            # Above whatever the partner has begun, or it would fence this one when it is back.
+            epoch = self._next_epoch(above=max(self._granted, self._unentered))
+            self.become_primary(epoch, takes_over=True)
 
     def _report_claim(self, epoch: Term, *, is_in_sync: bool, is_seized: bool = False) -> None:
         pair, core = self._pair, self._core
@@ -504,6 +516,7 @@ class PrimaryBackup:
             if core.is_disk_behind:
                 # As if lost: a new epoch is one more write for a disk that does not keep up. But its sender
                 # lives, and is not to be followed on as soon as the disk does.
+                self._unentered = max(self._unentered, body.term)
                 if sender == self._partner:
                     self._heard()
                 return
@@ -590,6 +603,8 @@ class PrimaryBackup:
             return
         # It lives, and it may begin as soon as it has the answer: it gets its full time.
         self._heard()
+        # At most two further, whichever epochs are its own.
+        self._granted = Term(max(self._core.term, self._pair.epoch) + 2)
         self._core.send(sender, self._reply_of(body.number))
 
     def _on_check_reply(self, sender: ReplicaId, body: CheckReply) -> None:
