@@ -352,6 +352,14 @@ class Cursor:
 
     # ------------------------------------------------------------------------------------ the rest
 
+    def set(self, settings: Settings) -> None:
+        """Other settings. Without a bound on deliveries nothing is dead: it comes again."""
+        self.settings = settings
+        if self.dead and not settings.deliveries_max:
+            for offset in self.dead:
+                self.items[offset].state = State.READY
+            self._index()
+
     def reset(self, position: int) -> None:
         """Begin again here; what is out is forgotten."""
         self.position = position
@@ -471,7 +479,7 @@ class Consumers:
                     cursor.reset(rest[0])
                 return True
             case "set":
-                cursor.settings = settings_from_json(rest[0])
+                cursor.set(settings_from_json(rest[0]))
                 return True
             case "delete":
                 del self.cursors[group]

@@ -233,14 +233,7 @@ class Inbound:
             else:
                 self._arrive(intake, arrival)
             return True
-        before = self._retained.get(topic) if run.retain else None
-        self._settle(session, topic, route, run, now_ms)
-        if intake is not None and run.retain:
-            # [PROTOCOLS.md 6]: delivered from memory, but the retained value is logged.
-            note = Arrival(None, route, self._router.generation, run, topic, b"")
-            note.before = before
-            note.is_retained_only = True
-            self._arrive(intake, note)
+        self._settle_noted(session, topic, route, run, now_ms)
         if ack:
             self._outbound.put(session, ack)
         return True
@@ -286,12 +279,29 @@ class Inbound:
         if intake is not None and (run.qos or intake.captures_all):
             self._arrive(intake, ack or Arrival(None, route, self._router.generation, run, topic, b""))
         else:
-            self._settle(None, topic, route, run, now_ms)
+            self._settle_noted(None, topic, route, run, now_ms)
+
+    def _settle_noted(
+        self, publisher: Session | None, topic: str, route: Route, run: Run, now_ms: int
+    ) -> None:
+        """One that its stream does not capture is delivered from memory; a value to retain is logged
+        nevertheless (PROTOCOLS.md 6)."""
+        if route.intake is None or not run.retain:
+            self._settle(publisher, topic, route, run, now_ms)
+            return
+        self._retained.show(topic, run, is_empty=payload_is_empty(run))
+        self._hand_on(publisher, topic, route, run, now_ms)
+        note = Arrival(None, route, self._router.generation, run, topic, b"")
+        note.is_retained_only = note.is_shown = True
+        self._arrive(route.intake, note)
 
     def _settle(self, publisher: Session | None, topic: str, route: Route, run: Run, now_ms: int) -> None:
         if run.retain and not run.shard:
             # What a log keeps is retained by its place there (PROTOCOLS.md 17), by the shard.
             self._retained.keep(topic, run, is_empty=payload_is_empty(run))
+        self._hand_on(publisher, topic, route, run, now_ms)
+
+    def _hand_on(self, publisher: Session | None, topic: str, route: Route, run: Run, now_ms: int) -> None:
         self._outbound.deliver(publisher, topic, route, run, now_ms)
         if run.shard:
             return
@@ -303,8 +313,9 @@ class Inbound:
             self._relay(route, run)
 
     def pass_on(self, publisher: Session | None, topic: str, run: Run, now_ms: int) -> None:
-        """Deliver what no log keeps, here and where other nodes have clients that want it."""
-        self._settle(publisher, topic, self._router.delivery_route(topic.encode()), run, now_ms)
+        """Deliver what no log keeps, here and where other nodes have clients that want it. A value to retain
+        was noted when it came in: a newer one may be retained by now."""
+        self._hand_on(publisher, topic, self._router.delivery_route(topic.encode()), run, now_ms)
 
     def pass_on_runs(self, parts: list[tuple[Session | None, Run]], now_ms: int) -> None:
         """As `pass_on`, for runs of any topics with their publishers, in order. All have the same QoS and
@@ -410,6 +421,13 @@ class Inbound:
         if arrival.run is not None:
             self.uncommitted_bytes += len(arrival.run.data)
 
+    def note_ended(self, arrival: Arrival) -> None:
+        """Of a value to retain: it is in the log, or will not be."""
+        if arrival.is_shown:
+            arrival.is_shown = False
+            assert arrival.topic is not None
+            self._retained.settle(arrival.topic)
+
     def forget(self, arrival: Arrival) -> None:
         """The message is in the log already: only the answer is left to give."""
         if arrival.run is not None:
@@ -423,6 +441,8 @@ class Inbound:
         for one in chain.from_iterable(map(apart, sorted(arrivals, key=_came))):
             if one.run is not None:
                 one.topic = topic_of(one.run.data)
+                # Its client may have taken it to another node, and that to a log which is sealed since.
+                one.is_doubtful |= one.session is not None and one.producer == one.session.producer
             # An answer goes by its topic as well: behind the message it repeats, which may have moved before.
             assert one.topic is not None
             one.route, one.generation = self._router.route(one.topic), self._router.generation
@@ -444,6 +464,10 @@ class Inbound:
             if run is not None:
                 self.uncommitted_bytes -= len(run.data)
                 if arrival.is_retained_only:
+                    if not shard:
+                        assert arrival.topic is not None
+                        self._retained.keep(arrival.topic, run, is_empty=payload_is_empty(run))
+                    self.note_ended(arrival)
                     continue
                 run.shard = shard
                 run.offset = offset
@@ -515,6 +539,7 @@ class Inbound:
             run, session = arrival.run, arrival.session
             if run is not None:
                 self.uncommitted_bytes -= len(run.data)
+            self.note_ended(arrival)
             arrival.reason = reason
             if arrival.done is not None:
                 arrival.done(None)
@@ -576,10 +601,11 @@ def _came(arrival: Arrival) -> int:
 
 
 def _may_be_stored(session: Session, arrival: Arrival) -> bool:
-    """Whether only the answer to a repeat was refused. Its message may stand in a log, unless that was
-    refused too: then its id is free again."""
+    """Whether only the answer to a repeat was refused, whose message may stand in a log, unless that was
+    refused too: then its id is free again. Or a repeat from before a restart, which a log may have that is
+    not applied here so far."""
     if arrival.run is not None:
-        return False
+        return arrival.is_doubtful and arrival.producer == session.producer
     ack = arrival.ack
     ids = [int.from_bytes(ack[at + 2 : at + _ACK_BYTES], "big") for at in range(0, len(ack), _ACK_BYTES)]
     return ack[0] == _PUBACK or not (session.received or set()).isdisjoint(ids)

@@ -18,7 +18,6 @@ class Arrival:
 
     __slots__ = (
         "ack",
-        "before",
         "came",
         "done",
         "epoch",
@@ -26,6 +25,7 @@ class Arrival:
         "is_doubtful",
         "is_input",
         "is_retained_only",
+        "is_shown",
         "producer",
         "reason",
         "route",
@@ -57,10 +57,10 @@ class Arrival:
         self.ack = ack
         # The how manyth it is of all that came in; 0: not in yet.
         self.came = 0
-        # Of a retained message at QoS 0: what it took the place of, should it not be logged.
-        self.before: Run | None = None
         # Delivered from memory already; only the value to retain is logged (PROTOCOLS.md 6).
         self.is_retained_only = False
+        # Subscribers get that value already.
+        self.is_shown = False
         # For an edge function alone: logged and acknowledged, not delivered.
         self.is_input = False
         # Key of the first message, counting up through the run, where they can be sent again.

@@ -9,11 +9,15 @@ holds when its connection goes is given back.
 Members are granted QoS 1 at most: the receipt of the group is acknowledged by PUBACK.
 """
 
+from millrace.broker.consumer import TAKEN_BYTES_MAX
 from millrace.broker.message import Segment
 from millrace.broker.session import Session
 from millrace.types import Subscription
 
 QOS_MAX = 1
+# What may wait for a member whose bytes in flight are used up: a take is never more, so what was taken need
+# not be given back, which would count as a delivery.
+_WAITING_BYTES_MAX = 2 * TAKEN_BYTES_MAX
 
 
 class JoinedGroup:
@@ -53,12 +57,17 @@ class JoinedGroup:
 
     @property
     def room(self) -> int:
-        """How many messages the members could be sent now."""
-        return sum(_room(session) for session in self.members)
+        """How many messages the members could be sent now; none to one for whom some wait."""
+        return sum(_room(session) for session in self.members if not session.queue)
 
     def next_member(self) -> Session | None:
-        """Whose turn it is among those that can take a message now."""
-        ready = [session for session in self.members if _room(session) > 0]
+        """Whose turn it is among those that can take a message now, or else with whom it may wait."""
+        ready = [session for session in self.members if _room(session) > 0 and not session.queue]
+        ready = ready or [
+            session
+            for session in self.members
+            if _room(session) > 0 and session.queued_bytes < _WAITING_BYTES_MAX
+        ]
         if not ready:
             return None
         self._turn += 1

@@ -11,7 +11,7 @@ is (`done`): everything of its turns below a position is acknowledged, but for t
 node has no member any more, is declared gone, or begins a new run, what it owed goes to those who have
 members; so a crash repeats what was not acknowledged, and what was acknowledged since the node last told.
 Where nobody holds the group then, all of that waits for whoever takes it over, and so does what comes
-meanwhile.
+meanwhile. Where nobody does within a minute, the next word of a node without members ends the group.
 
 A log that is newer than a group begins with who holds the group in the others (`inherit`): its first messages
 may come before any node has spoken there, and would be nobody's.
@@ -179,6 +179,8 @@ class Labour:
             state.nodes[node] = (connected, holds)
             state.marks.setdefault(node, Mark(offset))
         elif state.nodes.pop(node, None) is None:
+            if not is_gone and self.is_over(group, time_us):
+                del self._groups[group]
             return news
         if not state.nodes:
             self._end(group, state, node, offset, time_us, news, is_gone=is_gone)
@@ -275,6 +277,11 @@ class Labour:
 
     def knows(self, group: str) -> bool:
         return group in self._groups
+
+    def is_over(self, group: str, time_us: int) -> bool:
+        """Whether nobody holds the group, nor has taken it over in time."""
+        state = self._groups[group]
+        return not state.nodes and time_us - state.orphaned_us > _ORPHANED_US_MAX
 
     def groups(self) -> list[str]:
         return list(self._groups)

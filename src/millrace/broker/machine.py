@@ -6,7 +6,7 @@ only thing done with it is to hand it back when another one displaces it. Output
 """
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
@@ -663,11 +663,12 @@ class Broker:
         for segment in session.inflight or ():
             if segment.run.shard and segment.qos == 1:
                 outstanding.setdefault(segment.run.shard, []).append([segment.offset, segment.count])
-        lag = session.lag or {}
-        cursors = session.cursors or set()
+        cursors = (session.cursors or set()) | outstanding.keys()
+        # A log that is not open here has no end: the place in it stays as it was written.
+        live = {shard: end for shard, end in self.log_ends.items() if shard in cursors}
         rows = [
-            [shard, lag.get(shard, self.log_ends.get(shard, 0)), sorted(outstanding.get(shard, []))]
-            for shard in sorted(cursors | lag.keys() | outstanding.keys())
+            [shard, position, sorted(outstanding.get(shard, []))]
+            for shard, position in sorted((live | (session.lag or {})).items())
         ]
         if rows:
             self.journal.add(["cur", session.client_id, rows])
@@ -694,6 +695,7 @@ class Broker:
             if not record.subscriptions and shard not in record.cursors:
                 # It wants nothing of this log.
                 continue
+            session.cursors.add(shard)
             position, outstanding = record.cursors.get(shard, (0, []))
             handled = record.handled.get(shard, [])
             self._restore_cursor(session, shard, position, outstanding, handled, end)
@@ -712,6 +714,8 @@ class Broker:
         learns late which logs there are."""
         end = self.log_ends.setdefault(shard, 0)
         for session in self.sessions.values():
+            if session.is_recorded and session.subscriptions and session.cursors is not None:
+                session.cursors.add(shard)
             record = self.find_record(session.client_id) if session.is_recorded else None
             if record is not None and (shard in record.cursors or shard in record.handled):
                 position, outstanding = record.cursors.get(shard, (0, []))
@@ -745,9 +749,6 @@ class Broker:
             if session.skip is None:
                 session.skip = {}
             session.skip[shard] = sorted(done)
-
-    def members(self) -> Iterable[Session]:
-        return self.sessions.values()
 
 
 def _belongs_to_others(segment: Segment) -> bool:

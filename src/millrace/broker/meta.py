@@ -135,7 +135,12 @@ class MetaState:
                 # One after the other, so that not every shard has the same primary.
                 turn = shard % len(founders) if founders else 0
                 is_seized = len(self.members.members) < QUORUM_MEMBERS
-                self.pairs.found(shard, founders[turn:] + founders[:turn], is_seized=is_seized)
+                self.pairs.found(
+                    shard,
+                    founders[turn:] + founders[:turn],
+                    is_seized=is_seized,
+                    check_interval_ms=spec.primary_backup.check_interval_ms,
+                )
         sealed = old.shards if old is not None else ()
         streams[spec.name] = Stream(
             spec=spec,

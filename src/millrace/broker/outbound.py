@@ -15,6 +15,7 @@ from typing import Protocol
 
 from millrace.broker.filters import matches
 from millrace.broker.group import ShareGroup
+from millrace.broker.joined import JoinedGroup
 from millrace.broker.message import UNHELD, Run, Segment
 from millrace.broker.routing import Receivers, Route, merge
 from millrace.broker.session import Session
@@ -260,7 +261,11 @@ class Outbound:
         if segment.run.shard and segment.group is None:
             self._send_logged(session, segment, now_ms)
             return
-        if not self._has_room(session.queued_messages, session.queued_bytes, segment):
+        if not (
+            # It is leased from a log, and would count as acknowledged; the group takes no more meanwhile.
+            isinstance(segment.group, JoinedGroup)
+            or self._has_room(session.queued_messages, session.queued_bytes, segment)
+        ):
             if self.is_put_off(segment):
                 return
             session.dropped += segment.count

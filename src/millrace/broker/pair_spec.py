@@ -5,6 +5,7 @@ work.
 what publishers need to notice. It cannot be less than three intervals.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -78,15 +79,22 @@ def pair_from_dict(given: Any, base: PairSpec) -> PairSpec:
     for name, value in given.items():
         if name not in merged:
             raise LocalError(f"primary_backup has no setting {name!r}; there are: {', '.join(merged)}")
-        merged[name] = tuple(map(_class, value)) if name == "topics" else _checked(name, value, merged[name])
+        merged[name] = _classes(value) if name == "topics" else _checked(name, value, merged[name])
     return PairSpec(**merged)
 
 
 def _checked(name: str, value: Any, example: Any) -> Any:
     kinds = (int, float) if isinstance(example, float) else (type(example),)
-    if isinstance(value, bool) or not isinstance(value, kinds):
+    is_number = not isinstance(value, float) or math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not is_number:
         raise LocalError(f"{name} = {value!r}: expected {kinds[-1].__name__}")
     return type(example)(value)
+
+
+def _classes(given: Any) -> tuple[TopicClass, ...]:
+    if not isinstance(given, list | tuple):
+        raise LocalError(f"topics = {given!r}: expected a list of topic classes")
+    return tuple(map(_class, given))
 
 
 def _class(given: Any) -> TopicClass:
@@ -100,6 +108,8 @@ def _class(given: Any) -> TopicClass:
         )
     for name, value in given.items():
         is_text = name == "filter"
-        if isinstance(value, bool) or not isinstance(value, str if is_text else int | None):
+        if value is None and name == "loss_tolerance":
+            continue
+        if isinstance(value, bool) or not isinstance(value, str if is_text else int):
             raise LocalError(f"{name} = {value!r}: expected {'a filter' if is_text else 'a whole number'}")
     return TopicClass(**given)

@@ -26,6 +26,9 @@ class Pair:
     is_seized: bool = False
     """Recorded while nobody could record a change of it had one of the two been away: it may say "in sync" of
     a backup that was left behind since, and is no permission to take over."""
+    check_interval_ms: int = 0
+    """Of both nodes as long as the shard lives, whatever becomes of its stream: a lease by one interval is
+    none to a node that promises by another. 0, in records that lack it: as the stream says."""
 
 
 class Pairs:
@@ -34,12 +37,20 @@ class Pairs:
     def __init__(self) -> None:
         self.by_shard: dict[int, Pair] = {}
 
-    def found(self, shard: int, replicas: tuple[str, ...], *, is_seized: bool = False) -> None:
+    def found(
+        self, shard: int, replicas: tuple[str, ...], *, is_seized: bool = False, check_interval_ms: int = 0
+    ) -> None:
         """A new shard: its logs are empty, so its backup lacks nothing."""
         backup = replicas[1] if len(replicas) > 1 else None
         primary = replicas[0] if replicas else ""
         self.by_shard[shard] = Pair(
-            version=1, epoch=0, primary=primary, backup=backup, is_in_sync=True, is_seized=is_seized
+            version=1,
+            epoch=0,
+            primary=primary,
+            backup=backup,
+            is_in_sync=True,
+            is_seized=is_seized,
+            check_interval_ms=check_interval_ms,
         )
 
     def forget(self, shard: int) -> None:

@@ -2,6 +2,10 @@
 
 Stored as it came, one packet in its publisher's framing; a fresh subscriber gets it rewritten. An empty
 payload deletes ([MQTT-3.3.1-6]). Bounded in number and bytes.
+
+Where a log keeps a topic, the log has the last word on it. One at QoS 0 is shown before its note is in the
+log: as long as notes of this node are under way, the newest of them is what subscribers here get, and the
+words of the log are put by. They count again when the last note has come to its end, whichever that is.
 """
 
 import heapq
@@ -19,12 +23,23 @@ _NODES_PER_MESSAGE_MAX = 8
 _NODES_SPARE = 1024
 
 
+class _PutBy:
+    """Of a topic with notes under way: how many, and what is retained without them."""
+
+    __slots__ = ("notes", "run")
+
+    def __init__(self, run: Run | None) -> None:
+        self.notes = 0
+        self.run = run
+
+
 class Retained:
-    __slots__ = ("_expiring", "_tree", "bytes_held", "bytes_max", "messages_max", "on_expired")
+    __slots__ = ("_expiring", "_put_by", "_tree", "bytes_held", "bytes_max", "messages_max", "on_expired")
 
     def __init__(self, messages_max: int, bytes_max: int) -> None:
         self._tree: TopicTree[Run] = TopicTree()
         self._expiring: list[tuple[int, str]] = []
+        self._put_by: dict[str, _PutBy] = {}
         self.bytes_held = 0
         self.messages_max = messages_max
         self.bytes_max = bytes_max
@@ -37,6 +52,11 @@ class Retained:
     def get(self, topic: str) -> Run | None:
         return self._tree.get(topic)
 
+    def logged(self, topic: str) -> Run | None:
+        """As `get`, without what is shown ahead of its log."""
+        put_by = self._put_by.get(topic)
+        return self._tree.get(topic) if put_by is None else put_by.run
+
     def has_room(self, topic: str, run: Run) -> bool:
         """Whether the bounds allow to keep this message."""
         old = self._tree.get(topic)
@@ -48,7 +68,38 @@ class Retained:
 
     def keep(self, topic: str, run: Run, *, is_empty: bool) -> None:
         """A retained message was published: it takes the place of the last one, or deletes it."""
-        if is_empty:
+        put_by = self._put_by.get(topic)
+        if put_by is not None:
+            put_by.run = None if is_empty else run
+        else:
+            self._show(topic, None if is_empty else run)
+
+    def drop(self, topic: str) -> None:
+        """Nothing is retained on this topic any more, but for what is under way."""
+        put_by = self._put_by.get(topic)
+        if put_by is not None:
+            put_by.run = None
+        else:
+            self.delete(topic)
+
+    def show(self, topic: str, run: Run, *, is_empty: bool) -> None:
+        """This one is on its way to a log, and seen at once; `settle` follows when it is there, or lost."""
+        put_by = self._put_by.get(topic)
+        if put_by is None:
+            put_by = self._put_by[topic] = _PutBy(self._tree.get(topic))
+        put_by.notes += 1
+        self._show(topic, None if is_empty else run)
+
+    def settle(self, topic: str) -> None:
+        """One that was shown has come to its end."""
+        put_by = self._put_by[topic]
+        put_by.notes -= 1
+        if not put_by.notes:
+            del self._put_by[topic]
+            self._show(topic, put_by.run)
+
+    def _show(self, topic: str, run: Run | None) -> None:
+        if run is None:
             self.delete(topic)
         else:
             self.store(topic, run)

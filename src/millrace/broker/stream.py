@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from millrace.broker.filters import is_valid, levels_match, overlaps
+from millrace.broker.filters import is_valid, levels_cover, levels_match, levels_overlap, overlaps
 from millrace.broker.pair_spec import PairSpec
 from millrace.errors import LocalError
 from millrace.kernels.checksum import crc32c
@@ -135,7 +135,7 @@ class StreamSpec:
 
     @property
     def is_stored(self) -> bool:
-        """Whether there are logs at all: a routed stream and one without capture have none."""
+        """Whether its messages go into logs: those of a routed stream, or of one without capture, do not."""
         return self.replication is not Replication.ROUTED and self.capture is not Capture.NONE
 
 
@@ -215,6 +215,25 @@ class StreamTable:
         if self.find(filter) is not stream:
             return set()
         return {*stream.sealed, *((self.shard(stream, filter.encode()),) if stream.shards else ())}
+
+    def open_shards_for(self, filter: str) -> set[int]:
+        """Shards that messages of this filter may go to from now on."""
+        only = self.find(filter)
+        if only is None:
+            return set()
+        if "+" not in filter and "#" not in filter:
+            return {self.shard(only, filter.encode())} if only.spec.is_stored else set()
+        levels = filter.split("/")
+        takers = [stream for topic, stream in self._literal.items() if overlaps(filter, topic)]
+        for _, pattern, stream in self._patterns:
+            if levels_overlap(pattern, levels):
+                takers.append(stream)
+            if levels_cover(pattern, levels):
+                # It leaves nothing to those that are less specific.
+                break
+        else:
+            takers.append(self.default)
+        return {number for stream in takers if stream.spec.is_stored for number in stream.shards}
 
 
 def check_filters(specs: Iterable[StreamSpec]) -> None:

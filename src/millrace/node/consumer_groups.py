@@ -148,7 +148,7 @@ class ShardConsumers:
                 del self._pending[: len(batch)]
                 applied: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
                 entry = self._entry([operation for operation, _ in batch])
-                block = _timed(opaque_block(Kind.CONTROL, entry), self._last_us)
+                block = opaque_block(Kind.CONTROL, entry).timed(self._last_us)
                 if not self._shard.group.propose([block], [applied], EntryKind.CONTROL):
                     applied.set_exception(Unavailable("the log takes nothing right now; try again"))
                 try:
@@ -207,7 +207,7 @@ class ShardConsumers:
         results = self.state.apply(fields)
         if isinstance(token, asyncio.Future) and not token.done():
             token.set_result(results)
-        if any(operation[0] in ("nack", "reset", "advance", "tick") for operation in fields["do"]):
+        if any(operation[0] in ("nack", "reset", "advance", "set", "tick") for operation in fields["do"]):
             self.on_data()
 
     def lost(self, token: Any) -> None:
@@ -305,10 +305,6 @@ def _fail(batch: list[tuple[list[Any], asyncio.Future[Any]]], error: LocalError)
     for _, answer in batch:
         if not answer.done():
             answer.set_exception(error)
-
-
-def _timed(block: Block, wall_us: int) -> Block:
-    return block.stamped(shard=0, term=0, index=0, previous_term=0, base_offset=0, base_time_us=wall_us)
 
 
 def _not_before_us(packet: bytes) -> int:

@@ -267,6 +267,8 @@ class Group:
         assert not self._is_stepping
         if self._pending_bytes > _PENDING_BYTES_MAX:
             return False
+        # Others may be gone by the time it is offered, and what they brought is in the log.
+        is_judged = is_judged or not self.is_alone
         for block, token in zip(blocks, tokens, strict=True):
             self._sequence += 1
             offered = block.offered(origin=self._origin, sequence=self._sequence)
@@ -327,10 +329,10 @@ class Group:
         """A block that another node forwarded. Out of turn it is dropped: its origin offers it again."""
         if self._machine.is_serving:
             self._take_early()
-            self._take_batch([Pending(block, kind, None)])
+            self._take_batch([Pending(block, kind, None, True)])
         elif self._machine.leader == self.replica and self._early_bytes < _EARLY_BYTES_MAX:
             # Elected, and its first entry is not committed: the origin would come again a second later.
-            self._early.append(Pending(block, kind, None))
+            self._early.append(Pending(block, kind, None, True))
             self._early_bytes += block.header.block_bytes
 
     def _take_early(self) -> None:
@@ -404,7 +406,7 @@ class Group:
             return
         self._tell_applied()
         self._step_tick()
-        self._leaderless_ticks = 0 if self.is_serving else self._leaderless_ticks + 1
+        self._leaderless_ticks = 0 if self._is_answered else self._leaderless_ticks + 1
         if self._pending:
             if self._leaderless_ticks >= _LEADERLESS_TICKS_MAX:
                 self._abandon()
@@ -416,6 +418,11 @@ class Group:
             self._offer()
         if self._early and self._machine.is_serving:
             self._take_early()
+
+    @property
+    def _is_answered(self) -> bool:
+        """Whether somebody settles what is pending, or would."""
+        return self.is_serving
 
     def _step_tick(self) -> None:
         if not self.is_alone:
@@ -475,8 +482,9 @@ class Group:
 
     def snapshot_taken(self) -> bool:
         """*blocking* Write the state as a snapshot; for the end of a run and for quiet times. False where the
-        app has too much to write now, or one from the leader is on its way to the disk: what was applied here
-        lies before it, and neither the log nor the machine knows that part any more."""
+        app has too much to write now or cannot read a part of it before that is repaired, or one from the
+        leader is on its way to the disk: what was applied here lies before it, and neither the log nor the
+        machine knows that part any more."""
         if self._is_installing or self.is_closed:
             return False
         index = self.applied
@@ -486,13 +494,14 @@ class Group:
             return True
         try:
             state = self._to_bytes()
+            term = self.replica_log.term(index)
         except RangeDamaged as error:
-            self._on_loss(error)
+            if error.damage.last_index > index:
+                self._on_loss(error)
             return False
         if state is None:
             return False
         self._tell_applied()
-        term = self.replica_log.term(index)
         assert term is not None
         config = self._machine.config_at(index)
         try:
@@ -549,8 +558,8 @@ class Group:
             self._is_stepping = False
 
     def _on_loss(self, error: StorageError) -> None:
-        """Not applied, so nobody else need have it, and this replica counts as one that does: it is silent at
-        once. The next start cuts the log there and neither votes nor leads before it is whole again."""
+        """Nobody else need have it, and this replica counts as one that does: it is silent at once. The next
+        start finds what is lost, and neither votes nor leads before it is whole again."""
         self.is_closed = True
         self._syncer.fail(error)
 
@@ -721,7 +730,7 @@ class Group:
         self._pending.popleft()
         self._pending_bytes -= pending.block.header.block_bytes
         self._offered = max(0, self._offered - 1)
-        self._quiet_ticks = 0
+        self._quiet_ticks = self._leaderless_ticks = 0
         return pending.token
 
     def stop_then(self, call: Callable[[], None]) -> None:

@@ -30,6 +30,8 @@ _SETTLE_MAX = 1000
 # Long enough to cost nothing, short enough that a group without members is soon left.
 _WAIT_MS = 2000
 _PAUSE_S = 0.2
+# Where there is no majority, a node that stops waits no longer than this.
+_GOODBYE_S = 1.0
 
 
 class _Feed:
@@ -83,7 +85,9 @@ class GroupMembers:
             if feed is None or feed.group is not group:
                 feed = self._feeds[name] = _Feed(group)
             self._stir(feed)
-            if feed.taking is None and feed.settling is None and not group.members:
+            # Whoever left the group may still be at work on what it was given.
+            is_left = not group.members and (not group.held or name not in self._groups.by_name)
+            if is_left and feed.taking is None and feed.settling is None:
                 del broker.joined[name], self._feeds[name]
 
     def tick(self) -> None:
@@ -105,12 +109,14 @@ class GroupMembers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for name, feed in self._feeds.items():
-            feed.group.settle()
-            with contextlib.suppress(LocalError, TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await self._settle_some(name, feed.group)
+        await asyncio.gather(*(self._give_back(feed.group) for feed in self._feeds.values()))
         self._feeds.clear()
+
+    async def _give_back(self, group: JoinedGroup) -> None:
+        group.settle()
+        with contextlib.suppress(LocalError, TimeoutError):
+            async with asyncio.timeout(_GOODBYE_S):
+                await self._settle_some(group.name, group)
 
     def _task(self, work: "asyncio._CoroutineLike[None]") -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(work)

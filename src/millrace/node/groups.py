@@ -122,8 +122,9 @@ class Groups:
         if spec.is_queue:
             check_order(self._streams, spec)
         probe = DurableGroup(number=0, spec=spec)
+        # Not what this node has: where it began from a snapshot, others have more.
         starts = {
-            shard.number: shard.first_offset if earliest else shard.next_offset
+            shard.number: shard.start_offset if earliest else shard.next_offset
             for shard in self._shards(probe, also_default=earliest)
         }
         await self._streams.command(put_group(spec, create=True, starts=starts))
@@ -151,8 +152,9 @@ class Groups:
         """Change filters or settings; the cursors stay where they are."""
         group = self.named(spec.name)
         probe = DurableGroup(number=0, spec=spec)
-        fresh = [s for s in self._shards(probe) if group.number not in s.consumers.state.cursors]
-        starts = {s.number: s.next_offset for s in fresh}
+        # Where it has no cursor yet it may still have its place: only new filters bring other shards.
+        known = self._shards(group)
+        starts = {s.number: s.next_offset for s in self._shards(probe) if s not in known}
         await self._streams.command(put_group(spec, create=False, starts=starts))
         group = self.named(spec.name)
         settings = [spec.settings.deliveries_max, spec.settings.in_flight_max]
@@ -172,7 +174,7 @@ class Groups:
         check_order(self._streams, group.spec)
         for shard in self._shards(group):
             await self._cursor(group, shard)
-            first, end = shard.first_offset, shard.next_offset
+            first, end = shard.start_offset, shard.next_offset
             position = first if to == "earliest" else end if to == "latest" else int(to)
             await shard.consumers.do(["reset", group.number, min(max(position, first), end)])
 
@@ -185,7 +187,7 @@ class Groups:
             if shard is None:
                 continue
             cursor = await self._cursor(group, shard)
-            position = min(max(position, shard.first_offset), shard.next_offset)
+            position = min(max(position, shard.start_offset), shard.next_offset)
             if position > cursor.position:
                 await shard.consumers.do(["advance", group.number, position])
             if self._wall_us() - cursor.used_us > _TOUCH_EVERY_US:
@@ -193,15 +195,26 @@ class Groups:
                 await shard.consumers.do(["touch", group.number])
 
     def held_from(self, shard: "Shard") -> int | None:
-        """The first offset that a group is not done with, of those that have a place in this shard's log."""
+        """The first offset that a group is not done with, of those that have a place in this shard's log.
+        They have one also where nobody has asked them since the shard was opened."""
         cursors = shard.consumers.state.cursors
-        return min(
-            (
-                cursors[group.number].low
-                for group in self.by_name.values()
-                if group.number in cursors and not self._is_aside(group, shard)
-            ),
-            default=None,
+        held = [
+            cursors[group.number].low
+            if group.number in cursors
+            else max(group.start(shard.number), shard.start_offset)
+            for group in self.by_name.values()
+            if self._is_read(group, shard) and not self._is_aside(group, shard)
+        ]
+        return min(held, default=None)
+
+    def _is_read(self, group: DurableGroup, shard: "Shard") -> bool:
+        """Whether the shard may hold a message of the group (see `_shards`)."""
+        if shard.number in group.starts or group.number in shard.consumers.state.cursors:
+            return True
+        table = self._streams.table
+        stream = table.streams.get(shard.stream.spec.name)
+        return stream is not None and any(
+            shard.number in table.shards_for(stream, filter) for filter in group.spec.filters
         )
 
     def _is_aside(self, group: DurableGroup, shard: "Shard") -> bool:
@@ -430,7 +443,7 @@ class Groups:
     async def _cursor(self, group: DurableGroup, shard: "Shard") -> Cursor:
         cursors = shard.consumers.state.cursors
         if group.number not in cursors:
-            position = max(group.start(shard.number), shard.first_offset)
+            position = max(group.start(shard.number), shard.start_offset)
             settings = [group.spec.settings.deliveries_max, group.spec.settings.in_flight_max]
             await shard.consumers.do(["create", group.number, position, settings])
         cursor = cursors.get(group.number)
@@ -471,7 +484,7 @@ class Groups:
                     await consumers.do(operation)
                 for number, cursor in list(consumers.state.cursors.items()):
                     group = self.definitions.numbered(number)
-                    if cursor.dead and group is not None:
+                    if cursor.dead and group is not None and group.spec.dead_letter:
                         await self._bury(group, shard, cursor)
             except (Unavailable, NotStored) as error:
                 log.warning("groups of shard %d wait: %s", shard.number, error)
@@ -488,12 +501,17 @@ class Groups:
             cursors = [shard.consumers.state.cursors.get(group.number) for shard in self._shards(group)]
             if is_idle([cursor for cursor in cursors if cursor is not None], self._wall_us()):
                 log.warning("group %s goes: nobody asked for a message in 7 days", name)
-                await self.delete(name)
+                try:
+                    await self.delete(name)
+                except MillraceError as error:
+                    log.warning("group %s stays for now: %s", name, error)
 
     async def _bury(self, group: DurableGroup, shard: "Shard", cursor: Cursor) -> None:
         """Republish dead messages; a crash in between finds the key and does not store one twice."""
         for offset in list(cursor.dead)[:_BURIED_AT_ONCE_MAX]:
             for taken in await self.fetch(shard, cursor, [(offset, 0)]):
+                if offset not in cursor.dead:
+                    return  # reset meanwhile
                 message = _dead_letter(group.spec, taken.message, cursor.items[offset].deliveries)
                 key = (f"dead/{group.number}/{shard.number}/{cursor.epoch}".encode(), offset)
                 try:

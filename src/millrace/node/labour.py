@@ -27,10 +27,10 @@ from millrace.broker.filters import matches
 from millrace.broker.group import ShareGroup
 from millrace.broker.labour import Counts, Holders, News, Range
 from millrace.broker.machine import Broker
-from millrace.broker.message import Run, Segment, expiry_of
+from millrace.broker.message import Run, Segment
 from millrace.errors import StorageError
-from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
 from millrace.node.fan_out import inputs_of
+from millrace.node.leaderless_groups import row_run
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind, opaque_block
 from millrace.storage.log import Trimmed
@@ -73,10 +73,7 @@ class ShardWork:
 
     def _say(self, note: dict[str, Any], token: Any = None) -> bool:
         block = opaque_block(Kind.CONTROL, json.dumps(note, separators=(",", ":")).encode())
-        timed = block.stamped(
-            shard=0, term=0, index=0, previous_term=0, base_offset=0, base_time_us=self._wall_us()
-        )
-        return self._shard.group.propose([timed], [token], EntryKind.CONTROL)
+        return self._shard.group.propose([block.timed(self._wall_us())], [token], EntryKind.CONTROL)
 
     def begin(self) -> None:
         if not self._is_beginning:
@@ -182,6 +179,7 @@ class ShardWork:
         """The state came from a snapshot: what passed meanwhile was not delivered from here."""
         self.is_begun = self._is_beginning = False
         self.backlog.clear()
+        self.said.clear()
         self._told.clear()
 
     # ------------------------------------------------------------------------------------- backlog
@@ -190,13 +188,19 @@ class ShardWork:
         """Members cannot take these now."""
         labour, node = self._shard.labour, self._broker.node
         backlog = self.backlog.setdefault(group, deque())
-        if backlog:
-            low, high, by = backlog[-1]
-            pieces = labour.ranges(group, [(high - 1, high), (first, end)], node)
-            if (len(pieces) == 1 and pieces[0][2] == by) or len(backlog) >= _BACKLOG_RANGES_MAX:
-                backlog[-1] = (min(low, first), max(high, end), by)
+        ((first, end, by),) = labour.ranges(group, [(first, end)], node)
+        at = len(backlog) - 1
+        is_full = len(backlog) >= _BACKLOG_RANGES_MAX
+        if is_full:
+            # Joined all the same, but never to turns of another node: it would be passed over there.
+            while at >= 0 and backlog[at][2] != by:
+                at -= 1
+        if at >= 0 and backlog[at][2] == by:
+            low, high, _ = backlog[at]
+            if is_full or len(labour.ranges(group, [(high - 1, high), (first, end)], node)) == 1:
+                backlog[at] = (min(low, first), max(high, end), by)
                 return
-        backlog.extend(labour.ranges(group, [(first, end)], node))
+        backlog.append((first, end, by))
 
     def tell(self, open_pieces: dict[str, list[tuple[int, int]]]) -> None:
         """Tell how far the groups are here, where that changed."""
@@ -289,10 +293,11 @@ class SharedWork:
             is_another = group is not None and known != (0, False) and not work.is_kept(key)
             if is_another:
                 now = (0, False)
-            if known == now:
+            is_over = group is None and shard.group.is_leader and labour.is_over(key, self._wall_us())
+            if known == now and not is_over:
                 work.said.pop(key, None)
                 continue
-            is_gone = (is_another or group is None) and self._is_held(key)
+            is_gone = not is_over and (is_another or group is None) and self._is_held(key)
             if work.said.get(key) != now and work.say(key, node, now, is_gone=is_gone):
                 work.said[key] = now
         if shard.group.is_leader:
@@ -347,7 +352,7 @@ class SharedWork:
         return spans if shard.work.is_begun else []
 
     def when_shared(self, keys: list[str], then: Callable[[], None]) -> None:
-        """Call back once every open log knows that these groups have a member here."""
+        """Call back once every log that takes their messages knows that these groups have a member here."""
         self._divided.append((keys, then))
         self.check_divided()
 
@@ -364,12 +369,17 @@ class SharedWork:
                 self._wake()
 
     def _is_known(self, key: str) -> bool:
-        if key not in self._broker.groups:
+        group = self._broker.groups.get(key)
+        if group is None:
             # A group made by command, whose cursor is the same for all, or one that is gone already.
             return True
-        node = self._broker.node
-        open_shards = [shard for shard in self._streams.shards.values() if not shard.intake.is_sealed]
-        return all(shard.work.is_begun and shard.labour.known(key, node)[1] for shard in open_shards)
+        node, shards = self._broker.node, self._streams.shards
+        numbers = self._streams.table.open_shards_for(group.filter) & shards.keys()
+        matching = [shards[number] for number in sorted(numbers)]
+        return all(
+            shard.intake.is_sealed or (shard.work.is_begun and shard.labour.known(key, node)[1])
+            for shard in matching
+        )
 
     # ---------------------------------------------------------------------------------------- feed
 
@@ -463,7 +473,7 @@ class SharedWork:
                         continue
                     if any(low <= row < high for low, high in inputs):
                         continue
-                    run = _run(block, row, now_ms, wall_us)
+                    run = row_run(block, row, now_ms, wall_us)
                     if run.qos and (run.expires_ms is None or run.expires_ms > now_ms):
                         run.shard, run.offset = shard.number, offset
                         room -= 1
@@ -478,19 +488,3 @@ class SharedWork:
         if self._feeding is not None:
             self._feeding.cancel()
             await asyncio.gather(self._feeding, return_exceptions=True)
-
-
-def _run(block: Block, row: int, now_ms: int, wall_us: int) -> Run:
-    """One message of a block, as it would be delivered now."""
-    columns = block.columns()
-    flag, start = columns.flags[row], columns.packet_positions[row]
-    data = bytes(columns.packets[start : start + columns.packet_sizes[row]])
-    v5, retain = flag >> FLAG_VERSION_SHIFT == 5, bool(flag & FLAG_RETAIN)
-    if retain:
-        data = bytes((data[0] & 0xFE,)) + data[1:]
-    expires_ms = None
-    expiry_s = expiry_of(data) if v5 else None
-    if expiry_s is not None:
-        sent_us = block.header.base_time_us + columns.deltas_us[row]
-        expires_ms = now_ms + (sent_us + expiry_s * 1_000_000 - wall_us) // 1000
-    return Run(data, 1, flag & FLAG_QOS, v5, retain, expires_ms)

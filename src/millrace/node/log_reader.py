@@ -21,15 +21,14 @@ from millrace.broker.topic import SHARE_PREFIX
 from millrace.errors import StorageError
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT, Columns, select_rows
 from millrace.node.fan_out import inputs_of
+from millrace.node.reading import read_blocks
 from millrace.node.shard import Shard
 from millrace.storage.block import Block, Kind
 from millrace.storage.log import Trimmed
 from millrace.storage.scan import RangeDamaged
-from millrace.types import Index
 
 log = logging.getLogger("millrace.reader")
 
-_READ_BYTES_MAX = 1024 * 1024
 # What one session is fed in one turn of the loop.
 _FEED_BYTES_MAX = 512 * 1024
 
@@ -119,7 +118,7 @@ class LogReader:
             except RuntimeError:
                 log.debug("a read finished after the node stopped")
 
-        self._pool.submit(_read, shard, offset).add_done_callback(arrived)
+        self._pool.submit(read_blocks, shard, offset).add_done_callback(arrived)
 
     def _next_log(self, session: Session, lag: dict[int, int]) -> int | None:
         """Sealed logs first, the oldest of them before the others (PROTOCOLS.md 16); None: it has to wait."""
@@ -422,19 +421,9 @@ def _read_each(reads: list[tuple[int, Shard, int]]) -> Found:
     damaged: dict[int, RangeDamaged] = {}
     for packet_id, shard, offset in reads:
         try:
-            found.append((packet_id, offset, _read(shard, offset)[0]))
+            found.append((packet_id, offset, read_blocks(shard, offset)[0]))
         except RangeDamaged as error:
             damaged[packet_id] = error
         except StorageError as error:
             log.error("a message sent at QoS 2 cannot be sent again: %s", error)
     return found, damaged
-
-
-def _read(shard: Shard, offset: int) -> list[Block]:
-    """In a worker thread: committed blocks from the one that holds `offset`."""
-    replica_log = shard.group.replica_log
-    index = replica_log.block_at_offset(offset)
-    last = Index(shard.group.applied)
-    if index > last:
-        return []
-    return replica_log.blocks(index, last, _READ_BYTES_MAX)

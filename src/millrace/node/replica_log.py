@@ -4,8 +4,8 @@ Entries of the replication protocol are blocks on disk. What a proposer hands in
 only what it holds and when; term, index and offset are stamped when it is put into the log. Offsets need not
 travel: equal logs give equal offsets.
 
-Calls marked *worker* touch the disk and run in the syncer's thread (or in place, see `syncer`); the rest
-answers from memory or from the page cache.
+Calls marked *worker* touch the disk and run in the syncer's thread (or in place, see `syncer`), one that is
+marked *blocking* on the loop; the rest answers from memory or from the page cache.
 """
 
 import json
@@ -76,20 +76,20 @@ class ReplicaLog:
         for report in self.log.reports:
             log.warning("group %d: %s", group, report)
         self._snapshots = SnapshotStore(disk, self._path, shard=group)
-        self._snapshot: SnapshotFile | None
-        self._snapshot, damaged = self._snapshots.newest()
-        for error in damaged:
-            log.error("group %d: %s", group, error)
-        self._hard_state = files.read_hard_state(disk, f"{self._path}/{_HARD_STATE}")
+        self._snapshot: SnapshotFile | None = None
         self.is_snapshot_damaged = False
         """A read found it so: another one is to be taken in its place."""
-        if damaged:
-            self._do_without(damaged[0])
-        self._finish_install()
+        try:
+            self._hard_state = files.read_hard_state(disk, f"{self._path}/{_HARD_STATE}")
+            self._open_snapshot()
+        except StorageError:
+            self.let_go()
+            raise
         # What the next stamped block follows; runs ahead of the log by what is handed out and not written.
         self._next_offset = int(self.log.next_offset)
         self._last_term = int(self.log.last_term)
         self._last_time_us = 0
+        self._start: tuple[Index, Term, Offset] | None = None
         self.trim_to = Index(0)
         """Whole segments up to this entry go with the next write; a snapshot covers it."""
         self.rolls_now = False
@@ -115,11 +115,12 @@ class ReplicaLog:
         snapshot = self._snapshot
         if snapshot is not None and snapshot.info.index == index:
             return snapshot.info.term
-        if not self.log.first_index - 1 <= index <= self.log.last_index:
+        tail = self.log.tail
+        if not self.log.first_index - 1 <= index < tail.next_index:
             return None
-        if index == self.log.last_index:
+        if index == tail.next_index - 1:
             # Known also where that block is damaged.
-            return self.log.last_term
+            return Term(tail.last_term)
         try:
             return self.log.term_at(index)
         except RangeDamaged:
@@ -165,6 +166,14 @@ class ReplicaLog:
             return b""
 
     # -------------------------------------------------------------------------------------- start
+
+    def _open_snapshot(self) -> None:
+        self._snapshot, damaged = self._snapshots.newest()
+        for error in damaged:
+            log.error("group %d: %s", self.group, error)
+        if damaged:
+            self._do_without(damaged[0])
+        self._finish_install()
 
     def _do_without(self, error: SnapshotDamaged) -> None:
         """The newest snapshot cannot be read. Where the log reaches back to before it, what it held is
@@ -240,8 +249,8 @@ class ReplicaLog:
         self._last_term = int(self.log.last_term)
 
     def start_at(self, index: Index, last_term: Term, next_offset: Offset) -> None:
-        """Drop everything and begin with this entry."""
-        self.log.reset(next_index=index, last_term=last_term, next_offset=next_offset)
+        """The next write drops everything and begins with this entry."""
+        self._start = index, last_term, next_offset
         self._next_offset = int(next_offset)
         self._last_term = int(last_term)
 
@@ -346,8 +355,9 @@ class ReplicaLog:
 
     def offset_after(self, index: Index) -> int:
         """The next offset to come after this entry."""
-        if index >= self.log.last_index:
-            return int(self.log.next_offset)
+        tail = self.log.tail
+        if index >= tail.next_index - 1:
+            return int(tail.next_offset)
         return self.log.read(Index(index + 1), Index(index + 1))[0].header.base_offset
 
     def write(self, persist: Persist, blocks: list[Block]) -> None:
@@ -359,6 +369,10 @@ class ReplicaLog:
             self._install(persist.snapshot)
         if persist.truncate_from is not None:
             self.log.truncate_from(persist.truncate_from)
+        if self._start is not None:
+            index, last_term, next_offset = self._start
+            self.log.reset(next_index=index, last_term=last_term, next_offset=next_offset)
+            self._start = None
         if blocks:
             self.log.append(blocks)
         if self.rolls_now:
@@ -404,7 +418,7 @@ class ReplicaLog:
         self.log.sync()
 
     def take_snapshot(self, index: Index, term: Term, config: Config, state: bytes) -> SnapshotInfo:
-        """*worker* Make `state` the newest snapshot; older ones are dropped."""
+        """*blocking* Make `state` the newest snapshot; older ones are dropped."""
         writer = self._snapshots.begin(index)
         try:
             writer.write(state)
@@ -423,6 +437,11 @@ class ReplicaLog:
         if self._snapshot is not None:
             self._snapshot.close()
         self.log.close()
+
+    def let_go(self) -> None:
+        """Close it after an error that is told already."""
+        with suppress(StorageError):
+            self.close()
 
     # --------------------------------------------------------------------------------------- read
 
@@ -444,10 +463,7 @@ def _entry(block: Block) -> Entry:
     header = block.header
     kind = EntryKind(int(header.kind))
     if kind in _WRAPPED:
-        bare = block.stamped(
-            shard=0, term=0, index=0, previous_term=0, base_offset=0, base_time_us=header.base_time_us
-        )
-        payload = bare.to_bytes()
+        payload = block.timed(header.base_time_us).to_bytes()
     else:
         payload = block.payload()
     return Entry(term=Term(header.term), index=Index(header.index), kind=kind, payload=payload)

@@ -143,13 +143,11 @@ class Replicas:
         self.syncer.close()
         for number in list(self._leaving):
             self._drop_files(number)
-        self.before_close()
+        # Whatever cannot be written any more: all of it is closed, and the directory is free.
+        _finish(self.before_close, "the last records were not written")
         for group in self.groups.values():
-            try:
-                group.snapshot_taken()
-                group.close()
-            except StorageError as error:
-                log.error("group %d was not closed cleanly: %s", group.number, error)
+            _finish(group.snapshot_taken, f"no snapshot of group {group.number}")
+            _finish(group.close, f"group {group.number} was not closed cleanly")
         self.directory.close()
 
     def _tick(self) -> None:
@@ -165,26 +163,22 @@ class Replicas:
     ) -> Group:
         """Open a group from disk, or begin it with these voters; none for one that others will add us to."""
         voters = tuple(sorted(ReplicaId(founder) for founder in founders))
-        group = make(
-            number,
-            self.replica,
-            ReplicaLog(
-                self.disk,
-                self.directory,
-                number,
-                voters,
-                has_peers=self.has_peers,
-                settings=self._log_settings,
-            ),
-            app,
-            self.syncer,
-            # Another one each time: the numbers of an earlier run, or of the group before it began again with
-            # nothing, mean something else.
-            origin=self._random.getrandbits(63) | 1,
-            rng=Random(self._random.getrandbits(64)),
-            send=self._send,
-            forward=self._forward,
+        replica_log = ReplicaLog(
+            self.disk, self.directory, number, voters, has_peers=self.has_peers, settings=self._log_settings
         )
+        try:
+            group = make(
+                *(number, self.replica, replica_log, app, self.syncer),
+                # Another one each time: the numbers of an earlier run, or of the group before it began again
+                # with nothing, mean something else.
+                origin=self._random.getrandbits(63) | 1,
+                rng=Random(self._random.getrandbits(64)),
+                send=self._send,
+                forward=self._forward,
+            )
+        except StorageError:
+            replica_log.let_go()
+            raise
         self.groups[number] = group
         return group
 
@@ -355,6 +349,13 @@ class Replicas:
         task = asyncio.get_running_loop().create_task(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _finish(call: Callable[[], object], otherwise: str) -> None:
+    try:
+        call()
+    except StorageError as error:
+        log.error("%s: %s", otherwise, error)
 
 
 def _json(body: bytes) -> Any:

@@ -10,7 +10,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace.broker.inbound import apart
 from millrace.broker.intake import Arrival, Intake
@@ -56,6 +56,13 @@ class Batch:
         self.count = count
 
 
+class Inherited(NamedTuple):
+    """A value that was retained before a log kept its topic, on its way there."""
+
+    topic: str
+    run: Run
+
+
 class Shard:
     """Implements `App`."""
 
@@ -79,6 +86,8 @@ class Shard:
         self.producers = Producers()
         self.others: Mapping[int, Shard] = {}
         """All shards of this node."""
+        self.unopened: Mapping[int, Shard] = {}
+        """Those of this node that wait for room."""
         self.labour = Labour()
         self.work = ShardWork(self, broker, wall_us)
         # Keys that are proposed and not committed: a repeat of one waits for it (PROTOCOLS.md 2).
@@ -91,6 +100,12 @@ class Shard:
         """Sealed, and everything before the seal is applied here."""
         self.finish_by_ms: int | None = None
         """Since it was sealed: until when newer logs wait for its end."""
+        # What a framed one takes goes past its log.
+        self.is_caught_up = stream.spec.is_framed and number in stream.shards
+        """All that was stored before this run of the node is applied here."""
+        # An entry of our own, on its way behind all that, and until when repeats wait for it.
+        self._marker: Batch | None = None
+        self._marked_by_ms = 0
         self.start_offset = 0
         """What is below was trimmed, though its segment may still be there."""
         self.group: Group
@@ -99,9 +114,8 @@ class Shard:
         self._tail: deque[Block] = deque()
         self._tail_bytes = 0
         self.retained = ShardRetained(number, broker)
-
-        self.snapshot_log_bytes = 0
-        """Size of the log when the last snapshot was asked for."""
+        self.unsaid: list[Inherited] = []
+        """What did not get into the log, for the next `say_again`."""
 
     @property
     def edge(self) -> str:
@@ -141,7 +155,10 @@ class Shard:
         arrivals = [arrival for arrival in arrivals if not arrival.is_doubtful or self._admit(arrival)]
         announcement = self.retained.announcement(arrivals)
         if announcement is not None:
-            self.group.propose([_timed(announcement, wall_us)], [None], EntryKind.CONTROL)
+            if not self.group.propose([announcement.timed(wall_us)], [None], EntryKind.CONTROL):
+                self.retained.lost()
+                self.refuse(arrivals, Reason.SERVER_BUSY)
+                return
         is_alone = self.group.is_alone
         start = size = count = 0
         for position, arrival in enumerate(arrivals):
@@ -174,14 +191,18 @@ class Shard:
     def _admit(self, arrival: Arrival) -> bool:
         """Ask by its key whether the message is in the log already: then only its answer goes on. One that
         is too old to tell is refused; the tokens of a session follow each other, so theirs never are. So is
-        an answer from a sealed log whose message did not get here before it."""
+        an answer from a sealed log whose message did not get here before it, and one that another log may
+        have which was not applied in time."""
         assert arrival.producer is not None
         key = (arrival.producer, arrival.sequence)
-        verdict = Verdict.REPEATED if self._is_in_another(key) else self.producers.judge(*key)
+        verdict = self._verdict(key)
         is_new = verdict is Verdict.NEW and key not in self._keys_in_flight
         is_too_old = verdict is Verdict.TOO_OLD and not arrival.producer.startswith(_TOKEN_PREFIX)
         if is_too_old or (is_new and arrival.run is None):
             self.refuse([arrival], Reason.IMPLEMENTATION_SPECIFIC)
+            return False
+        if self._is_open_question(arrival):
+            self.refuse([arrival], Reason.SERVER_BUSY)
             return False
         if is_new:
             self._keys_in_flight.add(key)
@@ -189,12 +210,47 @@ class Shard:
             self._broker.inbound.forget(arrival)
         return True
 
+    def awaits_others(self) -> bool:
+        """Whether a repeat is among what arrived that another log may have, which is not applied here so far
+        and may be in time."""
+        if not any(one.is_doubtful and self._is_open_question(one) for one in self.intake.arrivals):
+            return False
+        behind = [s for s in self.others.values() if s is not self and not s.is_complete]
+        return not self.unopened and all(s.is_awaited() for s in behind)
+
+    def _is_open_question(self, arrival: Arrival) -> bool:
+        if arrival.run is None or not (arrival.producer or b"").startswith(_TOKEN_PREFIX):
+            return False
+        if not self.unopened and all(s is self or s.is_complete for s in self.others.values()):
+            return False
+        key = (arrival.producer or b"", arrival.sequence)
+        return key not in self._keys_in_flight and self._verdict(key) is Verdict.NEW
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether this log has nothing from before that is not applied here: a leader that is known says
+        nothing about how far this replica is."""
+        return self.is_finished or (self.is_caught_up and not self.is_retired)
+
+    def is_awaited(self) -> bool:
+        """Of one that is not complete: whether it may be in time. One that stays open is asked how far it
+        is."""
+        now_ms = self._now_ms()
+        if self.is_retired:
+            return self.finish_by_ms is None or now_ms < self.finish_by_ms
+        if self._marker is None:
+            marker = Batch([], 0)
+            if not self.group.propose([opaque_block(Kind.CONTROL, b"{}")], [marker], EntryKind.CONTROL):
+                return False
+            self._marker, self._marked_by_ms = marker, now_ms + FINISH_MS
+        return now_ms < self._marked_by_ms
+
     def _refuse_new(self, arrivals: list[Arrival]) -> None:
         """There is no room: what the log has already is acknowledged nevertheless."""
         new: list[Arrival] = []
         for arrival in arrivals:
             key = (arrival.producer or b"", arrival.sequence)
-            if arrival.is_doubtful and self.producers.judge(*key) is Verdict.REPEATED:
+            if arrival.is_doubtful and self._verdict(key) is Verdict.REPEATED:
                 self._broker.inbound.forget(arrival)
                 self._broker.inbound.committed([arrival], self.number, self.next_offset, self._now_ms())
             else:
@@ -224,13 +280,22 @@ class Shard:
         assert run is not None and arrival.topic is not None
         note = {"op": "retain", "topic": arrival.topic, **self._retained_fields(run)}
         block = opaque_block(Kind.CONTROL, json.dumps(note).encode())
-        self._propose_block(_timed(block, wall_us), Batch([arrival], 0), EntryKind.CONTROL)
+        self._propose_block(block.timed(wall_us), Batch([arrival], 0), EntryKind.CONTROL)
 
     def inherit(self, topic: str, run: Run) -> None:
         """A message that was retained while no log kept its topic; one that came since stays."""
         note = {"op": "retain", "topic": topic, "inherited": True, **self._retained_fields(run)}
-        block = _timed(opaque_block(Kind.CONTROL, json.dumps(note).encode()), self._wall_us())
-        self.group.propose([block], [None], EntryKind.CONTROL)
+        block = self.timed(opaque_block(Kind.CONTROL, json.dumps(note).encode()))
+        token = Inherited(topic, run)
+        if not self.group.propose([block], [token], EntryKind.CONTROL):
+            self.unsaid.append(token)
+
+    def say_again(self) -> None:
+        """What was inherited and did not get into the log: nobody else knows that it is to go there."""
+        if self.unsaid and self.group.is_serving:
+            unsaid, self.unsaid = self.unsaid, []
+            for topic, run in unsaid:
+                self.inherit(topic, run)
 
     def _propose_block(self, block: Block, batch: Batch, kind: EntryKind) -> None:
         if not self.group.propose([block], [batch], kind):
@@ -259,6 +324,8 @@ class Shard:
         for token in self.group.given_up():
             if isinstance(token, Batch):
                 unanswered += token.arrivals
+            elif isinstance(token, Inherited):
+                self.unsaid.append(token)
             else:
                 self.consumers.lost(token)
         unanswered += self.intake.arrivals
@@ -268,7 +335,6 @@ class Shard:
         return unanswered
 
     def refuse(self, arrivals: list[Arrival], reason: Reason) -> None:
-        self.retained.take_back(arrivals)
         for arrival in arrivals:
             if arrival.is_doubtful and arrival.run is not None and arrival.producer is not None:
                 self._keys_in_flight.discard((arrival.producer, arrival.sequence))
@@ -278,21 +344,30 @@ class Shard:
 
     def lost(self, batch: object) -> None:
         """Nobody led the shard for too long: whether it was stored is open, so nothing is acknowledged."""
+        if batch is self._marker:
+            self._marker = None
         self.work.lost(batch)
         self.retained.lost()
         if isinstance(batch, Batch):
             self.refuse(batch.arrivals, Reason.SERVER_BUSY)
+        elif isinstance(batch, Inherited):
+            self.unsaid.append(batch)
         else:
             self.consumers.lost(batch)
 
     def covered(self, batch: object) -> None:
         """Stored, but whether a part of it was refused is not known here: nothing is acknowledged."""
-        self.lost(batch)
+        self.is_caught_up = True
+        if not isinstance(batch, Inherited):
+            self.lost(batch)
 
     # ---------------------------------------------------------------------------------- committed
 
     def apply(self, block: Block, token: Any) -> None:
         header = block.header
+        if token is not None:
+            # Behind everything that was in the log when we proposed it.
+            self.is_caught_up = True
         if header.kind is Kind.CONTROL:
             self._apply_control(block, token)
         else:
@@ -436,7 +511,7 @@ class Shard:
             case "seal":
                 self.intake.is_sealed = self.is_finished = True
                 self._wake()
-            case "settle" | "give_up":
+            case "settle" | "give_up" | "pass_over":
                 self.staging.apply(fields, token)
             case "consume":
                 self.consumers.apply(fields, token)
@@ -472,12 +547,12 @@ class Shard:
     def trim(self, offset: int, token: Any = None) -> bool:
         """Let go of everything below `offset`, as an entry of the log (PROTOCOLS.md 18)."""
         note = json.dumps({"op": "trim", "offset": offset}).encode()
-        block = _timed(opaque_block(Kind.CONTROL, note), self._wall_us())
+        block = self.timed(opaque_block(Kind.CONTROL, note))
         return self.group.propose([block], [token], EntryKind.CONTROL)
 
     def timed(self, block: Block) -> Block:
         """The block as of now; the leader sees to it that time never goes back."""
-        return _timed(block, self._wall_us())
+        return block.timed(self._wall_us())
 
     def recent(self, offset: int) -> list[Block] | None:
         """Blocks from the one that holds `offset`, if it is among those in memory."""
@@ -519,7 +594,7 @@ class Shard:
         if not kept:
             return opaque_block(Kind.CONTROL, b'{"op":"repeated"}')
         (made,) = data_blocks([_row(columns, row) for row in kept])
-        return _timed(made, block.header.base_time_us)
+        return made.timed(block.header.base_time_us)
 
     def withdraw(self, block: Block) -> None:
         columns = block.columns()
@@ -532,8 +607,10 @@ class Shard:
         )
 
     def _is_new(self, key: tuple[bytes, int]) -> bool:
-        is_new = key not in self._keys_taken and self.producers.judge(*key) is Verdict.NEW
-        return is_new and not self._is_in_another(key)
+        return key not in self._keys_taken and self._verdict(key) is Verdict.NEW
+
+    def _verdict(self, key: tuple[bytes, int]) -> Verdict:
+        return Verdict.REPEATED if self._is_in_another(key) else self.producers.judge(*key)
 
     def _is_in_another(self, key: tuple[bytes, int]) -> bool:
         """Whether a QoS 2 message is stored under its token in another shard: the stream was changed between
@@ -616,7 +693,3 @@ def _row(columns: kernel.Columns, row: int) -> kernel.Run:
         producer=None if producer == kernel.NO_NAME else bytes(columns.names[producer]),
         sequences=() if producer == kernel.NO_NAME else (columns.sequences[row],),
     )
-
-
-def _timed(block: Block, wall_us: int) -> Block:
-    return block.stamped(shard=0, term=0, index=0, previous_term=0, base_offset=0, base_time_us=wall_us)

@@ -78,21 +78,6 @@ class ShardRetained:
         if self.stamps.is_last_of(topic, self._number):
             self.stamps.forget(topic)
 
-    def take_back(self, arrivals: list[Arrival]) -> None:
-        """Messages at QoS 0 are retained here at once and logged afterwards. These were not: what was there
-        before them comes back, unless a newer one came."""
-        retained = self._broker.retained
-        for arrival in reversed(arrivals):
-            run, topic = arrival.run, arrival.topic
-            if not arrival.is_retained_only or run is None or topic is None:
-                continue
-            now = retained.get(topic)
-            is_still_it = payload_is_empty(run) if now is None else now.data == run.data
-            if is_still_it and arrival.before is not None:
-                retained.store(topic, arrival.before)
-            elif is_still_it:
-                retained.delete(topic)
-
     # ----------------------------------------------------------------------------------- snapshots
 
     def to_json(self, fields_of: Callable[[Run], dict[str, Any]]) -> tuple[int, list[dict[str, Any]]]:
@@ -102,7 +87,7 @@ class ShardRetained:
         for topic, (generation, index) in self._words.items():
             if not self.stamps.is_last_of(topic, self._number):
                 continue
-            found = self._broker.retained.get(topic)
+            found = self._broker.retained.logged(topic)
             row = {"topic": topic, "generation": generation, "index": index}
             if found is None:
                 deleted.append(row)
@@ -129,10 +114,10 @@ class ShardRetained:
                 self._deleted[topic] = None
             if self.stamps.admit(topic, (word[0], self._number, word[1])):
                 if "packet" in row:
-                    self._broker.retained.store(topic, run_of(row))
+                    self._broker.retained.keep(topic, run_of(row), is_empty=False)
                 else:
-                    self._broker.retained.delete(topic)
+                    self._broker.retained.drop(topic)
         for topic in before:
             if topic not in self._words and self.stamps.is_last_of(topic, self._number):
                 self.stamps.forget(topic)
-                self._broker.retained.delete(topic)
+                self._broker.retained.drop(topic)

@@ -7,7 +7,7 @@ were committed. Definitions change only through the meta group's log, so every n
 
 import asyncio
 import logging
-from collections import ChainMap
+from collections import ChainMap, deque
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
@@ -17,7 +17,7 @@ from millrace.broker.intake import Arrival, Intake
 from millrace.broker.machine import Broker
 from millrace.broker.meta import MetaState
 from millrace.broker.stamps import Stamps
-from millrace.broker.stream import Capture, Replication, Stream, StreamSpec, StreamTable
+from millrace.broker.stream import Replication, Stream, StreamSpec, StreamTable
 from millrace.errors import LocalError, StorageError
 from millrace.node import sys_topics
 from millrace.node.cluster import Cluster
@@ -40,7 +40,7 @@ from millrace.node.repair import Repairs
 from millrace.node.replicas import Replicas
 from millrace.node.retention import Retention
 from millrace.node.session_group import SessionGroup
-from millrace.node.shard import FINISH_MS, Shard
+from millrace.node.shard import FINISH_MS, Inherited, Shard
 from millrace.node.surroundings import Surroundings
 from millrace.node.writers import Writing
 from millrace.replication.contract import EntryKind, Status
@@ -217,8 +217,7 @@ class Streams:
         if self._broker.journal.is_on:
             self._broker.checkpoint()
             self.sessions.cut()
-        for group in list(self.replicas.groups.values()):
-            await self._settled(group)
+        await asyncio.gather(*map(self._settled, self.replicas.groups.values()))
         await self.replicas.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -345,23 +344,31 @@ class Streams:
         if meta.SESSION_GROUP not in self.replicas.groups:
             self.sessions.group = self._open_group(meta.SESSION_GROUP, self.sessions)
         for number, stream in wanted.items():
-            if stream.is_leaderless(number):
+            if number in self.leaderless.streams:
                 continue
-            if number not in self.shards and stream.spec.capture is not Capture.NONE:
+            # Also where nothing is captured any more: what was is still to be had.
+            if number not in self.shards:
                 changed = True
                 shard = self._make_shard(number, stream)
                 shard.retained.stamps = self._stamps
                 shard.retained.routing_generation = lambda: self.definitions.generation
-                if not self._open_shard(number, shard):
+                if stream.is_leaderless(number):
+                    is_open = self._open_leaderless(number, stream)
+                else:
+                    is_open = self._open_shard(number, shard)
+                if not is_open:
                     # With the next review again.
                     if self._has_begun:
                         # Until then topics stay where they were. What was deleted makes room, and takes no
                         # more, as where its topics belong now may be what waits for it.
                         self._closed |= {n: self.shards[n] for n in self.shards.keys() - wanted.keys()}
+                        for gone, one in self.leaderless.remove_but(wanted).items():
+                            self._closed[gone] = self._make_shard(gone, one.files.stream)
+                            self._closed[gone].intake = one.intake
                         self._arrive_again(self._remove_but(wanted))
                         return
                     self._closed[number] = shard
-            elif number in self.shards:
+            else:
                 self.shards[number].change(stream)
         for result in self._pending:
             for number in result.sealed:
@@ -389,7 +396,7 @@ class Streams:
         for number in [n for n in self.shards if n not in wanted]:
             shard = self.shards.pop(number)
             for topic in self._stamps.forget_log(number):
-                self._broker.retained.delete(topic)
+                self._broker.retained.drop(topic)
             self._broker.log_ends.pop(number, None)
             unanswered += shard.end()
             self.replicas.remove(number)
@@ -397,27 +404,42 @@ class Streams:
         return unanswered
 
     def _open_shard(self, number: int, shard: Shard) -> bool:
-        shard.others = self.shards
+        shard.others, shard.unopened = self.shards, self._closed
         self.shards[number] = shard
         try:
             if number in self._closed:
                 # Routes of before lead there, and so does what waits for its id to be written.
                 shard.intake = self._closed[number].intake
+                shard.unsaid = self._closed[number].unsaid
             if number in self._emptied:
                 self.replicas.empty(number, *self._emptied[number])
             shard.group = self._open_group(number, shard)
             self.retention.set_share(shard)
         except DiskFull as error:
             del self.shards[number]
-            if not self._is_cramped:
-                log.error("shard %d cannot be opened yet: %s", number, error)
-            self._is_cramped = True
+            self._find_no_room(number, error)
             return False
         self._is_cramped = False
         self._closed.pop(number, None)
         self._emptied.pop(number, None)
         self._broker.log_opened(number)
         return True
+
+    def _open_leaderless(self, number: int, stream: Stream) -> bool:
+        closed = self._closed.get(number)
+        try:
+            self.leaderless.open(number, stream, closed.intake if closed is not None else None)
+        except DiskFull as error:
+            self._find_no_room(number, error)
+            return False
+        self._is_cramped = False
+        self._closed.pop(number, None)
+        return True
+
+    def _find_no_room(self, number: int, error: DiskFull) -> None:
+        if not self._is_cramped:
+            log.error("shard %d cannot be opened yet: %s", number, error)
+        self._is_cramped = True
 
     def _hold_back(self) -> None:
         """Find which logs wait for older ones (PROTOCOLS.md 16): before a sealed log is complete here nothing
@@ -491,17 +513,28 @@ class Streams:
     def _tick(self) -> None:
         self.interest.tick()
         self.leaderless.tick()
+        if self._too_early:
+            # What they wait for may be over with the time, or with a snapshot.
+            self._wake()
 
     def when_shared(self, keys: list[str], then: Callable[[], None]) -> None:
-        """Call back once every log knows that these groups have a member here."""
+        """Call back once every log that takes their messages knows that these groups have a member here."""
         self.leaderless.when_shared(keys, lambda: self.work.when_shared(keys, then))
 
     def _make_shard(self, number: int, stream: Stream) -> Shard:
         broker, now_ms, wall_us, wake = self._broker, self._now_ms, self._wall_us, self._wake
         if not stream.spec.is_framed or number not in stream.shards:
             return Shard(number, stream, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
-        send = self.replicas.send_frame
-        return FrameShard(number, stream, broker, now_ms=now_ms, wall_us=wall_us, wake=wake, send=send)
+        return FrameShard(
+            number,
+            stream,
+            broker,
+            now_ms=now_ms,
+            wall_us=wall_us,
+            wake=wake,
+            send=self.replicas.send_frame,
+            is_full=lambda: self.is_refusing,
+        )
 
     def _open_interest(self) -> None:
         links = self.replicas.links
@@ -519,9 +552,14 @@ class Streams:
             stream = self.table.find(topic)
             if stream is not None and stream.spec.replication is Replication.LEADERLESS:
                 # Every node has it already, and keeps it.
-                self.leaderless.streams[stream.shards[0]].inherit(topic)
+                if stream.shards[0] in self.leaderless.streams:
+                    self.leaderless.streams[stream.shards[0]].inherit(topic)
             elif writer == self.replicas.replica and stream is not None:
-                self.shards[self.table.shard(stream, topic.encode())].inherit(topic, run)
+                number = self.table.shard(stream, topic.encode())
+                if number in self._closed:
+                    self._closed[number].unsaid.append(Inherited(topic, run))
+                else:
+                    self.shards[number].inherit(topic, run)
 
     def _open_group(self, number: int, app: Any) -> Group:
         """Founders begin a group together; others open it empty and are added by its leader."""
@@ -554,8 +592,11 @@ class Streams:
             self._wake()
 
     def divide_labour(self) -> None:
-        """Bring every shard's word on who delivers for shared groups up to date with what is."""
+        """Bring every shard's word on who delivers for shared groups up to date with what is, and say again
+        what was lost."""
         self._seal_again()
+        for shard in self.shards.values():
+            shard.say_again()
         self.work.divide()
 
     def adopt_sessions(self, replica: str) -> None:
@@ -586,17 +627,13 @@ class Streams:
             if broker.outbound.sealed or self._too_early or any(i.is_sealed for i in waiting):
                 waiting = self._in_time([*self._too_early, *waiting])
             wall_us = self._wall_us()
-            for intake in waiting:
-                taker = self.leaderless.streams.get(intake.shard) or self.shards.get(intake.shard)
-                if taker is None:
-                    arrivals, intake.arrivals = intake.arrivals, []
-                    if intake.shard in self._closed:
-                        self._closed[intake.shard].refuse(arrivals, Reason.QUOTA_EXCEEDED)
-                    else:
-                        # Its stream was deleted while they waited.
-                        broker.inbound.arrive_again(arrivals, self._now_ms())
-                    continue
-                taker.cut(wall_us, self.replicas.syncer.is_full or self._is_low)
+            left = deque(waiting)
+            try:
+                while left:
+                    self._cut_one(left.popleft(), wall_us)
+            finally:
+                # A fault in one log: the others' come again, as only the first arrival queues an intake.
+                broker.inbound.waiting[:0] = left
             # At once: what is synced in place is committed, and answered, in this very turn.
             self.replicas.syncer.start()
         if self.reader.has_work:
@@ -604,6 +641,23 @@ class Streams:
         self.work.check_divided()
         self.members.flush()
         self.interest.flush()
+
+    def _cut_one(self, intake: Intake, wall_us: int) -> None:
+        shard = self.shards.get(intake.shard)
+        if shard is not None and not intake.is_sealed and shard.awaits_others():
+            # A repeat is with them, and a log which may have it is not applied to its end.
+            self._too_early.append(intake)
+            return
+        taker = self.leaderless.streams.get(intake.shard) or shard
+        if taker is not None:
+            taker.cut(wall_us, self.replicas.syncer.is_full or self._is_low)
+            return
+        arrivals, intake.arrivals = intake.arrivals, []
+        if intake.shard in self._closed:
+            self._closed[intake.shard].refuse(arrivals, Reason.QUOTA_EXCEEDED)
+        else:
+            # Its stream was deleted while they waited.
+            self._broker.inbound.arrive_again(arrivals, self._now_ms())
 
     def check_space(self) -> None:
         """Refuse what would fill the disk to the last byte. Called about once a second."""
@@ -621,17 +675,16 @@ class Streams:
     def snapshot_some(self) -> None:
         """Bound what a restart would apply again."""
         for shard in self.shards.values():
-            group, log_bytes = shard.group, shard.group.replica_log.log.size_bytes
+            group = shard.group
             known = group.replica_log.snapshot()
             index, state_bytes = (0, 0) if known is None else (known.index, known.size_bytes)
-            grown_bytes = log_bytes - shard.snapshot_log_bytes
+            grown_bytes = group.replica_log.log.bytes_behind(index)
             is_long = group.applied - index >= _SNAPSHOT_EVERY_ENTRIES
             if grown_bytes > _SNAPSHOT_EVERY_BYTES or (
                 is_long and grown_bytes > _SNAPSHOT_EVERY_STATES * state_bytes
             ):
                 try:
-                    if group.snapshot_taken():
-                        shard.snapshot_log_bytes = log_bytes
+                    group.snapshot_taken()
                 except DiskFull as error:
                     log.warning("no snapshot of shard %d for now: %s", shard.number, error)
 

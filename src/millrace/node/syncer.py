@@ -86,6 +86,7 @@ class Syncer(ABC):
         self._is_scheduled = False
         self._mean_s = 0.0
         self._failed = False
+        self._is_closed = False
         self.is_full = False
         # Called before a sync, which keeps the loop or competes with it: what others need to begin theirs
         # leaves first.
@@ -135,9 +136,11 @@ class Syncer(ABC):
             self._failed = True
             self._on_failure(error)
 
-    @abstractmethod
     def close(self) -> None:
-        """Finish what was handed out. No submit after this."""
+        """Finish what was handed out; nothing is written after this. Whoever closes the logs syncs them."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
 
     @abstractmethod
     def _now_s(self) -> float:
@@ -149,7 +152,7 @@ class Syncer(ABC):
 
     def _start(self) -> None:
         batch, self._gathered = self._gathered, []
-        if not (batch or self._is_due) or self._failed:
+        if not (batch or self._is_due) or self._failed or self._is_closed:
             self._busy = False
             return
         self.before_sync()
@@ -191,8 +194,20 @@ class Syncer(ABC):
         if self.is_full:
             self.is_full = False
             log.warning("there is room on the disk again")
+        faults: list[Exception] = []
         for job in batch:
-            job.done(job.persist.number)
+            try:
+                job.done(job.persist.number)
+            except Exception as fault:
+                # Of one group: the others must hear of theirs all the same, or they wait for ever.
+                log.exception("what followed a write failed")
+                faults.append(fault)
+        if not self._is_closed:
+            self._go_on()
+        if faults:
+            raise faults[0]
+
+    def _go_on(self) -> None:
         self._let_go()
         if self._unsynced and self._timer is None and self._sync_every_s:
             self._timer = self._loop.call_later(self._sync_every_s, self._fall_due)
@@ -201,6 +216,8 @@ class Syncer(ABC):
             self._loop.call_soon(self.start)
 
     def _full(self, batch: list[Job], error: DiskFull) -> None:
+        if self._is_closed:
+            return
         if not self.is_full:
             self.is_full = True
             log.error("%s; publishing to logged streams is refused until there is room", error)
@@ -241,9 +258,7 @@ class ThreadSyncer(Syncer):
         self._thread.start()
 
     def close(self) -> None:
-        if self._timer is not None:
-            # Whoever closes the logs syncs them.
-            self._timer.cancel()
+        super().close()
         self._work.put(None)
         self._thread.join()
 

@@ -2,11 +2,14 @@
 
 from types import SimpleNamespace
 
+from millrace.broker.message import Segment
+from millrace.node.publishing import make_run
+from millrace.types import Message
 from unit.node.house import Client, House
 
 
-def house_with_group(*filters: str) -> House:
-    house = House()
+def house_with_group(*filters: str, **limits: int) -> House:
+    house = House(**limits)
     group = SimpleNamespace(spec=SimpleNamespace(filters=filters))
     house.broker.find_group = lambda name: group if name == "g" else None  # type: ignore[assignment]
     return house
@@ -53,3 +56,27 @@ def test_a_group_that_loses_its_filters_gives_its_members_shares_of_each() -> No
     publisher.publish("a", b"1", qos=1)
     publisher.publish("b", b"2", qos=1)
     assert client.payloads() == [b"1", b"2"]
+
+
+def test_what_a_member_has_no_room_for_waits_and_is_not_taken_for_acknowledged() -> None:
+    """What was taken from the group is in nobody else's hands: dropped, it would count as done."""
+    house = house_with_group("a", packet_bytes_max=4096, in_flight_bytes_max=4096, queued_bytes_max=4096)
+    client = house.connect("c")
+    client.subscribe("$share/g/a", qos=1)
+    group, messages = house.broker.joined["g"], 20
+    for number in range(messages):
+        session = group.next_member()
+        assert session is not None, "what was taken finds a member"
+        run = make_run(Message(topic="a", payload=b"%d" % number + bytes(1000), qos=1), house.now_ms)
+        segment = Segment(run, 1, 1, False, b"")
+        group.hold(session, segment, f"receipt {number}")
+        house.broker.outbound.send(session, segment, house.now_ms)
+    group.settle()
+    assert not group.acknowledged and not group.given_back
+    assert group.room == 0, "no more is taken while something waits"
+    client.ping()
+    while sent := client.messages():
+        for packet in sent:
+            client.acknowledge(packet)
+    group.settle()
+    assert group.acknowledged == [f"receipt {number}" for number in range(messages)] and group.room

@@ -114,6 +114,18 @@ def test_a_group_whose_last_member_leaves_is_over() -> None:
     assert labour.put(G, "b", 1, True, offset=20).granted == {}
 
 
+def test_a_group_that_nobody_took_over_in_time_is_forgotten() -> None:
+    """Its name would be in every snapshot, and in every newer log, for ever."""
+    labour = Labour()
+    labour.put(G, "a", 1, True, offset=0)
+    labour.put(G, "a", 0, False, offset=10, time_us=5, is_gone=True)
+    labour.put(G, "b", 0, False, offset=20, time_us=5 + 60_000_000)
+    labour.put(G, "b", 0, False, offset=20, time_us=5 + 60_000_001, is_gone=True)
+    assert labour.groups() == [G]
+    labour.put(G, "b", 0, False, offset=20, time_us=5 + 60_000_001)
+    assert labour.groups() == [] and labour.to_json() == []
+
+
 def test_a_newer_log_begins_with_who_holds_the_group_in_the_others() -> None:
     """Its first messages are somebody's, though no node has spoken there. A lost one leaves its part."""
     older, labour = Labour(), Labour()

@@ -113,7 +113,15 @@ def test_a_stream_of_pairs_in_the_state_of_the_cluster() -> None:
         ({"topics": [{"filter": "a/#"}]}, "a topic class has"),
         ({"topics": [{"filter": "a/#", "period_ms": "1", "deadline_ms": 1}]}, "period_ms = '1'"),
         ({"topics": [{"filter": "a/#/b", "period_ms": 1, "deadline_ms": 1}]}, "not a topic filter"),
+        ({"topics": [{"filter": "a/#", "period_ms": None, "deadline_ms": 1}]}, "period_ms = None"),
+        (
+            {"topics": [{"filter": "a/#", "period_ms": 1, "deadline_ms": 1, "retention": None}]},
+            "retention = None",
+        ),
+        ({"topics": 5}, "topics = 5"),
         ({"backup_ms": "fast"}, "backup_ms = 'fast'"),
+        ({"publisher_ms": float("nan")}, "publisher_ms = nan"),
+        ({"publisher_ms": float("inf")}, "publisher_ms = inf"),
         ("frame", "expected a table"),
     ],
 )

@@ -52,3 +52,17 @@ def test_a_session_without_subscriptions_is_behind_in_no_log() -> None:
     house.broker.log_ends[16] = 1_000
     house.broker.restore(before.store.records["c"], house.broker.rules.principal(None, "c"), house.now_ms)
     assert not house.broker.sessions["c"].lag
+
+
+def test_the_place_in_a_log_that_is_not_open_here_stays_as_it_was() -> None:
+    """It waits for room on the disk, say: once it opens, what the client has had must not come again."""
+    broker = Broker(Limits(), AccessRules(()))
+    broker.journal.is_on = True
+    broker.log_ends[1] = 10
+    record = Record("c")
+    record.expiry_s = 100
+    record.cursors = {1: [10, []], SHARD: [500, []]}
+    broker.restore(record, broker.rules.principal(None, "c"), 0)
+    broker.touched[broker.sessions["c"]] = None
+    broker.checkpoint()
+    assert broker.journal.operations == [["cur", "c", [[1, 10, []]]]]

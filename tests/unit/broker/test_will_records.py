@@ -47,6 +47,17 @@ def house_with_a_log() -> tuple[House, Intake]:
     return house, intake
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_retained_will_at_qos_0_is_logged_as_a_value(resume: bool) -> None:
+    """Its stream captures what is acknowledged; a value to retain is logged at any QoS (PROTOCOLS.md 6)."""
+    house, intake = house_with_a_log()
+    will = Will(message=Message(topic="w", payload=b"x", qos=0, retain=True))
+    house.connect("a", resume=resume, will=will).drop()
+    note = intake.arrivals[-1]
+    assert note.topic == "w" and note.is_retained_only
+    assert house.broker.retained.get("w") is not None and house.broker.retained.logged("w") is None
+
+
 def test_a_lost_client_s_will_has_the_token_of_its_connection_until_it_is_stored() -> None:
     house, intake = house_with_a_log()
     client = house.connect("a", resume=True, will=LAST_WORD)

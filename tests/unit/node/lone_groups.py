@@ -74,7 +74,7 @@ class LoneGroups:
         self.wall_us = NOW_US
         self.meta = MetaState()
         self.on_meta_asked: Callable[[], object] = lambda: None
-        broker = Broker(DEFAULT_LIMITS, AccessRules(()))
+        self.broker = broker = Broker(DEFAULT_LIMITS, AccessRules(()))
         self.on_wake: Callable[[], object] = lambda: None
         clock = {"now_ms": lambda: 0, "wall_us": lambda: self.wall_us, "wake": lambda: self.on_wake()}
         self.shard = Shard(16, self.meta.table.default, broker, **clock)

@@ -1,15 +1,17 @@
 """As leader a shard takes each keyed message and each released block once, and what its log refused again."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from millrace import Broker as Node
 from millrace.broker import message
 from millrace.broker.access import AccessRules
 from millrace.broker.intake import Arrival
 from millrace.broker.machine import Broker
-from millrace.broker.producers import RANGES_MAX
+from millrace.broker.producers import RANGES_MAX, Verdict
 from millrace.broker.staging import Place, make_key
 from millrace.broker.stream import DEFAULT_SPEC, Stream
 from millrace.kernels.blocks import Run
@@ -18,6 +20,7 @@ from millrace.node.shard import Shard
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind, data_blocks, keyed_block
 from millrace.types import Reason
+from waiting import until_async
 
 _PACKET = b"\x32\x06\0\1t\0\1x"
 
@@ -133,3 +136,19 @@ def test_a_repeat_is_answered_as_the_message_that_the_leader_left_out(is_stored:
     shard.apply(answer, second)
     assert reasons == [None if is_stored else Reason.IMPLEMENTATION_SPECIFIC] * 2
     assert not shard._keys_in_flight
+
+
+def test_a_leader_that_is_alone_judges_what_others_forwarded() -> None:
+    """Members were removed with blocks still on the link, one of them a repeat of the other."""
+
+    async def scene() -> None:
+        async with Node() as node:
+            shard = node.server.streams.shards[16]
+            assert shard.group.is_alone
+            for origin in (5, 6):
+                shard.group.take(keyed_messages(1).offered(origin=origin, sequence=1), EntryKind.DATA)
+            shard.group.take(keyed_messages(2).offered(origin=5, sequence=2), EntryKind.DATA)
+            await until_async(lambda: shard.producers.judge(b"p", 2) is not Verdict.NEW, "all to be applied")
+            assert shard.next_offset == 2
+
+    asyncio.run(scene())

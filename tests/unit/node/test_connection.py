@@ -689,3 +689,14 @@ class TestLogsBehind:
         for _ in range(3):
             publisher.publish("t", b"x")
         assert reader.payloads() == [b"x"] * 3
+
+
+def test_a_clean_session_does_not_wait_for_the_records_of_others() -> None:
+    """PROTOCOLS.md 7. Where the majority is out of reach they are not written, perhaps for long."""
+    house = House(keeps_records=True)
+    client = house.connect("clean")
+    house.broker.journal.add(["away", "another", 0, None, 1, 1])
+    for packet_id, filter in ((1, "a"), (2, "$share/g/a")):
+        client.connection.data_received(encode(subscribe(filter, packet_id=packet_id), client.version))
+        house.door.flush()
+        assert [packet.packet_id for packet in client.take(Suback)] == [packet_id]

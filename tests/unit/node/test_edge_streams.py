@@ -1,9 +1,17 @@
-"""The reader that runs an edge function, on a disk without room."""
+"""The reader that runs an edge function: on a disk without room, and with one call that takes long."""
 
 import asyncio
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from millrace.broker.meta import spec_from_dict
+from millrace.client import Client
+from millrace.embedded import Broker
+from millrace.node.edge import EdgeFunctions, EdgeUnavailable
 from millrace.node.edge_streams import EDGE_CURSOR, EdgeStreams
 from unit.node.lone_groups import LoneGroups
 
@@ -59,5 +67,69 @@ def test_nothing_is_taken_for_an_edge_function_while_the_disk_is_full() -> None:
         await turns()
         assert function.got == [b"1", b"2"]
         await edge.stop()
+
+    asyncio.run(scene())
+
+
+class OneIsSlow:
+    """Six results of each input, in turn on topics of two shards; one input takes longer than all others."""
+
+    def __init__(self, topics: list[str], slow: str) -> None:
+        self._topics = topics
+        self._slow = slow
+        self.go_on = asyncio.Event()
+
+    def check(self, edge: str) -> None:
+        pass
+
+    async def run(self, edge: str, topic: str, payload: bytes) -> list[tuple[str, bytes]]:
+        if topic == self._slow:
+            await self.go_on.wait()
+        return [(self._topics[n % 2], b"%s %d" % (topic.encode(), n)) for n in range(6)]
+
+    async def stop(self) -> None:
+        pass
+
+
+def test_the_results_of_one_slow_call_among_many_are_not_taken_for_too_old() -> None:
+    async def scene(broker: Broker, client: Client) -> None:
+        streams = broker.server.streams
+        await streams.put(spec_from_dict({"name": "made", "filters": ["made/#"], "shards": 2}), create=True)
+        table = streams.table
+        by_shard = {table.shard(table.streams["made"], b"made/%d" % n): f"made/{n}" for n in range(32)}
+        function = OneIsSlow(sorted(by_shard.values()), "work/0")
+        streams.edges.functions = function  # type: ignore[assignment]
+        # The reader begins once all inputs are there: they are one batch.
+        begin, streams.edges.tick = streams.edges.tick, lambda: None  # type: ignore[method-assign]
+        spec = {"name": "work", "filters": ["work/#"], "edge": "module:function"}
+        await streams.put(spec_from_dict(spec), create=True)
+        async with client.subscribe("made/#", qos=1) as messages:
+            calls = [client.publish(f"work/{n}", b"", qos=1) for n in range(32)]
+            await asyncio.gather(*calls)
+            begin()
+            found = [(await messages.get(20.0)).payload for _ in range(31 * 6)]
+            function.go_on.set()
+            found += [(await messages.get(20.0)).payload for _ in range(6)]
+        assert len(set(found)) == 32 * 6
+
+    async def body() -> None:
+        async with asyncio.timeout(60), Broker() as broker, Client(broker.url) as client:
+            await scene(broker, client)
+
+    asyncio.run(body())
+
+
+def test_a_process_that_does_not_start_is_about_the_function_and_not_about_the_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that it failed on would be a dead letter, each of them."""
+    (tmp_path / "ends_itself.py").write_text("import sys\nsys.exit(1)\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+
+    async def scene() -> None:
+        functions = EdgeFunctions("ends_itself", 1, 5.0)
+        with pytest.raises(EdgeUnavailable, match="ends_itself:function does not start"):
+            await functions.run("ends_itself:function", "work/1", b"")
+        await functions.stop()
 
     asyncio.run(scene())

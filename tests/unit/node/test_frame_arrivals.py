@@ -268,3 +268,117 @@ def test_routes_stay_known_when_the_record_of_roles_changes() -> None:
         assert router.generation > generation, "another stream may keep a topic now"
 
     run(scene)
+
+
+def returned(shard: FrameShard) -> None:
+    """This node is primary again, alone."""
+    group = shard.group
+    assert isinstance(group, PairGroup)
+    group.appoint(
+        Appointed(
+            version=1_001,
+            epoch=Term(1_001),
+            primary=group.replica,
+            backup=None,
+            is_in_sync=False,
+            has_quorum=False,
+        )
+    )
+
+
+def test_what_is_retained_and_waits_for_a_primary_is_taken_by_the_next() -> None:
+    async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
+        replaced(shard)
+        offered = asyncio.ensure_future(client.publish("line/a/1", "kept", qos=1, retain=True))
+        await until_async(lambda: len(shard._offers) == 1, "it is passed on")
+        returned(shard)
+        await asyncio.wait_for(offered, TIMEOUT_S)
+        await until_async(lambda: "line/a/1" in shard.retained, "its note")
+        assert broker.server.broker.inbound.uncommitted_bytes == 0
+
+    run(scene)
+
+
+def test_a_stored_message_that_is_retained_keeps_none_behind_it_from_being_dispatched() -> None:
+    async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
+        replaced(shard)
+        rows = []
+        for number, (topic, retain) in enumerate((("line/a/1", True), ("line/a/2", False)), 1):
+            packet = b"\x32\x0d\x00\x08" + topic.encode() + b"\x00\x07x"
+            body = words.encode_run(Run(packet, 1, 1, False, retain), (b"", 0), 0)
+            rows.append((number, 1, False, body))
+        async with client.subscribe("line/#", qos=1) as messages:
+            shard.on_frame("another", words.encode(words.COPY, (1_000, rows)))
+            returned(shard)
+            assert [(await messages.get(TIMEOUT_S)).topic for _ in rows] == ["line/a/1", "line/a/2"]
+        await until_async(lambda: "line/a/1" in shard.retained, "its note")
+        assert shard.shown()["recovered"] == 2
+        assert broker.server.broker.inbound.uncommitted_bytes == 0
+
+    run(scene)
+
+
+def test_the_last_of_two_retained_messages_stays_whatever_their_qos() -> None:
+    async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
+        old = client.publish("line/a/1", "old", qos=1, retain=True)
+        new = client.publish("line/a/1", "new", qos=0, retain=True)
+        behind = client.publish("line/a/2", "taken in behind them", qos=1)
+        await asyncio.gather(old, new, behind)
+        await until_async(lambda: not shard.group.pending_count, "both notes are in the log")
+        kept = broker.server.broker.retained.logged("line/a/1")
+        assert kept is not None and kept.data.endswith(b"new")
+
+    run(scene, capture="acknowledged")
+
+
+def test_on_a_full_disk_what_is_retained_is_refused_and_the_rest_is_taken() -> None:
+    async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
+        broker.server.streams._is_low = True
+        async with client.subscribe("line/#", qos=1) as messages:
+            with pytest.raises(ClientError):
+                await client.publish("line/a/1", "kept", qos=1, retain=True)
+            await client.publish("line/a/2", "taken", qos=1)
+            assert (await messages.get(TIMEOUT_S)).topic == "line/a/2"
+        assert broker.server.broker.inbound.uncommitted_bytes == 0
+
+    run(scene)
+
+
+def test_what_arrives_while_others_are_put_off_waits_behind_them() -> None:
+    """A refused publisher's connection is closed, and its will comes to the same stream."""
+
+    async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
+        replaced(shard)
+        inbound = broker.server.broker.inbound
+        await until_async(lambda: shard.group.status().leader is None, "a primary that is not heard is gone")
+        answers: list[str] = []
+
+        def arrive(name: str) -> None:
+            run = Run(b"\x32\x0c\x00\x08line/a/1\x00\x07", 1, 1, False)
+            arrival = Arrival(None, None, 0, run, "line/a/1", b"")
+            arrival.done = lambda _: answers.append(name)
+            inbound._arrive(shard.intake, arrival)
+
+        arrive("first")
+        waiting, shard.intake.arrivals = shard.intake.arrivals, []
+        arrive("will")
+        shard._wait(waiting)
+        returned(shard)
+        await until_async(lambda: answers == ["first", "will"], "both are taken, in order")
+        assert inbound.uncommitted_bytes == 0
+
+    run(scene)
+
+
+def test_copies_that_the_link_does_not_take_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This node has no links."""
+    monkeypatch.setattr(PairGroup, "is_counting_alone", False)
+    monkeypatch.setattr(PairGroup, "partner", ReplicaId("another"))
+
+    async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
+        await publish(client, ["line/a/1", "line/a/2"])
+        await until_async(lambda: shard.shown()["uncopied"] == 2, "two are counted")
+
+    # Replicated: the copy is needed earlier than the dispatch.
+    late = {**CLASSES[0], "deadline_ms": 9_000}
+    run(scene, primary_backup={"schedule": "frame", "topics": [late]})

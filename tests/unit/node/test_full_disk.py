@@ -3,15 +3,19 @@
 import asyncio
 import zlib
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from millrace.broker.meta import META_GROUP
+from millrace.node.cluster import Cluster
 from millrace.node.group import Group
 from millrace.node.replica_log import ReplicaLog
 from millrace.node.syncer import Job, write
 from millrace.replication.contract import Config, Entry, EntryKind, Persist, Snapshot
 from millrace.replication.messages import Append, SnapshotChunk
-from millrace.sim.disk import SimDisk
+from millrace.sim.disk import SimDisk, SimFile
 from millrace.storage.directory import DataDirectory
 from millrace.storage.disk import DiskFull
 from millrace.storage.snapshot import CHUNK_BYTES
@@ -73,6 +77,34 @@ def test_an_install_goes_on_wherever_the_disk_was_full(state: bytes) -> None:
     assert (log.first_index(), log.log.next_offset) == (10, 30)
 
 
+class WithoutInodes(SimDisk):
+    """Also without descriptors it is like this: no file can be made, and others go on."""
+
+    is_out = False
+
+    def create(self, path: str) -> SimFile:
+        if self.is_out:
+            raise DiskFull(f"{path}: no more files")
+        return super().create(path)
+
+
+@pytest.mark.parametrize("state", [HEAD, HEAD + bytes(2 * CHUNK_BYTES)], ids=["small", "of many chunks"])
+def test_an_install_waits_where_no_file_can_be_made_for_it(state: bytes) -> None:
+    """Its bytes are taken nevertheless: where they raise, they take down the link that brings them."""
+    disk = WithoutInodes(Random(1))
+    log = replica_log(disk)
+    snapshot = snapshot_of(state)
+    disk.is_out = True
+    log.stage(snapshot, 0, b"")
+    log.stage(snapshot, 0, state)
+    log.begin_again(snapshot)
+    with pytest.raises(DiskFull):
+        log.write(Persist(number=1, snapshot=snapshot), [])
+    disk.is_out = False
+    log.write(Persist(number=1, snapshot=snapshot), [])
+    assert log.snapshot_state() == state
+
+
 def test_no_snapshot_is_taken_while_one_from_the_leader_waits_for_room() -> None:
     """What was applied here lies before the one that comes: it has no configuration and no term any more."""
 
@@ -129,3 +161,18 @@ def test_what_was_appended_before_a_segment_could_not_end_is_not_appended_again(
 
 def _unexpected(error: Exception) -> None:
     raise error
+
+
+def test_a_review_goes_on_though_the_addresses_of_others_cannot_be_written() -> None:
+    """They are for a start at which nobody can be asked; the next review writes them."""
+    disk = WithoutInodes(Random(1))
+    directory = DataDirectory.open(disk, "/data", owner="test", fresh=bytes(24))
+    replicas: Any = SimpleNamespace(disk=disk, directory=directory, links=None)
+    cluster: Any = SimpleNamespace(_replicas=replicas, _peers_written={})
+    directory.shard_path(META_GROUP)
+    disk.is_out = True
+    Cluster._want(cluster, {"a": "127.0.0.1:7000"})
+    assert cluster._peers_written == {}
+    disk.is_out = False
+    Cluster._want(cluster, {"a": "127.0.0.1:7000"})
+    assert cluster._peers_written == {"a": "127.0.0.1:7000"}

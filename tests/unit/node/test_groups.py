@@ -1,6 +1,7 @@
 """When a durable group goes by itself, when its cursors go with it, and where a reader moves them."""
 
 import asyncio
+from dataclasses import replace
 
 from millrace.broker.consumer import Consumers, Cursor
 from millrace.broker.durable_group import DurableGroups, GroupSpec
@@ -84,5 +85,69 @@ def test_readers_who_advance_a_group_at_once_never_move_it_back() -> None:
         node.store(b"1", b"2", b"3")
         await asyncio.gather(*(node.groups.advance("g", {16: position}) for position in (2, 1)))
         assert node.cursors[1].position == 2
+
+    asyncio.run(scene())
+
+
+def test_a_node_that_began_from_a_snapshot_moves_no_group_to_its_own_beginning() -> None:
+    """Other nodes have what it does not, and keep it as long as the group is not done with it."""
+
+    async def scene() -> None:
+        node = LoneGroups()
+        node.store(b"1", b"2", b"3")
+        node.shard.group.replica_log.log.first_offset = 3
+        await node.groups.create(SPEC, earliest=True)
+        assert node.cursors[1].position == 0
+        await node.groups.advance("g", {16: 1})
+        assert node.cursors[1].position == 1
+        await node.groups.reset("g", "earliest")
+        assert node.cursors[1].position == 0
+
+    asyncio.run(scene())
+
+
+def test_a_change_of_settings_keeps_what_came_into_a_shard_opened_since() -> None:
+    """Nobody has asked the group there yet, so it has no cursor: it reads such a shard from 0."""
+
+    async def scene() -> None:
+        node = LoneGroups()
+        shards, node.streams.shards = node.streams.shards, {}
+        await node.groups.create(SPEC)
+        node.streams.shards = shards
+        node.store(b"1", b"2", b"3")
+        await node.groups.alter(replace(SPEC, in_flight_max=5))
+        assert [one.message.payload for one in await node.take("g", 10)] == [b"1", b"2", b"3"]
+
+    asyncio.run(scene())
+
+
+def test_a_group_holds_a_shard_where_nobody_has_asked_it_yet() -> None:
+    async def scene() -> None:
+        node = LoneGroups()
+        shards, node.streams.shards = node.streams.shards, {}
+        await node.groups.create(SPEC)
+        node.streams.shards = shards
+        assert node.groups.held_from(node.shard) == 0
+
+    asyncio.run(scene())
+
+
+def test_a_group_without_dead_letters_any_more_is_given_its_dead_messages_again() -> None:
+    """A letter that was not republished yet has no topic to go to: not while the shard still calls it dead
+    either, which hears of the change a moment after the definitions."""
+
+    async def scene() -> None:
+        node = LoneGroups()
+        await node.groups.create(replace(SPEC, deliveries_max=1, dead_letter="dead"))
+        node.store(b"1")
+        (first,) = await node.take("g", 1, lease_s=10)
+        assert await node.groups.settle("g", "nack", [first.receipt], 0) == [True]
+        assert list(node.cursors[1].dead) == [0]
+        node.meta.groups.put(SPEC, False, {})
+        await node.groups._do_chores()
+        assert list(node.cursors[1].dead) == [0]
+        await node.groups.alter(SPEC)
+        assert [one.message.payload for one in await node.take("g")] == [b"1"]
+        await node.groups.stop()
 
     asyncio.run(scene())

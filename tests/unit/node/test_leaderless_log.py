@@ -34,6 +34,21 @@ class AtOnce:
         job.done(job.persist.number)
 
 
+class Later:
+    """A syncer whose jobs are done when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+
+    def submit(self, job: Job) -> None:
+        self.jobs.append(job)
+
+    def work(self) -> None:
+        jobs, self.jobs = self.jobs, []
+        for job in jobs:
+            AtOnce().submit(job)
+
+
 class Replicas:
     """What origins' logs ask of a node."""
 
@@ -43,7 +58,7 @@ class Replicas:
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
         self.directory = DataDirectory.open(disk, "/data", owner="test", fresh=b"a" * 24)
-        self.syncer = AtOnce()
+        self.syncer: AtOnce | Later = AtOnce()
 
     def open_log(self, number: int) -> ReplicaLog:
         return ReplicaLog(self.disk, self.directory, number, (), has_peers=True)
@@ -118,6 +133,26 @@ def test_what_cannot_be_read_is_not_there_now() -> None:
     spoil(disk, path)
     assert len(files.entries(OWN, 1, 10, 1 << 20)[1]) == 5
     assert files.entries(OWN, 6, 10, 1 << 20) == (0, ())
+
+
+def test_a_log_begins_again_in_its_turn() -> None:
+    """Its files may be in the hands of the thread, which lets some of them go."""
+    replicas, syncer = Replicas(SimDisk(Random(1))), Later()
+    files = OriginFiles(NUMBER, STREAM, replicas)  # type: ignore[arg-type]
+    write(files, OTHER, 1, 10)
+    replicas.syncer = syncer
+    one = files.logs[OTHER]
+    files.tidy(one)
+    done: list[int] = []
+    persist = PersistLog(number=11, origin=OTHER, first_index=21, begin=Position(20, 7))
+    files.submit(persist, b"state", done.append)
+    files.submit(PersistLog(number=12, origin=OTHER, first_index=21, entries=(ENTRY,)), None, done.append)
+    assert files.begin(OTHER) == Position(0, 0), "it is not touched here"
+    assert (one.first_offset, one.next_offset) == (7, 7), "and nobody reads it any more"
+    syncer.work()
+    assert done == [11, 12]
+    assert files.begin(OTHER) == Position(20, 7)
+    assert files.entries(OTHER, 21, 21, 1000) == (7, [ENTRY])
 
 
 def test_a_state_of_many_retained_messages_is_saved() -> None:

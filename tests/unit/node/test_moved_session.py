@@ -1,5 +1,6 @@
 """Two nodes on one log of sessions: what a client finds, and what it leaves, when it comes to the other."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from millrace.node.handover import Handover
 from millrace.node.session_group import SessionGroup
 from millrace.storage.block import Kind, opaque_block
 from millrace.types import Reason, Version
+from millrace.wire.mqtt.packets import Connack
 from unit.broker.test_unfinished import run
 from unit.node.house import Client, House, will
 
@@ -152,3 +154,36 @@ def test_the_rest_waits_for_a_session_that_opens_next() -> None:
     handover.on_rest({"client": "c", "messages": messages[1:]})
     house.door.session_opened = handover.opened
     assert house.connect("c", resume=True).payloads() == [b"1", b"2"]
+
+
+def test_a_connection_that_went_while_its_session_was_fetched_opens_nothing() -> None:
+    """Its client is there again: what the old one would write displaces the new."""
+    house = House(keeps_records=True)
+    fetched: list[Callable[[], None]] = []
+    house.door.fetch_session = lambda _, then: fetched.append(then)
+    first = house.open()
+    first.connect("c", version=Version.MQTT_5, clean_start=False, session_expiry_s=86_400)
+    first.drop()
+    house.door.fetch_session = lambda _, then: then()
+    second = house.connect("c", resume=True)
+    (late,) = fetched
+    late()
+    house.turn()
+    assert not second.is_closed
+    second.ping()
+
+
+def test_a_connection_that_went_while_its_session_was_fetched_displaces_none_that_is_opening() -> None:
+    house = House(keeps_records=True)
+    fetched: list[Callable[[], None]] = []
+    house.door.fetch_session = lambda _, then: fetched.append(then)
+    clients = [house.open() for _ in range(2)]
+    for client in clients:
+        client.connect("c", version=Version.MQTT_5, clean_start=False, session_expiry_s=86_400)
+    first, second = clients
+    first.drop()
+    for then in reversed(fetched):
+        then()
+    house.turn()
+    assert [connack.reason for connack in second.take(Connack)] == [Reason.SUCCESS]
+    assert not second.is_closed

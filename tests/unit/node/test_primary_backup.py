@@ -12,6 +12,9 @@ from millrace.embedded import Broker
 from millrace.errors import LocalError
 from millrace.node.primary_backup import PairGroup, admit, options_of
 from millrace.node.primary_backup_frame import FrameShard, Measured
+from millrace.replication.contract import Appointed, ReplicaId
+from millrace.replication.messages import Heartbeat
+from millrace.types import Index, Term
 from waiting import until_async
 
 TIMEOUT_S = 20.0
@@ -23,7 +26,7 @@ CLASSES = [
 
 @pytest.mark.parametrize("interval_ms", [8, 14, 50, 1000, 60_000])
 def test_ticks_follow_the_check_interval(interval_ms: int) -> None:
-    options, tick_s = options_of(PairSpec(check_interval_ms=interval_ms))
+    options, tick_s = options_of(interval_ms)
     assert options.check_ticks * tick_s * 1000 == pytest.approx(interval_ms, rel=0.2)
     assert options.lease_ticks < options.promise_ticks < options.promotion_ticks
 
@@ -116,3 +119,67 @@ def test_a_node_starts_again_after_the_replication_of_a_stream_was_changed(
     tmp_path: Path, kinds: tuple[str, str]
 ) -> None:
     asyncio.run(altered(str(tmp_path), *kinds))
+
+
+async def unanswered(*, is_primary: bool) -> None:
+    """The primary has no lease, and no authority to ask: nobody can say so to those that pass messages on."""
+    async with Broker() as broker, Client(broker.url) as client:
+        await made(broker)
+        (number,) = broker.server.streams.table.streams["line"].shards
+        group = broker.server.streams.shards[number].group
+        assert isinstance(group, PairGroup)
+        another, epoch = ReplicaId("another"), Term(group.epoch if is_primary else 1_000)
+        group.appoint(
+            Appointed(
+                version=1_000,
+                epoch=epoch,
+                primary=group.replica if is_primary else another,
+                backup=another if is_primary else group.replica,
+                is_in_sync=True,
+                has_quorum=True,
+            )
+        )
+        assert group.is_serving and not group.may_accept
+        refused = asyncio.ensure_future(client.publish("line/1", b"one", qos=1))
+        async with asyncio.timeout(TIMEOUT_S):
+            while not refused.done():
+                if not is_primary:
+                    group.on_peer(another, Heartbeat(term=epoch, commit=Index(0), context=0))
+                await asyncio.wait([refused], timeout=0.05)
+        assert group.is_serving and not group.may_accept, "it is what it was"
+        with pytest.raises(ClientError, match="0x83"):
+            await refused
+        assert broker.server.broker.inbound.uncommitted_bytes == 0
+
+
+@pytest.mark.parametrize("is_primary", [True, False])
+def test_what_a_primary_without_a_lease_cannot_take_is_refused_in_bounded_time(
+    monkeypatch: pytest.MonkeyPatch, is_primary: bool
+) -> None:
+    monkeypatch.setattr("millrace.node.group._LEADERLESS_TICKS_MAX", 20)
+    asyncio.run(unanswered(is_primary=is_primary))
+
+
+async def interval_altered(data: str) -> None:
+    fields = {"name": "line", "filters": ["line/#"], "replication": "primary-backup"}
+    async with Broker(node__data=data) as broker, Client(broker.url) as client:
+        streams = broker.server.streams
+        await streams.put(
+            spec_from_dict({**fields, "primary_backup": {"check_interval_ms": 200}}), create=True
+        )
+        await client.publish("line/1", b"one", qos=1)
+        slower = {"check_interval_ms": 1000, "failover_ms": 3500}
+        await streams.put(spec_from_dict({**fields, "primary_backup": slower}), create=False)
+    async with Broker(node__data=data) as broker:
+        streams = broker.server.streams
+        (sealed,), (opened,) = streams.table.streams["line"].sealed, streams.table.streams["line"].shards
+        for number, interval_ms in ((sealed, 200), (opened, 1000)):
+            group = streams.shards[number].group
+            assert isinstance(group, PairGroup)
+            assert (group._pair_options, group._tick_s) == options_of(interval_ms)
+
+
+def test_a_shard_keeps_the_check_interval_that_it_began_with(tmp_path: Path) -> None:
+    """Its other node, which did not restart, does. A lease that outlasts the other's promise is none, and one
+    that ends before the next question is never there."""
+    asyncio.run(interval_altered(str(tmp_path)))

@@ -18,7 +18,7 @@ from millrace.node.repair import Repairs
 from millrace.node.replica_log import ReplicaLog
 from millrace.node.replicas import Replicas
 from millrace.node.shard import Shard
-from millrace.replication.contract import Entry, EntryKind, PeerBody, ReplicaId
+from millrace.replication.contract import Entry, EntryKind, PeerBody, Persist, ReplicaId
 from millrace.replication.messages import (
     Append,
     AppendReject,
@@ -236,6 +236,7 @@ def test_what_nobody_waits_for_is_repaired_and_a_replica_that_lacks_it_is_passed
     async def scene() -> None:
         node, empty, other = Node(A, snapshot_at=8), Node(B), Node(LEADER)
         empty.log.start_at(Index(LAST + 1), Term(1), empty.log.log.next_offset)
+        empty.log.write(Persist(number=0), [])
         node.restart_with_damage(3)
         node.hear(LAST, LAST)
         node.peers = {B: empty, LEADER: other}
@@ -319,6 +320,34 @@ def test_damage_in_what_is_not_applied_stops_the_node_and_the_next_start_notes_i
     asyncio.run(scene())
 
 
+class Staging(Led):
+    """Its state is an entry that it has applied, and reads again for a snapshot."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def to_bytes(self) -> bytes:
+        (block,) = self._node.log.blocks(Index(3), Index(3), 1)
+        return block.to_bytes()
+
+
+def test_a_snapshot_of_what_is_damaged_waits_until_another_replica_gave_it_again() -> None:
+    """It was applied, so others have it."""
+
+    async def scene() -> None:
+        node, other = Node(A), Node(LEADER)
+        node.group.app = Staging(node)
+        node.flip(3)
+        assert not node.group.snapshot_taken()
+        assert node.failures == []
+        node.peers[LEADER] = other
+        node.repairs.tick()
+        assert await node.repairs.repaired(NUMBER)
+        assert node.group.snapshot_taken()
+
+    asyncio.run(scene())
+
+
 class Kept(Led):
     """Remembers which entries it was given, over all runs."""
 
@@ -386,6 +415,7 @@ def without_log(snapshot_at: int = LAST) -> Node:
     """A node whose log begins behind its snapshot."""
     node = Node(A, snapshot_at=snapshot_at)
     node.log.start_at(Index(LAST + 1), Term(1), node.log.log.next_offset)
+    node.log.write(Persist(number=0), [])
     return node
 
 

@@ -1,19 +1,26 @@
 """A QoS 2 message that comes again: stored where it was refused before, and never in two shards."""
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
 
+from millrace import Broker as Node
 from millrace.broker.access import AccessRules
 from millrace.broker.intake import Arrival, Intake
 from millrace.broker.machine import Broker
-from millrace.broker.stream import DEFAULT_SPEC, Stream
+from millrace.broker.message import Run as Packets
+from millrace.broker.stream import DEFAULT_SPEC, Stream, StreamSpec
 from millrace.kernels.blocks import Run
 from millrace.limits import DEFAULT_LIMITS
-from millrace.node.shard import Shard
+from millrace.node.shard import FINISH_MS, Shard
+from millrace.node.streams import Streams
 from millrace.storage.block import Block, Kind, data_blocks
 from millrace.types import Message, Reason
 from millrace.wire.mqtt.codec import encode_publish
-from millrace.wire.mqtt.packets import Publish
+from millrace.wire.mqtt.packets import Publish, Pubrec
 from unit.node.house import House
+from waiting import until_async
 
 PACKET = b"\x34\x06\0\1t\0\1x"
 MESSAGE = Message(topic="t", payload=b"x", qos=2)
@@ -93,6 +100,8 @@ def test_messages_that_go_to_another_log_together_keep_a_key_each_and_come_befor
     inbound.arrive_again([run], 0)
     keys = [(one.producer, one.sequence) for one in new.arrivals if one is not other]
     assert keys == [(run.producer, run.sequence + position) for position in range(4)]
+    # While they waited the client may have sent them again by another node, to a log that is sealed since.
+    assert [one.is_doubtful for one in new.arrivals if one is not other] == [True, True, True, False]
 
 
 def shard(number: int) -> Shard:
@@ -115,3 +124,123 @@ def test_a_message_whose_stream_moved_between_it_and_its_repeat_is_not_stored_tw
     assert new.admit(keyed(b"qos2/1/a", 5)).header.kind is Kind.CONTROL
     for block in (keyed(b"qos2/1/a", 6), keyed(b"client", 5)):
         assert new.admit(block) is block
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_repeat_that_may_be_stored_is_never_refused_in_words(is_stored: bool) -> None:
+    """Its stream moved meanwhile, and the disk is full. MQTT 5 frees the id of what is refused, and the next
+    time it would be another message. Where this node does not know that it has it, it says nothing: the log
+    that has it may not be applied so far, and the client comes again under the same token."""
+    house = House(keeps_records=True)
+    stream = Stream(spec=DEFAULT_SPEC, generation=1, shards=(17,))
+    clock = {"now_ms": lambda: 0, "wall_us": lambda: 0, "wake": house._wake}
+    old, new = (Shard(number, stream, house.broker, **clock) for number in (16, 17))
+    new.others = {16: old, 17: new}
+    # As above: looked at by hand.
+    new.intake.arrivals = [Arrival(None, house.broker.router.route("u"), 0, None, None, b"")]
+    house.broker.router.find_intake = lambda topic: new.intake
+    client = house.connect("a", resume=True)
+    session = house.broker.sessions["a"]
+    # As restored from the record of a run before.
+    session.received, session.uncertain = {1}, {1: 5}
+    if is_stored:
+        old.producers.store(session.producer, 5)
+    client.send(Publish(message=MESSAGE, packet_id=1, dup=True))
+    new.cut(0, True)
+    house._wake()
+    house.turn()
+    answers = client.take(Pubrec)
+    assert [answer.reason for answer in answers] == ([Reason.SUCCESS] if is_stored else [])
+    assert client.is_closed is not is_stored
+    assert session.uncertain == ({} if is_stored else {1: 5})
+
+
+class Changed:
+    """A node whose stream was changed, so that its old log is sealed. What is left of that is yet to be
+    applied here, as on a node that has just started."""
+
+    def __init__(self, streams: Streams, old: Shard, now_ms: Callable[[], int]) -> None:
+        self.streams, self.old, self._now_ms = streams, old, now_ms
+        self.answers: list[int | None] = []
+        old.is_finished = False
+        streams._hold_back()
+
+    def repeat(self) -> Arrival:
+        """A message under the token of a session; the log of now is to take it."""
+        broker = self.streams._broker
+        one = Arrival(None, broker.router.route("t"), broker.router.generation, None, "t", b"")
+        one.run = Packets(PACKET, 1, 2, False)
+        one.producer, one.sequence, one.is_doubtful = b"qos2/1/a", 5, True
+        one.done = self.answers.append
+        broker.inbound.enter("t", one.run, self._now_ms(), one)
+        self.streams.cut()
+        return one
+
+    async def until_answered(self) -> None:
+        await until_async(lambda: self.answers, "the answer")
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_repeat_waits_until_sealed_logs_are_complete_and_tell_whether_they_have_it(is_stored: bool) -> None:
+    async def scene() -> None:
+        async with Node() as node:
+            streams, new = await changed(node)
+            at = new.next_offset
+            one = streams.repeat()
+            await asyncio.sleep(0)
+            assert new.intake.arrivals == [one] and not streams.answers
+            if is_stored:
+                streams.old.producers.store(b"qos2/1/a", 5)
+            streams.old.is_finished = True
+            await streams.until_answered()
+            assert new.next_offset == (at if is_stored else at + 1)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_repeat_waits_until_open_logs_are_applied_since_the_start_of_the_node(is_stored: bool) -> None:
+    """A topic may have left one of them, which stays open for others."""
+
+    async def scene() -> None:
+        async with Node() as node:
+            streams, new = await changed(node)
+            streams.old.is_finished = True
+            at = new.next_offset
+            (number,) = streams.streams.table.streams["default"].shards
+            other = streams.streams.shards[number]
+            other.is_caught_up = False
+            one = streams.repeat()
+            assert new.intake.arrivals == [one] and not streams.answers
+            if is_stored:
+                other.producers.store(b"qos2/1/a", 5)
+            await streams.until_answered()
+            assert other.is_caught_up and new.next_offset == (at if is_stored else at + 1)
+
+    asyncio.run(scene())
+
+
+def test_a_repeat_is_refused_where_a_sealed_log_is_not_complete_in_time() -> None:
+    """Whether it is stored is open: an answer would be a guess."""
+
+    async def scene() -> None:
+        async with Node() as node:
+            streams, new = await changed(node)
+            at = new.next_offset
+            streams.repeat()
+            assert streams.old.finish_by_ms is not None
+            streams.old.finish_by_ms -= FINISH_MS
+            await streams.until_answered()
+            assert streams.answers == [None] and new.next_offset == at
+
+    asyncio.run(scene())
+
+
+async def changed(node: Node) -> tuple[Changed, Shard]:
+    streams = node.server.streams
+    await streams.put(StreamSpec(name="s", filters=("t",)), create=True)
+    (before,) = streams.table.streams["s"].shards
+    await streams.put(StreamSpec(name="s", filters=("t", "u")), create=False)
+    (after,) = streams.table.streams["s"].shards
+    await until_async(lambda: streams.shards[before].is_finished, "the end of the old log")
+    return Changed(streams, streams.shards[before], node.server._now_ms), streams.shards[after]

@@ -12,6 +12,7 @@ from millrace.broker.message import Run
 from millrace.broker.stamps import Stamps
 from millrace.limits import DEFAULT_LIMITS
 from millrace.node.shard_retained import DELETED_MAX, ShardRetained
+from millrace.types import Reason
 
 
 def message(payload: bytes) -> Run:
@@ -109,21 +110,65 @@ def test_the_generation_is_announced_before_the_first_retained_message_of_it() -
     assert log.announcement([kept]) is None
 
 
+def shown(broker: Broker, payload: bytes) -> Arrival:
+    """One at QoS 0 that subscribers see, on its way to the log."""
+    note = Arrival(None, None, 0, message(payload), "t", b"")
+    note.is_retained_only = note.is_shown = True
+    broker.retained.show("t", message(payload), is_empty=not payload)
+    return note
+
+
+def committed(broker: Broker, log: ShardRetained, note: Arrival, index: int) -> None:
+    assert note.run is not None
+    log.keep("t", note.run, index)
+    broker.inbound.committed([note], 16, 0, 0)
+
+
 def test_what_could_not_be_logged_is_taken_back() -> None:
     """Retained at QoS 0 it shows at once; without a majority it must not stay on one node alone."""
     broker = broker_of_test()
     (log,) = logs(broker, 16)
     log.keep("t", message(b"logged"), 1)
-    note = Arrival(None, None, 0, message(b"alone"), "t", b"")
-    note.is_retained_only = True
-    note.before = broker.retained.get("t")
-    broker.retained.store("t", message(b"alone"))
-    log.take_back([note])
+    broker.inbound.refused([shown(broker, b"alone")], Reason.SERVER_BUSY)
     assert value(broker) == b"logged"
-    broker.retained.store("t", message(b"alone"))
+    note = shown(broker, b"")
     log.keep("t", message(b"newer"), 2)
-    log.take_back([note])
+    assert value(broker) is None
+    broker.inbound.refused([note], Reason.SERVER_BUSY)
     assert value(broker) == b"newer"
+
+
+def test_a_value_is_not_replaced_by_an_older_one_whose_note_comes_to_the_log_later() -> None:
+    """Two at QoS 0 in a row, and one of another node between them in the log: the second stays in sight, and
+    a snapshot holds what the log has said so far."""
+    broker = broker_of_test()
+    (log,) = logs(broker, 16)
+    first, second = shown(broker, b"first"), shown(broker, b"second")
+    committed(broker, log, first, 1)
+    assert value(broker) == b"second"
+    log.keep("t", message(b"of another"), 2)
+    assert value(broker) == b"second"
+    assert [row["packet"] for row in log.to_json(_fields)[1]] == [message(b"of another").data]
+    committed(broker, log, second, 3)
+    assert value(broker) == b"second"
+    log.keep("t", message(b"last"), 4)
+    assert value(broker) == b"last"
+
+
+def test_what_is_passed_on_late_does_not_replace_what_is_retained_by_then() -> None:
+    """A frame stream dispatches by deadlines; the values to retain go to the log as they came."""
+    broker = broker_of_test()
+    (log,) = logs(broker, 16)
+    log.keep("t", message(b"newer"), 1)
+    broker.inbound.pass_on(None, "t", message(b"late"), 0)
+    assert value(broker) == b"newer"
+
+
+def test_what_goes_to_no_log_after_all_stays() -> None:
+    """The stream was changed to keep nothing while the note was under way."""
+    broker = broker_of_test()
+    broker.inbound.committed([shown(broker, b"kept")], 0, 0, 0)
+    assert value(broker) == b"kept"
 
 
 def test_only_so_many_deletions_are_remembered_and_all_that_is_retained() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker
 from millrace.broker.message import Run
 from millrace.broker.session import Session
-from millrace.broker.stream import DEFAULT_SPEC, Stream
+from millrace.broker.stream import DEFAULT_SPEC, Replication, Stream, StreamSpec, StreamTable
 from millrace.kernels.blocks import Run as Messages
 from millrace.limits import DEFAULT_LIMITS
 from millrace.node.labour import SharedWork
@@ -48,17 +49,20 @@ class Node:
         self.broker, self.line = Broker(DEFAULT_LIMITS, AccessRules(())), Line()
         self.broker.node = "here"
         stream = Stream(spec=DEFAULT_SPEC, generation=1, shards=(16,), edges={16: edge} if edge else {})
-        clock: dict[str, Any] = {"now_ms": lambda: 0, "wall_us": lambda: 0, "wake": lambda: None}
+        self.wall_us = 0
+        clock: dict[str, Any] = {"now_ms": lambda: 0, "wall_us": lambda: self.wall_us, "wake": lambda: None}
         self.shard = Shard(16, stream, self.broker, **clock)
         self.shard.group = self.line  # type: ignore[assignment]
         records = {"b": SimpleNamespace(subscriptions={G})} if is_durable else {}
         streams: Any = SimpleNamespace(
             shards={16: self.shard},
+            table=StreamTable({"default": stream}),
             definitions=SimpleNamespace(members=SimpleNamespace(members=["here", "there"])),
             sessions=SimpleNamespace(store=SimpleNamespace(records=records)),
+            cluster=SimpleNamespace(unreachable=set),
             reading=self,
         )
-        self.read: Any = None
+        self.streams, self.read = streams, None
         self.work = SharedWork(streams, self.broker, **clock)
 
     async def blocks(self, shard: Shard, offset: int, keys: None = None) -> list[Block]:
@@ -66,9 +70,9 @@ class Node:
         blocks: list[Block] = await self.read(offset)
         return blocks
 
-    def joins(self, name: str) -> Session:
+    def joins(self, name: str, filter: str = G) -> Session:
         session = Session(name, self.broker.rules.principal(None, name))
-        self.broker.subscribe(session, Subscription(filter=G, qos=1))
+        self.broker.subscribe(session, Subscription(filter=filter, qos=1))
         return session
 
     def leaves(self, session: Session) -> None:
@@ -80,7 +84,7 @@ class Node:
         self.work._divide_shard(self.shard, {"here", "there"}, pieces)
         entries, self.line.entries = self.line.entries, []
         for block, token in entries:
-            stamp = {"shard": 16, "term": 1, "index": 1, "previous_term": 1, "base_time_us": 0}
+            stamp = {"shard": 16, "term": 1, "index": 1, "previous_term": 1, "base_time_us": self.wall_us}
             self.shard.apply(block.stamped(base_offset=self.shard.next_offset, **stamp), token)
         return [json.loads(block.payload()) for block, _ in entries]
 
@@ -225,3 +229,82 @@ def test_members_are_given_what_an_edge_function_made_and_not_its_input() -> Non
     assert node.work._give(node.shard, node.broker.groups[G], [block], 0, 2, "here") == 2
     sent = b"".join(session.out)
     assert b"result" in sent and b"input" not in sent
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_group_that_nobody_took_over_in_time_is_forgotten(is_back: bool) -> None:
+    """The leader says so. A member that comes at that moment begins a new group of this name."""
+    node = Node()
+    node.line.is_leader = True
+    node.shard.labour.put(G, "there", 1, True, offset=0)
+    node.divide()
+    node.shard.labour.put(G, "there", 0, False, offset=0, time_us=0, is_gone=True)
+    node.wall_us = 60_000_000
+    assert not node.divide() and node.shard.labour.groups() == [G]
+    node.wall_us += 1
+    if is_back:
+        node.joins("b")
+    while node.divide():
+        pass
+    assert node.shard.labour.groups() == ([G] if is_back else [])
+    assert node.shard.labour.known(G, "here") == (0, is_back)
+
+
+def test_what_was_said_before_a_snapshot_is_said_again() -> None:
+    """It may be undone by a later word that the snapshot holds."""
+    node = Node()
+    node.joins("b")
+    node.divide()
+    state = node.shard.to_bytes()
+    assert state is not None
+    node.work._divide_shard(node.shard, {"here", "there"}, {})
+    assert node.line.entries and node.shard.work.said
+    node.line.entries.clear()
+    node.shard.restore(state)
+    while node.divide():
+        pass
+    assert node.shard.labour.known(G, "here")[1]
+
+
+def test_a_full_backlog_takes_own_messages_in_behind_those_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A range means the turns of one node: what joins that of another would be passed over."""
+    monkeypatch.setattr("millrace.node.labour._BACKLOG_RANGES_MAX", 2)
+    node = Node()
+    labour, work = node.shard.labour, node.shard.work
+    labour.put(G, "here", 1, True, offset=0)
+    labour.put(G, "there", 1, True, offset=0)
+    work.backlog[G] = deque([(1, 2, "there"), (201, 202, "there")])
+    put_off = [400, 601, 800, 1001, 1200]
+    for offset in put_off:
+        work.put_off(G, offset, offset + 1)
+    ranges = list(work.backlog[G])
+    assert len(ranges) == 3, "one more for a node that had none"
+    for offset in (1, 201, *put_off):
+        assert any(first <= offset < end and labour.is_of(G, offset, by) for first, end, by in ranges), offset
+
+
+@pytest.mark.parametrize(
+    ("filter", "is_answered"),
+    [("jobs/#", True), ("jobs/a", True), ("$SYS/#", True), ("#", False), ("other", False), ("+/a", False)],
+)
+@pytest.mark.parametrize("replication", [Replication.LEADERLESS, Replication.ROUTED])
+def test_a_member_waits_for_the_logs_that_its_messages_may_go_to(
+    filter: str, is_answered: bool, replication: Replication
+) -> None:
+    """`default` has no leader, as at a node that is cut off. A stream without its shards needs nobody."""
+    node = Node()
+    node.line.is_serving = False
+    spec = StreamSpec(name="jobs", filters=("jobs/#",), replication=replication)
+    shards = (17,) if replication is Replication.LEADERLESS else ()
+    jobs = Stream(spec=spec, generation=2, shards=shards, leaderless=shards)
+    node.streams.table = StreamTable({**node.streams.table.streams, "jobs": jobs})
+    key, answers = f"$share/team/{filter}", list[int]()
+    node.joins("b", key)
+    node.work.when_shared([key], lambda: answers.append(1))
+    assert answers == [1] * is_answered
+    node.line.is_serving = True
+    while node.divide():
+        node.work.check_divided()
+    assert answers == [1]

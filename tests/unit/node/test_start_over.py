@@ -1,6 +1,7 @@
 """Shards that cannot be opened while the disk is full: refused, and back once there is room."""
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,15 +105,17 @@ def test_a_node_that_starts_without_room_for_a_log_stores_nothing_of_it_elsewher
     asyncio.run(asyncio.wait_for(first_start(tmp_path / "data"), 3 * TIMEOUT_S))
 
 
-async def deleted_without_room(data: Path) -> None:
+async def deleted_without_room(data: Path, replication: str) -> None:
     disk = Crowded()
     given = [f"node.data={data}", "listeners.mqtt=127.0.0.1:0", "listeners.http="]
     server = Server(settings.load(None, {}, given), surroundings=replace(SYSTEM, make_disk=lambda: disk))
     await server.start()
     try:
         streams = server.streams
-        await streams.put(spec_from_dict({"name": "old", "filters": ["old/#"]}), create=True)
+        spec = spec_from_dict({"name": "old", "filters": ["old/#"], "replication": replication})
+        await streams.put(spec, create=True)
         (old,) = streams.table.streams["old"].shards
+        (number,) = streams.leaderless.logs or [old]
         async with Client(f"mqtt://127.0.0.1:{server.ports['mqtt']}") as client:
             await client.publish("old/1", b"one", qos=1)
             disk.where, disk.is_full = f"{data}/shards/{old + 1}/", True
@@ -120,9 +123,9 @@ async def deleted_without_room(data: Path) -> None:
             await streams.command(meta.put_stream(spec, create=True))
             assert old + 1 not in streams.shards, "there is no room for it"
             await streams.delete("old")
-            assert old not in streams.shards
+            assert old not in streams.shards and old not in streams.leaderless.streams
             async with asyncio.timeout(TIMEOUT_S):
-                while list(data.glob(f"shards/{old}/*.log")):
+                while list(data.glob(f"shards/{number}/*.log")):
                     await asyncio.sleep(0)
             with pytest.raises(Refused) as refused:
                 await asyncio.wait_for(client.publish("old/1", b"not before the change", qos=1), TIMEOUT_S)
@@ -137,5 +140,62 @@ async def deleted_without_room(data: Path) -> None:
         await server.stop()
 
 
-def test_a_stream_that_is_deleted_makes_room_for_one_that_waits_for_it(tmp_path: Path) -> None:
-    asyncio.run(asyncio.wait_for(deleted_without_room(tmp_path / "data"), 3 * TIMEOUT_S))
+@pytest.mark.parametrize("replication", ["quorum", "leaderless"])
+def test_a_stream_that_is_deleted_makes_room_for_one_that_waits_for_it(
+    tmp_path: Path, replication: str
+) -> None:
+    asyncio.run(asyncio.wait_for(deleted_without_room(tmp_path / "data", replication), 3 * TIMEOUT_S))
+
+
+class NoNewOrigins(Crowded):
+    """Has none for the logs of leaderless streams, whose numbers are in the upper half."""
+
+    def create(self, path: str) -> SystemFile:
+        if self.is_full and re.search(r"/shards/\d{10}/", path):
+            raise DiskFull(f"cannot create {path}: no space left on device")
+        return SystemDisk.create(self, path)
+
+
+async def leaderless_without_room(data: Path, disk: Crowded) -> None:
+    given = [f"node.data={data}", "listeners.mqtt=127.0.0.1:0", "listeners.http="]
+
+    def make() -> Server:
+        return Server(settings.load(None, {}, given), surroundings=replace(SYSTEM, make_disk=lambda: disk))
+
+    async def check(server: Server, reason: Reason | None) -> None:
+        async with Client(f"mqtt://127.0.0.1:{server.ports['mqtt']}") as client:
+            await asyncio.wait_for(client.publish("other", b"goes on", qos=1), TIMEOUT_S)
+            if reason is None:
+                await asyncio.wait_for(client.publish("line/1", b"stored", qos=1), TIMEOUT_S)
+                return
+            with pytest.raises(Refused) as refused:
+                await asyncio.wait_for(client.publish("line/1", b"no room", qos=1), TIMEOUT_S)
+            assert refused.value.reason is reason
+
+    server = make()
+    await server.start()
+    number = min(server.streams.shards) + 1
+    disk.where, disk.is_full = f"{data}/shards/{number}/", True
+    spec = spec_from_dict({"name": "line", "filters": ["line/#"], "replication": "leaderless"})
+    await server.streams.command(meta.put_stream(spec, create=True))
+    server.streams.reconcile()
+    assert not server.streams.leaderless.streams, "there is no room for it"
+    await server.stop()
+    server = make()
+    await server.start()
+    try:
+        await check(server, Reason.QUOTA_EXCEEDED)
+        server.streams.reconcile()
+        await check(server, Reason.QUOTA_EXCEEDED)
+        disk.is_full = False
+        server.streams.reconcile()
+        await check(server, None)
+        (stream,) = server.streams.leaderless.streams.values()
+        assert [one.next_offset for one in stream.files.logs.values()] == [1]
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("disk", [Crowded(), NoNewOrigins()])
+def test_a_leaderless_stream_waits_for_room_and_the_rest_goes_on(tmp_path: Path, disk: Crowded) -> None:
+    asyncio.run(asyncio.wait_for(leaderless_without_room(tmp_path / "data", disk), 3 * TIMEOUT_S))

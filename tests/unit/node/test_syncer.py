@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from millrace.errors import LocalError, StorageError
 from millrace.node.syncer import Job, Syncer, ThreadSyncer
 from millrace.replication.contract import Persist
@@ -174,3 +176,48 @@ def test_a_fault_in_a_write_stops_the_node_and_not_only_the_thread() -> None:
         syncer.close()
 
     asyncio.run(scene())
+
+
+def test_a_fault_of_one_group_keeps_none_of_the_others_from_hearing_that_theirs_is_on_disk() -> None:
+    def play(syncer: ByHand, submit: Callable[[int], None]) -> None:
+        def fault(number: int) -> None:
+            raise LocalError("a fault in one group")
+
+        paper: Any = syncer.paper
+        submit(1)
+        syncer.submit(Job(paper, Persist(number=2), [], fault))
+        submit(3)
+        with pytest.raises(LocalError, match="a fault in one group"):
+            syncer.start()
+        submit(4)
+        assert syncer.start()
+
+    story = run(play)
+    assert [line for line in story if line.startswith("done")] == ["done 1", "done 3", "done 4"]
+
+
+def test_nothing_is_written_or_let_go_after_the_close() -> None:
+    """The word of the last batch comes afterwards; whoever closes has closed the logs and dropped the files
+    himself by then."""
+    story: list[str] = []
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        syncer = ThreadSyncer(loop, _fail, in_place=False, sync_every_s=0.0)
+        paper, other = Paper(story), Paper(story)
+
+        def submit(log: Any, number: int) -> None:
+            syncer.submit(Job(log, Persist(number=number), [], lambda n: story.append(f"done {n}")))
+
+        submit(paper, 1)
+        syncer.start()
+        submit(other, 2)
+        syncer.release(paper, lambda: story.append("gone"))  # type: ignore[arg-type]
+        syncer.close()
+        submit(other, 3)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not syncer._thread.is_alive()
+
+    asyncio.run(scene())
+    assert story == ["write 1", "sync", "done 1"]

@@ -1,0 +1,146 @@
+"""Words on retained topics that a log did not take: they are said again, and nothing passes them."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from millrace.broker import meta
+from millrace.broker.access import AccessRules
+from millrace.broker.intake import Arrival
+from millrace.broker.machine import Broker
+from millrace.broker.message import Run
+from millrace.broker.meta import spec_from_dict
+from millrace.broker.stream import DEFAULT_SPEC, Stream
+from millrace.limits import DEFAULT_LIMITS
+from millrace.node import config as settings
+from millrace.node.server import Server
+from millrace.node.shard import Shard
+from millrace.node.surroundings import SYSTEM
+from millrace.replication.contract import EntryKind
+from millrace.storage.block import Block, Kind
+from unit.node.test_start_over import TIMEOUT_S, Crowded
+
+RUN = Run(b"\x32\x06\0\1t\0\1x", 1, 1, False, True)
+
+
+class Line:
+    """In place of a replication group: keeps what is proposed until the test applies or loses it, and has
+    room for so many more."""
+
+    is_alone = is_serving = True
+
+    def __init__(self) -> None:
+        self.room = 10
+        self.entries: list[tuple[Block, Any]] = []
+
+    def propose(self, blocks: Sequence[Block], tokens: Sequence[Any], kind: EntryKind) -> bool:
+        # As others' entries come and go, there may be room for a smaller one that comes later.
+        self.room -= 1
+        if self.room == 0:
+            return False
+        self.entries += zip(blocks, tokens, strict=True)
+        return True
+
+    def said(self) -> list[str]:
+        return [
+            json.loads(block.payload())["op"] if block.header.kind is Kind.CONTROL else "message"
+            for block, _ in self.entries
+        ]
+
+
+def shard_on(line: Line) -> Shard:
+    broker = Broker(DEFAULT_LIMITS, AccessRules(()))
+    stream = Stream(spec=DEFAULT_SPEC, generation=1, shards=(16,))
+    shard = Shard(16, stream, broker, now_ms=lambda: 0, wall_us=lambda: 0, wake=lambda: None)
+    shard.group = line  # type: ignore[assignment]
+    return shard
+
+
+def publish(shard: Shard) -> None:
+    shard.intake.arrivals.append(Arrival(None, shard._broker.router.route("t"), 0, RUN, "t", b""))
+    shard.cut(0, False)
+
+
+def test_no_retained_message_passes_the_word_on_its_generation() -> None:
+    """It would carry the generation before, and lose against what is older."""
+    line = Line()
+    shard = shard_on(line)
+    shard.retained.routing_generation = lambda: 4
+    line.room = 1
+    publish(shard)
+    assert line.said() == []
+    publish(shard)
+    assert [said for said in line.said() if said.startswith(("gen", "mes"))] == ["generation", "message"]
+
+
+def test_an_inherited_value_is_said_again_until_the_log_has_it() -> None:
+    line = Line()
+    shard = shard_on(line)
+    line.room = 1
+    shard.inherit("t", RUN)
+    assert line.said() == [], "there was no room"
+    shard.say_again()
+    assert line.said() == ["retain"]
+    ((_, token),) = line.entries
+    line.entries.clear()
+    line.is_serving = False
+    shard.lost(token)
+    shard.say_again()
+    assert line.said() == [], "nobody leads"
+    line.is_serving = True
+    shard.say_again()
+    assert line.said() == ["retain"]
+    ((block, token),) = line.entries
+    shard.apply(block, token)
+    shard.say_again()
+    assert line.said() == ["retain"]
+    assert shard._broker.retained.get("t") is not None
+
+
+def test_an_inherited_value_that_a_snapshot_has_is_not_said_again() -> None:
+    line = Line()
+    shard = shard_on(line)
+    shard.inherit("t", RUN)
+    ((_, token),) = line.entries
+    line.entries.clear()
+    shard.covered(token)
+    shard.say_again()
+    assert line.said() == []
+
+
+async def started_without_room(data: Path) -> None:
+    disk = Crowded()
+    given = [f"node.data={data}", "listeners.mqtt=127.0.0.1:0", "listeners.http="]
+
+    def make() -> Server:
+        return Server(settings.load(None, {}, given), surroundings=replace(SYSTEM, make_disk=lambda: disk))
+
+    server = make()
+    await server.start()
+    disk.where, disk.is_full = f"{data}/shards/{min(server.streams.shards) + 1}/", True
+    spec = spec_from_dict({"name": "line", "filters": ["line/#"]})
+    await server.streams.command(meta.put_stream(spec, create=True))
+    await server.stop()
+    server = make()
+    await server.start()
+    try:
+        streams = server.streams
+        (number,) = streams.table.streams["line"].shards
+        assert number not in streams.shards, "there is no room for it"
+        # As another node told it, before this one served.
+        known = [("line/1", Run(b"\x32\x0b\0\6line/1\0\1x", 1, 1, False, True), "left")]
+        streams.interest.streams_changed = lambda: known  # type: ignore[method-assign]
+        streams._move_retained()
+        disk.is_full = False
+        async with asyncio.timeout(TIMEOUT_S):
+            while number not in streams.shards or "line/1" not in streams.shards[number].retained:
+                await asyncio.sleep(0)
+    finally:
+        await server.stop()
+
+
+def test_a_value_is_inherited_by_a_log_that_has_no_room_to_be_opened_yet(tmp_path: Path) -> None:
+    asyncio.run(asyncio.wait_for(started_without_room(tmp_path / "data"), 3 * TIMEOUT_S))
