@@ -1,6 +1,8 @@
 """A leaderless stream on one node in this process: what a restart finds, and what is refused."""
 
 import asyncio
+import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +18,25 @@ from millrace.node.keys import client_key
 from millrace.node.leaderless import LeaderlessStream
 from millrace.node.leaderless_log import OriginFiles, OriginLog
 from millrace.node.publishing import NotStored
+from millrace.node.replicas import Replicas
 from millrace.node.session_group import SessionGroup
 from millrace.replication.contract import EntryKind, ReplicaId
+from millrace.replication.leaderless import Leaderless
 from millrace.replication.leaderless_messages import (
+    NOWHERE,
     Entries,
     Have,
     LogEntry,
     Origin,
     Position,
+    Pull,
     Pulse,
     SetMembers,
+    Subscribe,
 )
 from millrace.replication.leaderless_state import FIRST_LIFE, Stamp, make_group, put_client
 from millrace.storage.disk import DiskFull
+from millrace.storage.files import FileDamaged
 from millrace.types import Message
 from waiting import until_async
 
@@ -137,6 +145,156 @@ def test_what_waits_for_a_durable_member_outlives_a_start_that_takes_its_time(
                 stream.tick()
             found = stream.machine.state.find("$share/g/jobs/#")
             assert found is not None and found.low(stream.files.origin) == 0
+
+    asyncio.run(body())
+
+
+def test_what_is_retained_reaches_a_node_that_comes_after_its_entries_were_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(name: str) -> Broker:
+        return Broker(node__data=str(tmp_path / name))
+
+    def retained(broker: Broker, topic: str) -> bytes | None:
+        run = broker.server.broker.retained.get(topic)
+        return None if run is None else run.data[-3:]
+
+    async def body() -> None:
+        async with make("late") as late:
+            stream = await stream_of(late)
+            async with Client(late.url, client_id="p") as client:
+                await client.publish("jobs/gone", "old", qos=1, retain=True)
+                await client.publish("jobs/mine", "own", qos=1, retain=True)
+            async with make("early") as early:
+                source = await stream_of(early)
+                async with (
+                    Client(early.url, client_id="m") as client,
+                    client.subscribe("$share/g/jobs/#", qos=1) as messages,
+                ):
+                    for topic, text in (("kept", "new"), ("gone", "new"), ("gone", "")):
+                        await client.publish(f"jobs/{topic}", text, qos=1, retain=True)
+                        await asyncio.wait_for(anext(messages), 20)
+                    (own,) = source.files.logs.values()
+                    log = own.replica_log.log
+                    await until_async(lambda: log.first_offset == 3, "the files to be removed", 30.0)
+                me, other = stream.machine.node, source.machine.node
+                for one in (stream, source):
+                    one.step(SetMembers(members=(me, other)))
+                sent: list[bytes] = []
+                monkeypatch.setattr(
+                    early.server.streams.leaderless, "send", lambda to, n, body: sent.append(body)
+                )
+                source.on_peer(me, codec.encode(Pull(origin=source.files.origin, first_index=1)))
+                assert sent
+                for frame in sent:
+                    stream.on_peer(other, frame)
+            origin = source.files.origin
+            machine = stream.machine
+            await until_async(lambda: machine.positions.get(origin, NOWHERE).offset == 3, "a beginning")
+        async with make("late") as late:
+            found = [retained(late, f"jobs/{topic}") for topic in ("kept", "gone", "mine")]
+            assert found == [b"new", None, b"own"]
+
+    asyncio.run(body())
+
+
+def spoil(path: Path, text: bytes) -> None:
+    content = path.read_bytes()
+    assert text in content
+    path.write_bytes(content.replace(text, text.swapcase()))
+
+
+def test_damage_that_only_a_start_finds_does_not_end_it(tmp_path: Path) -> None:
+    """Where a log was closed in good order its files are not read when it is opened, but what the saved state
+    does not cover is."""
+
+    async def body() -> None:
+        async with Broker(node__data=str(tmp_path / "data")) as broker:
+            stream = await stream_of(broker)
+            async with Client(broker.url, client_id="p") as client:
+                for text in ("the first", "the second", "the third"):
+                    await client.publish("jobs/x", text, qos=1, retain=True)
+            (own,) = stream.files.logs.values()
+        shards = tmp_path / "data" / "shards"
+        (shards / str(stream.files.number) / "groups").unlink()
+        (path,) = (shards / str(own.number)).glob("*.log")
+        spoil(path, b"the second")
+        async with Broker(node__data=str(tmp_path / "data")) as broker:
+            stream = await stream_of(broker)
+            assert stream.files.origin.incarnation == 2
+            kept = broker.server.broker.retained.get("jobs/x")
+            assert kept is not None and kept.data.endswith(b"the first")
+            async with Client(broker.url, client_id="p") as client:
+                await client.publish("jobs/x", "goes on", qos=1)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("name", "tag"), [("origins", b"MROR"), ("groups", b"MRLG")])
+def test_a_node_whose_records_are_damaged_begins_with_nothing_where_others_have_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, tag: bytes
+) -> None:
+    def is_held(machine: Leaderless, origin: Origin) -> bool:
+        return machine.positions.get(origin, NOWHERE).entry == 1
+
+    async def body() -> None:
+        async with Broker(node__data=str(tmp_path / "data")) as broker:
+            stream = await stream_of(broker)
+            async with Client(broker.url, client_id="p") as client:
+                await client.publish("jobs/x", "x", qos=1)
+            entry = LogEntry(kind=EntryKind.CONTROL, count=0, payload=b'["later"]')
+            stream.step(SetMembers(members=(stream.machine.node, ReplicaId("other"))))
+            pushed = Entries(origin=Origin("other", 1), first_index=1, base_offset=0, entries=(entry,))
+            stream.on_peer("other", codec.encode(pushed))
+            await until_async(lambda: len(stream.files.logs) == 2, "the other log")
+        spoil(tmp_path / "data" / "shards" / str(stream.files.number) / name, tag)
+        with pytest.raises(FileDamaged):
+            # Nobody else has it.
+            async with Broker(node__data=str(tmp_path / "data")) as broker:
+                await stream_of(broker)
+        has_peers = property(lambda self: True, lambda self, is_so: None)
+        monkeypatch.setattr(Replicas, "has_peers", has_peers, raising=False)
+        for _ in range(2):
+            async with Broker(node__data=str(tmp_path / "data")) as broker:
+                stream = await stream_of(broker)
+                assert stream.files.origin.incarnation == 2
+                assert stream.machine.positions[stream.files.origin].entry == 0
+                stream.step(SetMembers(members=(stream.machine.node, ReplicaId("other"))))
+                stream.on_peer("other", codec.encode(pushed))
+                machine = stream.machine
+                await until_async(partial(is_held, machine, Origin("other", 1)), "the other log again")
+
+    asyncio.run(body())
+
+
+def test_entries_that_no_saved_state_covers_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry is on disk and its word is on the way to the loop: what the files show is more than what the
+    state knows. A crash comes before the next save."""
+
+    async def body() -> None:
+        async with Broker(node__data=str(tmp_path / "data")) as broker:
+            stream = await stream_of(broker)
+            async with Client(broker.url, client_id="p") as client:
+                await client.publish("jobs/x", "x", qos=1)
+            (own,) = stream.files.logs.values()
+            written: list[int] = []
+            monkeypatch.setattr(stream, "_persisted", written.append)
+            request, wall_us = stream.request(None), stream.wall_us()
+            stream.step(
+                Subscribe(request=request, group="group/g", client="", filters=("jobs/#",), wall_us=wall_us)
+            )
+            await until_async(lambda: written, "the entry to be on disk")
+            own.start_offset = own.next_offset
+            stream._chores()
+            syncer = broker.server.streams.replicas.syncer
+            await until_async(lambda: not (syncer._gathered or syncer._busy), "the disk to be quiet")
+            shutil.copytree(tmp_path / "data", tmp_path / "crashed")
+            monkeypatch.undo()
+            for number in written:
+                stream._persisted(number)
+            digest = stream.machine.state.digest()
+        async with Broker(node__data=str(tmp_path / "crashed")) as broker:
+            assert (await stream_of(broker)).machine.state.digest() == digest
 
     asyncio.run(body())
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millrace.replication.leaderless_messages import Acknowledged
+from millrace.replication.leaderless_messages import Acknowledged, Level
 from millrace.sim.campaign import replay
 from millrace.sim.leaderless_members import Consumer
 from millrace.sim.leaderless_world import LeaderlessWorld, make_leaderless_plan, run_leaderless_seed
@@ -86,6 +86,30 @@ def test_a_client_is_where_it_asked_last_to_be(is_in_order: bool) -> None:
     world.checks.told("churn", consumer.name, went, True, answers["out"])
     with pytest.raises(Violation, match=r"churn\.0 in churn: False"):
         world.checks.at_the_end()
+
+
+def test_where_a_group_begins_is_demanded_until_the_last_disk_that_has_it_is_lost() -> None:
+    """Its maker's disk is lost while the other node, which knows the group, is down. A member comes back to
+    the maker, which makes it again behind a message: that is left out once the other disk is gone too."""
+    plan = replace(make_leaderless_plan(0), hosts=2, drifts=(1.0, 1.0), has_disks=True, level=Level.LOCAL)
+    world = LeaderlessWorld(plan, frozenset(), None)
+    for host in world.host_list:
+        world.restart(host)
+    maker, other = world.host_list
+    world.add_late_group("late", maker)
+    world.require("both know the group", lambda: other.find_group("late") is not None)
+    other.crash("fault")
+    world.lose_disk(maker)
+    world.restart(maker)
+    maker.publish(((1, b"x"),), lambda answer: None)
+    world.run_ticks(2)
+    world.consumers[0].connect(maker)
+    world.require("it is made again", lambda: maker.find_group("late") is not None)
+
+    with pytest.raises(Violation, match=r"late never saw 0 of Origin\(node='n0', incarnation=2\)"):
+        world.checks.at_the_end()
+    world.lose_disk(other)
+    world.checks.at_the_end()
 
 
 def _is_equal(world: LeaderlessWorld) -> bool:

@@ -11,7 +11,7 @@ message of a topic wins by that time, and by the node's name where two are equal
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,11 @@ from millrace.broker.intake import Arrival, Intake
 from millrace.broker.machine import Broker
 from millrace.broker.stream import Capture, Stream
 from millrace.broker.topic import SHARE_PREFIX
-from millrace.errors import StorageError
+from millrace.errors import ProtocolError, StorageError
 from millrace.node import leaderless_codec as codec
 from millrace.node.fan_out import fan_out
 from millrace.node.leaderless_groups import StreamGroups
-from millrace.node.leaderless_keys import StreamKeys
+from millrace.node.leaderless_keys import Retained, StreamKeys
 from millrace.node.leaderless_log import OriginFiles, OriginLog
 from millrace.node.reading import READ_BYTES_MAX, Reading
 from millrace.node.replicas import KIND_LEADERLESS, TICK_S
@@ -45,6 +45,7 @@ from millrace.replication.leaderless import Leaderless
 from millrace.replication.leaderless_messages import (
     Acknowledged,
     Await,
+    Begin,
     Divided,
     Given,
     Lapsed,
@@ -67,7 +68,9 @@ from millrace.replication.leaderless_messages import (
 )
 from millrace.storage.block import Block, Codec, Kind, data_blocks
 from millrace.storage.disk import DiskFull
+from millrace.storage.files import FileDamaged
 from millrace.storage.log import LogFailed
+from millrace.storage.scan import RangeDamaged
 from millrace.types import Index, Reason
 
 if TYPE_CHECKING:
@@ -125,12 +128,36 @@ class LeaderlessStream:
         self._is_overtaken = False
         self._is_cramped = False
         self.is_closed = False
-        self._start()
+        try:
+            self._start()
+        except DiskFull:
+            # All of it once more when there is room.
+            self._forget_logs()
+            self.files.let_go()
+            raise
         self.groups = StreamGroups(self, self._broker)
 
     def _start(self) -> None:
+        while True:
+            try:
+                self._read_logs()
+            except (RangeDamaged, ProtocolError):
+                # Found only now: a log that was closed in good order is not read when it is opened.
+                if not self.files.mend():
+                    raise
+            else:
+                break
+        self.files.log_of(self.files.origin)
+        for one in self.files.logs.values():
+            self._know(one)
+
+    def _read_logs(self) -> None:
         files = self.files
-        saved = files.read_state()
+        saved = None
+        try:
+            saved = files.read_state()
+        except FileDamaged as error:
+            files.begin_with_nothing(error)
         covered = self.keys.load(saved)
         state = self.keys.machine_state(saved)
         self.machine = Leaderless(
@@ -144,9 +171,7 @@ class LeaderlessStream:
             level=Level(files.stream.spec.ack),
         )
         for origin, one in files.logs.items():
-            self._know(one)
             self._learn_again(origin, one, covered.get(origin, 0))
-        self._know(files.log_of(files.origin))
 
     def _know(self, one: OriginLog) -> None:
         """A log that readers may ask for from now on. Sessions that are there read it from its beginning."""
@@ -165,7 +190,12 @@ class LeaderlessStream:
         index = max(index, self.files.begin(origin).entry)
         last = int(one.replica_log.log.last_index)
         while index < last:
-            for block in one.replica_log.blocks(Index(index + 1), Index(last), READ_BYTES_MAX):
+            try:
+                blocks = one.replica_log.blocks(Index(index + 1), Index(last), READ_BYTES_MAX)
+            except RangeDamaged as error:
+                self.files.note_unreadable(origin, error)
+                raise
+            for block in blocks:
                 self._learn(origin, block)
                 index = block.header.index
 
@@ -238,6 +268,10 @@ class LeaderlessStream:
     def _run(self, effect: LeaderlessEffect) -> None:
         match effect:
             case Send():
+                if isinstance(effect.body, Begin) and not self.intake.is_sealed:
+                    # First: it is saved with the beginning that takes the place of its entries.
+                    for told in self.keys.told_by(effect.body.origin.node):
+                        self._owner.send(effect.to, self.files.number, codec.encode(told))
                 self._owner.send(effect.to, self.files.number, codec.encode(effect.body))
             case Stored():
                 self._store(effect)
@@ -282,8 +316,9 @@ class LeaderlessStream:
         self._is_overtaken = False
         self._start()
         for tracker in self.groups.trackers.values():
-            # The new machine has not heard of them.
+            # The new machine has not heard of them, nor of what is in flight.
             tracker.connected = 0
+            tracker.aside.clear()
 
     # --------------------------------------------------------------------------------------- arrivals
 
@@ -302,7 +337,7 @@ class LeaderlessStream:
             run = arrival.run
             if run is not None and arrival.is_retained_only:
                 # It was delivered, and is retained here; no log carries QoS 0 that it does not capture.
-                self._broker.inbound.forget(arrival)
+                self._broker.inbound.committed([arrival], 0, 0, self.now_ms())
                 continue
             grown, more = (len(run.data), run.count) if run is not None else (0, 0)
             is_large = size + grown > _BATCH_BYTES_MAX or count + more > _BATCH_MESSAGES_MAX
@@ -324,7 +359,7 @@ class LeaderlessStream:
             batch.is_delivered = True
             self.step(Await(request=request))
             return
-        self._clock_us = max(self._clock_us + 1, wall_us)
+        self._clock_us = max(self._clock_us + 1, self.keys.newest_us + 1, wall_us)
         compression = self.files.stream.spec.compression
         made = data_blocks(runs, Codec.ZLIB if compression == "zlib" else Codec.NONE, self._clock_us)
         blocks = tuple((block.header.count, block.to_bytes()) for block in made)
@@ -453,8 +488,10 @@ class LeaderlessStream:
             unwanted = [segment for segment in segments[:-1] if segment.next_offset <= one.start_offset]
             if active.first_offset < active.next_offset <= one.start_offset:
                 unwanted = segments
-            if unwanted and unwanted[-1].last_index > one.replica_log.trim_to:
-                trimmed.append((one, unwanted[-1].last_index))
+            # The files may show what is not applied yet, which no state covers.
+            last_index = min(unwanted[-1].last_index, Index(one.applied)) if unwanted else Index(0)
+            if last_index > one.replica_log.trim_to:
+                trimmed.append((one, last_index))
         # What the removed entries said must be on disk before they go.
         if trimmed and self._save():
             for one, last_index in trimmed:
@@ -496,7 +533,12 @@ class LeaderlessStream:
         return self._spread_by_ms is not None
 
     def on_peer(self, sender: str, body: bytes) -> None:
-        self.step(PeerMessage(sender=ReplicaId(sender), body=codec.decode(body)))
+        decoded = codec.decode(body)
+        if isinstance(decoded, Retained):
+            if sender in self.machine.members and not self.intake.is_sealed:
+                self.keys.take_in(decoded)
+            return
+        self.step(PeerMessage(sender=ReplicaId(sender), body=decoded))
         if self._spread_by_ms is not None and not self.is_spreading:
             self.wake()
 
@@ -505,6 +547,11 @@ class LeaderlessStream:
 
     def durable_groups(self) -> dict[str, DurableGroup]:
         return self._owner.durable_groups()
+
+    @property
+    def leads_definitions(self) -> bool:
+        """Whether every definition is known here."""
+        return self._owner.leads_definitions
 
     async def stop(self) -> None:
         await self.groups.stop()
@@ -532,12 +579,15 @@ class LeaderlessStream:
             self._refuse(request)
         for request in list(self._then):
             self._refuse(request)
-        for number in self.origins:
-            self._owner.logs.pop(number, None)
-            self._broker.log_ends.pop(number, None)
+        self._forget_logs()
         for key in [key for key in self._broker.lent if key[0] == self.files.number]:
             del self._broker.lent[key]
         self.files.remove()
+
+    def _forget_logs(self) -> None:
+        for number in self.origins:
+            self._owner.logs.pop(number, None)
+            self._broker.log_ends.pop(number, None)
 
     def group_rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
         positions = self.machine.positions
@@ -610,6 +660,10 @@ class LeaderlessStreams:
     def durable_groups(self) -> dict[str, DurableGroup]:
         return self._streams.definitions.groups.by_name
 
+    @property
+    def leads_definitions(self) -> bool:
+        return self._streams.meta_group.is_leader
+
     def send(self, to: ReplicaId, number: int, body: bytes) -> None:
         if self.replicas.links is not None:
             self.replicas.links.send(to, KIND_LEADERLESS, number, body)
@@ -637,27 +691,33 @@ class LeaderlessStreams:
 
     # -------------------------------------------------------------------------------------- definition
 
+    def open(self, number: int, stream: Stream, intake: Intake | None) -> None:
+        """After DiskFull it is not open. Routes of before may lead to an `intake`, which is its own then."""
+        one = self.streams[number] = LeaderlessStream(number, stream, self)
+        if intake is not None:
+            intake.is_sealed = one.intake.is_sealed
+            one.intake = intake
+
     def reconcile(self, wanted: dict[int, Stream]) -> bool:
-        """Open and remove streams as the definitions say; whether anything changed."""
-        changed = False
-        for number, stream in wanted.items():
-            if not stream.is_leaderless(number):
-                continue
-            if number not in self.streams:
-                self.streams[number] = LeaderlessStream(number, stream, self)
-                changed = True
-            self.streams[number].change(stream)
-            if number in stream.sealed:
-                self.streams[number].seal()
-        for number in [n for n in self.streams if n not in wanted]:
-            self.streams.pop(number).remove()
-            changed = True
+        """Change and remove streams as the definitions say; whether one is gone."""
+        for number, one in self.streams.items():
+            if number in wanted:
+                one.change(wanted[number])
+                if number in wanted[number].sealed:
+                    one.seal()
+        gone = self.remove_but(wanted)
         members = self.members()
         if members != self._members:
             self._members = members
             for one in self.streams.values():
                 one.step(SetMembers(members=members))
-        return changed
+        return bool(gone)
+
+    def remove_but(self, wanted: Mapping[int, Stream]) -> dict[int, LeaderlessStream]:
+        gone = {number: self.streams.pop(number) for number in self.streams.keys() - wanted.keys()}
+        for one in gone.values():
+            one.remove()
+        return gone
 
     def numbers(self, stream: Stream) -> list[int]:
         """The logs of a stream that readers may ask for."""
@@ -722,8 +782,7 @@ class LeaderlessStreams:
         one_done()
 
     async def stop(self) -> None:
-        for one in self.streams.values():
-            await one.stop()
+        await asyncio.gather(*(one.stop() for one in self.streams.values()))
 
     def close(self) -> None:
         for one in self.streams.values():

@@ -7,6 +7,7 @@ of messages than the entry says, closes the link before it reaches a log.
 import msgspec
 
 from millrace.errors import MalformedPacket, StorageError
+from millrace.node.leaderless_keys import Retained
 from millrace.replication import leaderless_messages as messages
 from millrace.replication.contract import EntryKind, PeerBody
 from millrace.storage.block import Block, Kind, opaque_block, parse_block
@@ -22,6 +23,7 @@ _CLASSES: tuple[type[PeerBody], ...] = (
     messages.Answer,
     messages.Install,
     messages.Superseded,
+    Retained,
 )
 _NUMBERS = {kind: bytes((number,)) for number, kind in enumerate(_CLASSES)}
 _ENCODER = msgspec.msgpack.Encoder()
@@ -67,7 +69,5 @@ def entry_of(block: Block) -> messages.LogEntry:
     header = block.header
     if header.kind is not Kind.DATA:
         return messages.LogEntry(kind=EntryKind.CONTROL, count=0, payload=block.payload())
-    bare = block.stamped(
-        shard=0, term=0, index=0, previous_term=0, base_offset=0, base_time_us=header.base_time_us
-    )
+    bare = block.timed(header.base_time_us)
     return messages.LogEntry(kind=EntryKind.DATA, count=header.count, payload=bare.to_bytes())

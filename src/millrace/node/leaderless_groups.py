@@ -4,14 +4,14 @@ The machine decides which messages are this node's to give (REORG); here they ar
 that are connected, and settled when the member has acknowledged them. A group is one that clients share
 (`$share/NAME/FILTER`), which lives while a session holds it, or one made by command. That a client is a
 member is said in the node's own log before its SUBACK leaves, so every node knows it without a leader; what
-this node said is compared with what is, again and again, so that a word that crossed another one is said once
-more.
+this node said is compared with what is, again and again, so that a word that crossed another one, or was lost
+on its way to the disk, is said once more: also that a client has left, or that a group is over.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from millrace.broker.durable_group import QUEUE_PREFIX
@@ -33,8 +33,10 @@ from millrace.replication.leaderless_messages import (
     Subscribe,
     Unsubscribe,
 )
+from millrace.replication.leaderless_state import Stamp
 from millrace.storage.block import Block, Kind
 from millrace.storage.log import Trimmed
+from millrace.storage.scan import RangeDamaged
 
 if TYPE_CHECKING:
     from millrace.node.leaderless import LeaderlessStream
@@ -46,6 +48,8 @@ COMMAND_PREFIX = "group/"
 _TAKE_MAX = 256
 # A word that was not seen in the state by then is said again.
 _SAY_AGAIN_TICKS = 20
+# What cannot be read is tried again after so long.
+_READ_AGAIN_TICKS = 200
 
 
 class _Tracker:
@@ -60,6 +64,8 @@ class _Tracker:
         """Clients that this node said are members, and when."""
         self.todo: deque[Span] = deque()
         self.is_reading = False
+        self.aside: list[tuple[int, Span]] = []
+        """What could not be read, and when to try again; until then it is in flight."""
         self.settled: list[Span] = []
 
 
@@ -71,9 +77,9 @@ class StreamGroups:
         self._commanded: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticks = 0
-        # Ticks since the sessions of this node are here, and the nodes at the last sweep.
+        # Ticks since the sessions of this node are here, and what the last sweep found.
         self._served_ticks = 0
-        self._swept: tuple[str, ...] = ()
+        self._outdated: set[tuple[str, str]] = set()
 
     # --------------------------------------------------------------------------------------- members
 
@@ -124,6 +130,8 @@ class StreamGroups:
             self._stream.step(Connected(group=key, members=connected))
         if not tracker.held.members and not tracker.held.held and not tracker.said and not tracker.todo:
             if not key.startswith(COMMAND_PREFIX):
+                # What the last one left behind.
+                self._settle(tracker)
                 del self.trackers[key]
                 self._broker.lent.pop((self._stream.files.number, key), None)
 
@@ -216,29 +224,54 @@ class StreamGroups:
             key = COMMAND_PREFIX + name
             self.trackers.pop(key, None)
             self._broker.lent.pop((self._stream.files.number, key), None)
-            request = self._stream.request(None)
-            self._stream.step(RemoveGroup(request=request, group=key, wall_us=self._stream.wall_us()))
+            self._remove(key)
         self._commanded = set(wanted)
 
+    def _remove(self, key: str) -> None:
+        request = self._stream.request(None)
+        self._stream.step(RemoveGroup(request=request, group=key, wall_us=self._stream.wall_us()))
+
     def _sweep(self) -> None:
-        """After a start, and when nodes join or go: clients that an earlier run of this node brought in and
-        that are no more, and those of nodes that are no members any more."""
+        """Every second: say again what the state does not know. Not what is found for the first time, which
+        may be on its way."""
         if not self._broker.journal.is_on:
             # A start waits for the records of sessions, perhaps for long: nobody has left meanwhile.
             return
         self._served_ticks += 1
-        machine = self._stream.machine
-        if self._swept == machine.members or self._served_ticks < _SAY_AGAIN_TICKS:
+        if self._served_ticks % _SAY_AGAIN_TICKS:
             return
-        self._swept = machine.members
-        for key, group in list(machine.state.present()):
-            for client, (stamp, is_in) in list(group.clients.items()):
-                is_ours = stamp.node == machine.node or (
-                    stamp.node not in machine.members and machine.node == min(machine.members)
-                )
-                is_here = client in self._broker.sessions
-                if is_in and is_ours and not is_here and not self._has_moved(client, key):
-                    self._unsubscribe(key, client)
+        before, self._outdated = self._outdated, set(self._find_outdated())
+        for key, client in sorted(before & self._outdated):
+            if client:
+                self._unsubscribe(key, client)
+            else:
+                self._remove(key)
+
+    def _find_outdated(self) -> Iterator[tuple[str, str]]:
+        """Clients that are members no more though nobody says so: of an earlier run of this node, of nodes
+        that are no members any more, or of a word that was lost. And, without a client, groups that are over:
+        those who left last at the same time each saw the other."""
+        for key, group in self._stream.machine.state.present():
+            if key.startswith(COMMAND_PREFIX):
+                # By whoever knows all definitions: another node may not have heard of it yet.
+                if key.removeprefix(COMMAND_PREFIX) not in self._commanded and self._stream.leads_definitions:
+                    yield key, ""
+                continue
+            shared = self._broker.groups.get(key)
+            here = {session.client_id for session in shared.members} if shared is not None else set()
+            inside = [(client, stamp) for client, (stamp, is_in) in group.clients.items() if is_in]
+            for client, stamp in inside:
+                if client not in here and self._is_ours(stamp) and not self._has_moved(client, key):
+                    yield key, client
+            if group.clients and not inside and not here:
+                if self._is_ours(max(stamp for stamp, _ in group.clients.values())):
+                    yield key, ""
+
+    def _is_ours(self, stamp: Stamp) -> bool:
+        """Whether it is this node that speaks for a client."""
+        machine = self._stream.machine
+        is_orphaned = stamp.node not in machine.members
+        return stamp.node == machine.node or (is_orphaned and machine.node == min(machine.members))
 
     # ------------------------------------------------------------------------------------------ work
 
@@ -263,7 +296,9 @@ class StreamGroups:
         held.settle()
         done = [_span(self._stream, receipt) for receipt in held.acknowledged] + tracker.settled
         held.acknowledged, tracker.settled = [], []
-        back = tuple(_span(self._stream, receipt) for receipt in held.given_back)
+        due = [one for one in tracker.aside if one[0] <= self._ticks or not held.members]
+        tracker.aside = [one for one in tracker.aside if one not in due]
+        back = (*(span for _, span in due), *(_span(self._stream, receipt) for receipt in held.given_back))
         held.given_back = []
         if done:
             self._stream.step(Settle(group=tracker.key, spans=tuple(done)))
@@ -302,6 +337,7 @@ class StreamGroups:
 
     async def _read(self, tracker: _Tracker, span: Span) -> None:
         blocks: list[Block] = []
+        unreadable: Span | None = None
         try:
             blocks = await self._stream.read(span.origin, span.start)
         except Trimmed as error:
@@ -309,11 +345,19 @@ class StreamGroups:
             end = min(span.end, int(error.first_offset))
             tracker.settled.append(Span(span.origin, span.start, max(span.start + 1, end)))
         except StorageError as error:
-            log.error("the log of %s cannot be read for %s: %s", span.origin, tracker.key, error)
+            unreadable = _unreadable(span, error)
+            if not any(other.origin == span.origin for _, other in tracker.aside):
+                log.error("the log of %s cannot be read for %s: %s", span.origin, tracker.key, error)
         tracker.is_reading = False
         if tracker.todo and tracker.todo[0] == span:
             tracker.todo.popleft()
-            self._hand_out(tracker, span, blocks)
+            if unreadable is None:
+                self._hand_out(tracker, span, blocks)
+            else:
+                # Given back now it would be the first to be taken again, before all that can be read.
+                tracker.aside.append((self._ticks + _READ_AGAIN_TICKS, unreadable))
+                if unreadable.end < span.end:
+                    tracker.todo.appendleft(Span(span.origin, unreadable.end, span.end))
         self._work(tracker)
 
     def _hand_out(self, tracker: _Tracker, span: Span, blocks: list[Block]) -> None:
@@ -372,6 +416,14 @@ def _receipt(span: Span, stream: "LeaderlessStream") -> str:
 def _span(stream: "LeaderlessStream", receipt: str) -> Span:
     number, _, offset = receipt.partition(".")
     return Span(stream.origins[int(number)], int(offset), int(offset) + 1)
+
+
+def _unreadable(span: Span, error: StorageError) -> Span:
+    """How much of it, from its beginning on, cannot be read."""
+    end = span.end
+    if isinstance(error, RangeDamaged):
+        end = min(end, max(span.start + 1, int(error.damage.next_offset)))
+    return Span(span.origin, span.start, end)
 
 
 def row_run(block: Block, row: int, now_ms: int, wall_us: int) -> Run:

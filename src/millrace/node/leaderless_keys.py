@@ -10,7 +10,8 @@ import base64
 import json
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from millrace.broker.inbound import payload_is_empty
 from millrace.broker.intake import Arrival
@@ -19,6 +20,7 @@ from millrace.broker.message import Run, expiry_of
 from millrace.broker.producers import Producers, Verdict
 from millrace.kernels import blocks as kernel
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
+from millrace.replication.contract import PeerBody
 from millrace.replication.leaderless_messages import Origin
 from millrace.storage.block import Block
 from millrace.types import Reason
@@ -27,6 +29,27 @@ _VERSION = 1
 _HAS_RETAIN = bytes(1 if flag & FLAG_RETAIN else 0 for flag in range(256))
 # Deletions that are remembered; one more forgets the oldest.
 _DELETED_MAX = 100_000
+# Of retained messages in one message to another node, and one more message.
+_TOLD_BYTES_MAX = 1 << 20
+
+
+class Value(NamedTuple):
+    """What is retained on a topic, and since when by whose clock."""
+
+    topic: str
+    time_us: int
+    node: str
+    packet: bytes | None
+    """None: it was deleted."""
+    qos: int = 0
+    v5: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retained(PeerBody):
+    """To a node that does not get the entries which told of them: they are removed here."""
+
+    values: tuple[Value, ...]
 
 
 class StreamKeys:
@@ -37,6 +60,8 @@ class StreamKeys:
         self._producers = Producers()
         self._in_flight: set[tuple[bytes, int]] = set()
         self._stamps: dict[str, tuple[int, str]] = {}
+        self.newest_us = 0
+        """Of all that is or was retained."""
 
     # ------------------------------------------------------------------------------------- arrivals
 
@@ -90,13 +115,8 @@ class StreamKeys:
                 self._in_flight.discard(key)
 
     def _retain(self, topic: str, packet: bytes, qos: int, v5: bool, stamp: tuple[int, str]) -> None:
-        known = self._stamps.get(topic)
-        if known is not None and known >= stamp:
+        if not self._is_newest(topic, stamp):
             return
-        self._stamps.pop(topic, None)
-        self._stamps[topic] = stamp
-        if len(self._stamps) > self._broker.limits.retained_messages_max + _DELETED_MAX:
-            del self._stamps[next(iter(self._stamps))]
         expiry_s = expiry_of(packet) if v5 else None
         expires_ms = None
         if expiry_s is not None:
@@ -104,19 +124,71 @@ class StreamKeys:
         run = Run(bytes((packet[0] & 0xFE,)) + packet[1:], 1, qos, v5, True, expires_ms)
         self._broker.retained.keep(topic, run, is_empty=payload_is_empty(run))
 
+    def _is_newest(self, topic: str, stamp: tuple[int, str]) -> bool:
+        """It is what counts from now on."""
+        known = self._stamps.get(topic)
+        if known is not None and known >= stamp:
+            return False
+        self._stamps.pop(topic, None)
+        self._stamps[topic] = stamp
+        self.newest_us = max(self.newest_us, stamp[0])
+        if len(self._stamps) > self._broker.limits.retained_messages_max + _DELETED_MAX:
+            self._forget_a_deletion()
+        return True
+
+    def _forget_a_deletion(self) -> None:
+        """The oldest. The stamp of a message that is there stays; its turn comes again, so that few are
+        looked at."""
+        for _ in range(len(self._stamps) - 1):
+            topic = next(iter(self._stamps))
+            stamp = self._stamps.pop(topic)
+            if self._broker.retained.logged(topic) is None:
+                return
+            self._stamps[topic] = stamp
+
     def inherit(self, topic: str) -> None:
         """A value that is there already: whatever is published from now on is newer."""
         self._stamps.setdefault(topic, (0, ""))
+
+    # ------------------------------------------------------------------------------- to other nodes
+
+    def _value(self, topic: str) -> Value:
+        run, stamp = self._broker.retained.logged(topic), self._stamps[topic]
+        return Value(topic, *stamp, None) if run is None else Value(topic, *stamp, run.data, run.qos, run.v5)
+
+    def told_by(self, node: str) -> Iterator[Retained]:
+        """All that this node's entries said, and what was there before every log. Sequences of producers are
+        left out: a repeat is answered by what is held here, and these would be known before they are."""
+        values: list[Value] = []
+        size = 0
+        for topic, (_, teller) in self._stamps.items():
+            if teller not in (node, ""):
+                continue
+            value = self._value(topic)
+            size += len(topic) + len(value.packet or b"")
+            values.append(value)
+            if size > _TOLD_BYTES_MAX:
+                yield Retained(values=tuple(values))
+                values, size = [], 0
+        if values:
+            yield Retained(values=tuple(values))
+
+    def take_in(self, told: Retained) -> None:
+        for topic, time_us, node, packet, qos, v5 in told.values:
+            stamp = (time_us, node)
+            if packet is not None:
+                self._retain(topic, packet, qos, v5, stamp)
+            elif self._is_newest(topic, stamp):
+                self._broker.retained.drop(topic)
 
     # ------------------------------------------------------------------------------------- snapshots
 
     def to_bytes(self, machine: bytes, applied: dict[Origin, int]) -> bytes:
         """Everything a start needs but the logs."""
         retained: list[Any] = []
-        for topic, stamp in self._stamps.items():
-            run = self._broker.retained.get(topic)
-            packet = None if run is None else base64.b64encode(run.data).decode()
-            retained.append([topic, *stamp, packet, *((run.qos, run.v5) if run is not None else (0, False))])
+        for value in map(self._value, self._stamps):
+            packet = None if value.packet is None else base64.b64encode(value.packet).decode()
+            retained.append([*value[:3], packet, *value[4:]])
         fields = {
             "version": _VERSION,
             "machine": machine.decode(),
@@ -135,7 +207,7 @@ class StreamKeys:
         for topic, time_us, node, packet, qos, v5 in fields["retained"]:
             stamp = (time_us, node)
             if packet is None:
-                self._stamps[topic] = max(stamp, self._stamps.get(topic, stamp))
+                self._is_newest(topic, stamp)
             else:
                 self._retain(topic, base64.b64decode(packet), qos, v5, stamp)
         return {Origin(node, incarnation): index for node, incarnation, index in fields["applied"]}

@@ -28,6 +28,7 @@ from millrace.replication.leaderless_messages import NOWHERE, LogEntry, Origin, 
 from millrace.storage import files
 from millrace.storage.block import Block
 from millrace.storage.disk import DiskFull
+from millrace.storage.files import FileDamaged
 from millrace.storage.scan import RangeDamaged
 from millrace.types import Index, Offset, Term
 
@@ -47,6 +48,8 @@ _TAIL_BYTES_MAX = 4 * 1024 * 1024
 # Numbers of origins' logs are in the upper half; those that the meta group gives begin at the bottom.
 _UPPER_HALF = 1 << 31
 _TERM = Term(1)
+# A node that lost its record looks so far for logs of its own.
+_INCARNATIONS_MAX = 4_096
 
 
 def number_of(stream: int, origin: Origin) -> int:
@@ -103,11 +106,12 @@ class OriginLog:
         for watcher in self.consumers.watchers:
             watcher.set()
 
-    def begin_again(self) -> None:
+    def begin_again(self, end: Position) -> None:
+        """What was there is not the log any more, and nothing is behind `end`."""
         self._tail.clear()
         self._tail_bytes = 0
-        self.next_offset = int(self.replica_log.log.next_offset)
-        self.applied = int(self.replica_log.log.last_index)
+        self.next_offset = end.offset
+        self.applied = end.entry
 
     def recent(self, offset: int) -> list[Block] | None:
         """Blocks from the one that holds `offset`, if it is among those in memory."""
@@ -128,19 +132,29 @@ class OriginFiles:
         self.logs: dict[Origin, OriginLog] = {}
         self.is_durable = stream.spec.storage == "disk"
         self._is_record_due = False
-        # Logs of which a read found damage, to say so once.
-        self._unreadable: set[Origin] = set()
-        record = self._read_record()
+        # Logs of which a read found damage, and the entry from which on.
+        self._unreadable: dict[Origin, int] = {}
+        try:
+            record = self._read_record()
+        except FileDamaged as error:
+            record = self._last_incarnation(error), False, []
         incarnation, is_clean, known = record if record is not None else (0, False, [])
         self._incarnation = incarnation
+        self.origin = Origin(replicas.replica, incarnation)
+        try:
+            self._start(known, is_clean)
+        except DiskFull:
+            self.let_go()
+            raise
+
+    def _start(self, known: list[Origin], is_clean: bool) -> None:
         if self.is_durable:
             for origin in known:
                 self._open(origin)
         else:
             for origin in known:
-                replicas.directory.remove_shard(number_of(number, origin))
+                self._replicas.directory.remove_shard(number_of(self.number, origin))
             self._write_state(b"")
-        self.origin = Origin(replicas.replica, incarnation)
         if not self._is_whole(is_clean):
             self.raise_incarnation()
         self.write_record(is_clean=False)
@@ -156,6 +170,30 @@ class OriginFiles:
             return None
         incarnation, is_clean, rows = json.loads(data)
         return incarnation, is_clean, [Origin(node, number) for node, number in rows]
+
+    def _last_incarnation(self, error: FileDamaged) -> int:
+        """Of logs that are on this disk, though nothing tells which there are: others have them all."""
+        self._fetch_again(error)
+        shards = set(self._replicas.directory.shards())
+        own = (Origin(self._replicas.replica, incarnation) for incarnation in range(1, _INCARNATIONS_MAX))
+        found = [origin.incarnation for origin in own if number_of(self.number, origin) in shards]
+        return max(found, default=0)
+
+    def _fetch_again(self, error: FileDamaged) -> None:
+        if not self._replicas.has_peers:
+            raise error
+        log.error("%s; everything is fetched again from other nodes", error)
+
+    def begin_with_nothing(self, error: FileDamaged) -> None:
+        """The state cannot be read, and logs may begin behind what it told of: others have all of it."""
+        self._fetch_again(error)
+        gone, self.logs = self.logs, {}
+        # First: logs without a state would be taken for all there is.
+        self.raise_incarnation()
+        for one in gone.values():
+            one.replica_log.close()
+            self._replicas.directory.remove_shard(one.number)
+        self._write_state(b"")
 
     def write_record(self, *, is_clean: bool, incarnation: int | None = None) -> None:
         number = self._incarnation if incarnation is None else incarnation
@@ -209,8 +247,8 @@ class OriginFiles:
         """The log of an origin, made if needed: known on disk before anything is in it."""
         found = self.logs.get(origin)
         if found is None:
-            if not self.is_durable:
-                self._replicas.directory.remove_shard(number_of(self.number, origin))
+            # What no record names is a leftover.
+            self._replicas.directory.remove_shard(number_of(self.number, origin))
             found = self._open(origin)
             _mend(found)
             self._is_record_due = True
@@ -218,10 +256,19 @@ class OriginFiles:
             self.write_record(is_clean=False)
         return found
 
+    def let_go(self) -> None:
+        """Not opened for want of room."""
+        for one in self.logs.values():
+            with suppress(DiskFull):
+                one.replica_log.close()
+
     def close(self, *, is_clean: bool) -> None:
         for one in self.logs.values():
             one.replica_log.close()
-        self.write_record(is_clean=is_clean)
+        try:
+            self.write_record(is_clean=is_clean)
+        except DiskFull as error:
+            log.warning("stream %d: the next start takes this stop for a crash: %s", self.number, error)
 
     def remove(self) -> None:
         """The stream is gone."""
@@ -237,12 +284,15 @@ class OriginFiles:
             # First: a log that begins later is nothing without it.
             self.save_state(state)
         if persist.begin is not None:
+            # Its files go in their turn: the thread may have them. From now on nobody reads them.
             replica_log.start_at(Index(persist.begin.entry + 1), _TERM, Offset(persist.begin.offset))
-            self.logs[persist.origin].begin_again()
+            one = self.logs[persist.origin]
+            one.start_offset = max(one.start_offset, persist.begin.offset)
+            one.begin_again(persist.begin)
         stamped = []
-        for place, one in enumerate(persist.entries):
-            entry = Entry(term=_TERM, index=Index(persist.first_index + place), kind=one.kind, payload=b"")
-            stamped.append(replica_log.stamp(entry, block_of(one)))
+        for place, each in enumerate(persist.entries):
+            entry = Entry(term=_TERM, index=Index(persist.first_index + place), kind=each.kind, payload=b"")
+            stamped.append(replica_log.stamp(entry, block_of(each)))
         write = Persist(number=persist.number)
         if self.is_durable:
             self._replicas.syncer.submit(Job(replica_log, write, stamped, done))
@@ -289,20 +339,36 @@ class OriginFiles:
             blocks = one.replica_log.blocks(Index(first), Index(last), bytes_max)
         except RangeDamaged as error:
             if origin not in self._unreadable:
-                self._unreadable.add(origin)
                 log.error("the log of %s: %s; the next start fetches it again", origin, error)
+            self.note_unreadable(origin, error)
             return 0, ()
         return blocks[0].header.base_offset if blocks else 0, [entry_of(block) for block in blocks]
 
+    def note_unreadable(self, origin: Origin, error: RangeDamaged) -> None:
+        self._unreadable.setdefault(origin, error.damage.first_index)
+
+    def mend(self) -> bool:
+        """Cut logs before what a read found damaged; whether there are any."""
+        unreadable, self._unreadable = self._unreadable, {}
+        if self.origin in unreadable:
+            # First, as above.
+            self.raise_incarnation()
+        for origin, first in unreadable.items():
+            _cut(self.logs[origin], first)
+        return bool(unreadable)
+
 
 def _mend(one: OriginLog) -> None:
-    """Cut a log before what is damaged: others have it, and are asked for it."""
-    replica_log = one.replica_log
-    if replica_log.log.damages:
-        first = replica_log.log.damages[0].first_index
-        log.error("the log of %s: entries from %d on are fetched again", one.origin, first)
-        replica_log.cut(Index(first))
-        one.begin_again()
+    if one.replica_log.log.damages:
+        _cut(one, one.replica_log.log.damages[0].first_index)
+
+
+def _cut(one: OriginLog, first: int) -> None:
+    """Before what is damaged: others have it, and are asked for it."""
+    log.error("the log of %s: entries from %d on are fetched again", one.origin, first)
+    stored = one.replica_log.log
+    one.replica_log.cut(Index(first))
+    one.begin_again(Position(int(stored.last_index), int(stored.next_offset)))
 
 
 def _ignore(number: int) -> None:

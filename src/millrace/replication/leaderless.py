@@ -163,9 +163,11 @@ class Leaderless:
         self._peers = self._contacts.peers
         self._number = self._persisted = 0
         self.state = ControlState(mutations)
-        covered = self.state.merge(state) if state is not None else {}
+        extents = logs.extents()
+        ends = {known: end for known, (_, end) in extents.items()}
+        covered = self.state.restore(state, ends) if state is not None else {}
         self._logs: dict[Origin, _Log] = {}
-        for known, (begin, end) in sorted(logs.extents().items()):
+        for known, (begin, end) in sorted(extents.items()):
             self._logs[known] = _Log(end)
             self._replay(known, max(begin.entry, covered.get(known, NOWHERE).entry), end.entry)
         self.state.ended.clear()
@@ -186,7 +188,8 @@ class Leaderless:
         self._out: list[LeaderlessEffect] = []
         self._after: list[LeaderlessEffect] = []
         self._persist: PersistLog | None = None
-        self._has_hearsay = False
+        # Of what was learnt so much stands in the own log up to this entry, not on disk yet.
+        self._saying: tuple[int, int] | None = None
 
     def _replay(self, origin: Origin, after: int, last: int) -> None:
         """Control entries that the saved state does not cover."""
@@ -203,7 +206,8 @@ class Leaderless:
 
     def step(self, event: LeaderlessEvent) -> list[LeaderlessEffect]:
         """Take one event; run the effects in list order, what stands after a `PersistLog` once it is on disk.
-        Raises `RemoteError`, with nothing changed, for a message that no correct peer sends."""
+        Raises `RemoteError` for a message that no correct peer sends: nothing is written then, and nobody is
+        told anything."""
         self._out, self._after, self._persist = [], [], None
         self.labour.out = self._out
         match event:
@@ -274,7 +278,7 @@ class Leaderless:
 
     def to_bytes(self) -> bytes:
         """The control state for a restart; what is in the logs behind it is applied again."""
-        return self.state.to_bytes(self.positions)
+        return self.state.to_bytes(self.positions, self.state.learnt)
 
     @property
     def is_everywhere(self) -> bool:
@@ -301,18 +305,23 @@ class Leaderless:
                 peer.sent, peer.progress_tick = peer.acked, self._contacts.now
             self._stream(name, peer)
         self.labour.tick()
-        if self._has_hearsay and not self._is_overloaded:
-            self._has_hearsay = False
-            self._say_marks()
+        if self.state.learnt and self._saying is None and not self._is_disk_behind:
+            self._say_learnt()
 
-    def _say_marks(self) -> None:
-        """Marks that were learnt from another's state instead of a log, said again in the own one: else nodes
-        could differ for ever about what is done."""
-        payloads = [mark(key, group.life, group.marks) for key, group in self.state.present()]
-        if payloads:
-            self._append(
-                tuple(LogEntry(kind=EntryKind.CONTROL, count=0, payload=payload) for payload in payloads)
-            )
+    def _say_learnt(self) -> None:
+        """What was learnt from a state instead of a log, said in the own one: the state may tell of entries
+        that were nowhere but on one disk and went with it, and nodes would differ for ever about them."""
+        payloads: list[bytes] = []
+        size = 0
+        for payload in self.state.learnt[: self._options.window_entries]:
+            size += len(payload)
+            if payloads and size > self._options.entries_bytes_max:
+                break
+            payloads.append(payload)
+        self._append(
+            tuple(LogEntry(kind=EntryKind.CONTROL, count=0, payload=payload) for payload in payloads)
+        )
+        self._saying = (len(payloads), self._logs[self.origin].last.entry)
 
     def _pulse(self) -> Pulse:
         return Pulse(
@@ -339,11 +348,14 @@ class Leaderless:
     # ----------------------------------------------------------------------------------- own entries
 
     @property
+    def _is_disk_behind(self) -> bool:
+        return self.writes_pending >= self._options.persists_pending_max
+
+    @property
     def _is_overloaded(self) -> bool:
-        return (
-            self._waiting.size_bytes > self._options.unacknowledged_bytes_max
-            or self.writes_pending >= self._options.persists_pending_max
-        )
+        """For publishers: who comes and goes does not wait for a level, which a node that is cut off may not
+        reach for long."""
+        return self._is_disk_behind or self._waiting.size_bytes > self._options.unacknowledged_bytes_max
 
     def _append(self, entries: tuple[LogEntry, ...]) -> Position:
         """Put entries at the end of the own log; the position before them."""
@@ -397,7 +409,7 @@ class Leaderless:
             self._out.append(Acknowledged(request=request))
 
     def _on_subscribe(self, event: Subscribe) -> None:
-        if self._is_overloaded or not self.state.has_room(event.group, event.client):
+        if self._is_disk_behind or not self.state.has_room(event.group, event.client):
             self._out.append(Overloaded(request=event.request))
             return
         known = self.state.groups.get(event.group)
@@ -416,7 +428,7 @@ class Leaderless:
         self._control(event.request, *operations)
 
     def _on_unsubscribe(self, event: Unsubscribe) -> None:
-        if self._is_overloaded:
+        if self._is_disk_behind:
             self._out.append(Overloaded(request=event.request))
             return
         # Also where nobody here knows that it was in: the word of another node may be on its way.
@@ -431,7 +443,7 @@ class Leaderless:
         self._control(event.request, *operations)
 
     def _on_remove_group(self, event: RemoveGroup) -> None:
-        if self._is_overloaded:
+        if self._is_disk_behind:
             self._out.append(Overloaded(request=event.request))
         elif self.state.find(event.group) is None:
             self._out.append(Acknowledged(request=event.request))
@@ -478,6 +490,9 @@ class Leaderless:
                     self._out.append(Stored(origin=origin, index=end.entry))
                 if origin == self.origin:
                     self._stream_fresh(end, entries)
+                    if self._saying is not None and self._saying[1] <= end.entry:
+                        del self.state.learnt[: self._saying[0]]
+                        self._saying = None
                 else:
                     self._pull_on(origin, log)
         self._acknowledge()
@@ -535,8 +550,9 @@ class Leaderless:
             peer.progress_tick = self._contacts.now
         begin = self._view.begin(self.origin)
         if peer.sent < begin.entry:
+            state = self.state.to_bytes(self.positions)
             self._out.append(
-                Send(to=ReplicaId(name), body=Begin(origin=self.origin, begin=begin, state=self.to_bytes()))
+                Send(to=ReplicaId(name), body=Begin(origin=self.origin, begin=begin, state=state))
             )
             peer.sent = begin.entry
             return
@@ -667,7 +683,7 @@ class Leaderless:
             raise ProtocolError(
                 f"entries of {body.origin} after {last.entry} do not continue at {last.offset}"
             )
-        if self.writes_pending >= self._options.persists_pending_max:
+        if self._is_disk_behind:
             # It comes again: nobody was told that it is here.
             return
         self._write(body.origin, log, fresh)
@@ -696,7 +712,7 @@ class Leaderless:
             return
         begin = self._view.begin(body.origin)
         if body.first_index <= begin.entry:
-            state = self.to_bytes()
+            state = self.state.to_bytes(self.positions)
             self._out.append(Send(to=sender, body=Begin(origin=body.origin, begin=begin, state=state)))
         else:
             self._send_entries(sender, body.origin, body.first_index, log.durable.entry)
@@ -708,12 +724,8 @@ class Leaderless:
         log = self._logs.setdefault(body.origin, _Log(NOWHERE))
         if body.begin.entry <= log.last.entry or log.tail:
             return
-        covered = self.state.merge(body.state)
+        self.state.merge(body.state)
         self._say_lapsed()
-        # It may tell of entries that are nowhere but on its sender's disk and go with it.
-        self._has_hearsay = self._has_hearsay or any(
-            position.entry > self._held(origin).entry for origin, position in covered.items()
-        )
         self._number += 1
         log.last = body.begin
         log.tail.append((self._number, body.begin, ()))
@@ -722,7 +734,7 @@ class Leaderless:
             origin=body.origin,
             first_index=body.begin.entry + 1,
             begin=body.begin,
-            state=self.state.to_bytes({**self.positions, body.origin: body.begin}),
+            state=self.state.to_bytes({**self.positions, body.origin: body.begin}, self.state.learnt),
         )
         self._after.append(Send(to=sender, body=Have(origin=body.origin, position=body.begin)))
 

@@ -51,6 +51,8 @@ STUCK_TICKS = 16
 """A session that brought nothing by then is tried again by whoever waits for it."""
 ODD_PULSES = 2
 """So often a peer may name another division before that is a reason."""
+IDLE_TICKS = 1_200
+"""For so long the division of a group that is gone is remembered: every pulse names it."""
 TAKE_MAX = 1_000
 SCAN_MAX = 20_000
 """Messages looked at in one take."""
@@ -85,6 +87,7 @@ class Division:
     """It holds all that the installed division needs."""
     session: Session | None = None
     waiting_ticks: int = 0
+    idle_ticks: int = 0
     delay_ticks: int | None = None
     odd: dict[str, int] = field(default_factory=dict)
     # Work under the installed division.
@@ -161,8 +164,13 @@ class Labour:
         for group, division in sorted(self.divisions.items()):
             if self._state.find(group) is None and not division.connected:
                 # Nobody has it and nobody is here for it.
-                if division.session is None and not division.in_flight:
+                if division.session is None and not any(division.in_flight.values()):
+                    division.idle_ticks += 1
+                    if division.idle_ticks >= IDLE_TICKS:
+                        # As after a restart: whoever knows more says so (`Superseded`).
+                        del self.divisions[group]
                     continue
+            division.idle_ticks = 0
             if division.session is not None:
                 self._urge(group, division, division.session)
             elif not division.is_in_force and division.promised != NEVER:
@@ -265,7 +273,7 @@ class Labour:
         division.number = self._rng.getrandbits(32) if division.connected else None
         division.session = None
         division.delay_ticks = None
-        division.waiting_ticks = 0
+        division.waiting_ticks = division.idle_ticks = 0
         division.odd.clear()
         division.is_ready = False
 
@@ -411,9 +419,11 @@ class Labour:
         if group is None or not division.connected or not self.look(division):
             return ()
         if division.starts is not group.starts:
-            # Somebody else made the group earlier in some log: what was passed over there is its own too.
+            # Somebody else made the group earlier in some log: what was passed over there is its own too, and
+            # what is not there any more must be said of that part as well.
             division.starts = group.starts
             division.cursors.clear()
+            division.gone.clear()
         count, self.gone = min(count, TAKE_MAX), []
         taken: dict[Origin, Ranges] = {}
         again, division.again = division.again, []
@@ -469,12 +479,6 @@ class Labour:
             if busy is not None:
                 busy.discard(span.start, span.end)
                 division.again.append(span)
-
-    def settled(self, group: str, origin: Origin, start: int, end: int) -> None:
-        """The mark of these messages is on this disk."""
-        division = self.divisions.get(group)
-        if division is not None and origin in division.in_flight:
-            division.in_flight[origin].discard(start, end)
 
     def forget(self, group: str) -> None:
         """The group is gone, and with it what its members hold."""

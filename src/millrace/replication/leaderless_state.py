@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from millrace.errors import ProtocolError
-from millrace.replication.leaderless_messages import Origin, Position, Positions
+from millrace.replication.leaderless_messages import NOWHERE, Origin, Position, Positions
 
 GROUPS_MAX = 10_000
 CLIENTS_MAX = 100_000
@@ -148,6 +148,8 @@ class ControlState:
         self.groups: dict[str, Group] = {}
         self.ended: dict[str, Group] = {}
         """Lives of groups that were there and are over, until somebody has looked."""
+        self.learnt: list[bytes] = []
+        """Operations that are known here from a state instead of a log, until the own log has them."""
         self.clock = 0
         self._is_tombstone_ignored = "tombstone_ignored" in mutations
         self._is_mark_lost = "mark_lost" in mutations
@@ -242,35 +244,63 @@ class ControlState:
 
     # ---------------------------------------------------------------------------------- snapshots
 
-    def to_bytes(self, positions: Positions) -> bytes:
-        """Everything that control entries up to these positions said."""
+    def to_bytes(self, positions: Positions, learnt: Sequence[bytes] = ()) -> bytes:
+        """Everything that control entries up to these positions said. `learnt` is for the own disk."""
         rows = [[key, group.to_json()] for key, group in sorted(self.groups.items())]
         places = sorted([*origin, *position] for origin, position in positions.items())
-        return json.dumps([self.clock, places, rows], separators=(",", ":")).encode()
+        more = [[payload.decode() for payload in learnt]] if learnt else []
+        return json.dumps([self.clock, places, rows, *more], separators=(",", ":")).encode()
 
-    def merge(self, data: bytes) -> Positions:
-        """Take in another's state; what it covers."""
+    def restore(self, data: bytes, ends: Positions) -> Positions:
+        """Begin with what the own disk says; what it covers. Where the logs there end before that, nobody
+        else may have had the rest of them: then all of it counts as learnt."""
+        covered, learnt = self._merge(data)
+        if all(ends.get(origin, NOWHERE).entry >= position.entry for origin, position in covered.items()):
+            self.learnt = learnt
+        return covered
+
+    def merge(self, data: bytes) -> None:
+        """Take in another's state."""
+        self._merge(data)
+
+    def _merge(self, data: bytes) -> tuple[Positions, list[bytes]]:
         try:
-            clock, places, rows = json.loads(data)
+            clock, places, rows, *more = json.loads(data)
             for key, row in rows:
                 self._merge_group(key, row)
             self.clock = max(self.clock, clock)
-            return {Origin(place[0], place[1]): Position(place[2], place[3]) for place in places}
-        except (ValueError, TypeError, IndexError) as error:
+            covered = {Origin(place[0], place[1]): Position(place[2], place[3]) for place in places}
+            return covered, [payload.encode() for payloads in more for payload in payloads]
+        except (ValueError, TypeError, IndexError, AttributeError) as error:
             raise ProtocolError(f"a state that cannot be read: {error}") from None
 
     def _merge_group(self, key: str, row: list[Any]) -> None:
         life, is_present, filters, starts, clients, marks = row
-        stamp = _stamp(life)
-        if is_present:
-            self._make(key, stamp, tuple(filters), _starts(starts))
+        stamp, known = _stamp(life), self.groups.get(key)
         group = self._life(key, stamp)
         if group is None:
             return
+        if group is not known and not is_present:
+            self.learnt.append(remove_group(key, stamp))
+        if is_present:
+            before = (group.is_present, group.filters, group.starts)
+            self._make(key, stamp, tuple(filters), _starts(starts))
+            if before != (group.is_present, group.filters, group.starts):
+                self.learnt.append(_encoded("group", key, stamp, filters, starts))
         for client, when, is_in in clients:
+            was = group.clients.get(client)
             self._put_client(key, stamp, client, is_in, _stamp(when))
-        if not self._is_mark_lost:
-            self._mark(key, stamp, marks)
+            if group.clients[client] != was:
+                self.learnt.append(put_client(key, stamp, client, is_in, _stamp(when)))
+        if self._is_mark_lost:
+            return
+        totals = {origin: done.total() for origin, done in group.marks.items()}
+        self._mark(key, stamp, marks)
+        fresh = {
+            origin: done for origin, done in group.marks.items() if done.total() != totals.get(origin, 0)
+        }
+        if fresh:
+            self.learnt.append(mark(key, stamp, fresh))
 
     def digest(self) -> str:
         """Equal where states are equal; for checkers and people."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from millrace.replication.contract import Persisted, ReplicaId, RequestId, Send, Tick
+from millrace.replication.contract import EntryKind, Persisted, ReplicaId, RequestId, Send, Tick
 from millrace.replication.leaderless import Leaderless
 from millrace.replication.leaderless_messages import (
     NOWHERE,
@@ -41,6 +41,7 @@ from millrace.replication.leaderless_messages import (
     Take,
     Unsubscribe,
 )
+from millrace.replication.leaderless_state import ControlState, Group
 from millrace.sim.plan import TICK_US
 
 if TYPE_CHECKING:
@@ -145,6 +146,19 @@ class Host:
     @property
     def is_up(self) -> bool:
         return self.machine is not None
+
+    def find_group(self, key: str) -> Group | None:
+        """The group as this host knows it, or will by its disk once it is up."""
+        if self.machine is not None:
+            return self.machine.state.find(key)
+        state = ControlState()
+        if self.disk.state is not None:
+            state.merge(self.disk.state)
+        # Of what the saved state covers already nothing changes it.
+        for entry in (entry for log in self.disk.logs.values() for entry in log):
+            if entry.kind is EntryKind.CONTROL:
+                state.apply(entry.payload, self.name, self.name)
+        return state.find(key)
 
     # ------------------------------------------------------------------------------- start and crash
 

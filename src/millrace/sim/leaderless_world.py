@@ -192,10 +192,7 @@ class LeaderlessWorld:
                     host.crash("fault")
             case "lose disk":
                 if host.is_up and self._may_lose(host):
-                    host.crash("the disk is lost")
-                    host.disk.lose()
-                    self.checks.lost_disk(host)
-                    self._forget_starts(host)
+                    self.lose_disk(host)
             case "pause":
                 if host.is_up and not host.is_paused:
                     host.pause()
@@ -213,6 +210,12 @@ class LeaderlessWorld:
                 self.network.weather = self.plan.storm
                 self._later(self._calm)
 
+    def lose_disk(self, host: Host) -> None:
+        host.crash("the disk is lost")
+        host.disk.lose()
+        self.checks.lost_disk(host)
+        self._forget_starts(host)
+
     def _may_lose(self, host: Host) -> bool:
         """Others must have everything that was promised, the groups too."""
         knows_groups = any(
@@ -224,12 +227,12 @@ class LeaderlessWorld:
         return knows_groups and self.checks.may_lose(host)
 
     def _forget_starts(self, host: Host) -> None:
-        """Groups that this host made are gone with its disk, unless somebody else has heard of them; who has
-        made one again meanwhile, not knowing of it, may have begun it later."""
-        for group, maker in self._late_makers.items():
-            others = (other.machine for other in self.host_list if other is not host)
-            found = (machine.state.find(group) for machine in others if machine is not None)
-            if host is maker and not any(one and self.checks.has_start(group, one) for one in found):
+        """Where a group begins is as safe as the disks that have it: it goes with the last of them. Who has
+        made the group again meanwhile, not knowing of it, may have begun it later."""
+        others = [other for other in self.host_list if other is not host]
+        for group in self._late_makers:
+            found = (other.find_group(group) for other in others)
+            if not any(one and self.checks.has_start(group, one) for one in found):
                 self.checks.forget_start(group)
 
     def _later(self, call: Callable[[], None]) -> None:
@@ -303,9 +306,12 @@ class LeaderlessWorld:
     def _add_late_group(self, group: str) -> None:
         up = [host for host in self.host_list if host.is_up and not host.is_paused]
         if self._is_faulty and up:
-            self._add(group, 1, from_start=False)
-            self._late_makers[group] = self._rng.choice(up)
-            self.consumers[-1].connect(self._late_makers[group])
+            self.add_late_group(group, self._rng.choice(up))
+
+    def add_late_group(self, group: str, host: Host) -> None:
+        self._add(group, 1, from_start=False)
+        self._late_makers[group] = host
+        self.consumers[-1].connect(host)
 
     # ----------------------------------------------------------------------------------------- story
 

@@ -9,10 +9,11 @@ from millrace.errors import RemoteError
 from millrace.replication import leaderless_state
 from millrace.replication.contract import EntryKind, PeerMessage, ReplicaId, RequestId
 from millrace.replication.leaderless import LeaderlessOptions
-from millrace.replication.leaderless_labour import place_of
+from millrace.replication.leaderless_labour import IDLE_TICKS, place_of
 from millrace.replication.leaderless_messages import (
     Await,
     Begin,
+    Connected,
     Entries,
     Lapsed,
     Level,
@@ -175,6 +176,10 @@ def test_more_than_the_bound_is_refused() -> None:
         stage.publish("a", "x" * 20)
     refused = [e for _, effects in stage["a"].steps for e in effects if isinstance(e, Overloaded)]
     assert 10 <= len(refused) < 20
+    # Members come and go all the same: they wait for this disk alone.
+    assert stage.join("a", "g", "client") in stage["a"].acknowledged
+    stage.leave("a", "g", "client")
+    assert stage["a"].machine.state.find("g") is None
 
 
 # ---------------------------------------------------------------------------------------------- groups
@@ -369,6 +374,31 @@ def test_a_removed_group_is_gone_everywhere_and_begins_anew() -> None:
     assert settle_all(stage, "c", "g") == ["x"]
 
 
+def test_the_division_of_a_group_that_is_gone_is_forgotten_and_a_new_one_is_agreed_on() -> None:
+    stage = Stage()
+    for name in "ab":
+        stage.join(name, "g", f"client {name}")
+    stage.until(lambda: stage.is_divided("g", *"abc"))
+    for name in "ab":
+        stage.leave(name, "g", f"client {name}")
+        stage.tick(4)
+    assert stage["c"].machine.state.find("g") is None
+    # One node knows it a little longer than the others.
+    stage.step("c", Connected(group="g", members=1))
+    stage.tick(100)
+    stage.step("c", Connected(group="g", members=0))
+    stage.tick(IDLE_TICKS - 50)
+    assert [len(stage[name].machine.labour.divisions) for name in "abc"] == [0, 0, 1]
+    stage.join("a", "g", "client a", from_start=False)
+    stage.publish("b", "after")
+    stage.until(lambda: stage.is_divided("g", *"abc"))
+    assert stage.texts("a", stage.take("a", "g")) == ["after"]
+    stage.settle("a", "g", stage["a"].given)
+    stage.leave("a", "g", "client a")
+    stage.tick(IDLE_TICKS + 10)
+    assert [stage[name].machine.labour.in_force() for name in "abc"] == [(), (), ()]
+
+
 def test_a_group_that_lapses_under_a_member_goes_on_where_it_was() -> None:
     """The last client elsewhere, which does not know of the one here, takes the group with it."""
     stage = Stage()
@@ -429,6 +459,63 @@ def test_a_group_that_lapses_while_its_members_here_are_away_says_where_it_was(t
     stage.step("b", again)
     group = stage["b"].machine.state.find("g")
     assert group is not None and group.low(Origin("b", 1)) == 0
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_only_the_state_of_a_node_told_that_is_gone_reaches_all_others(is_restarted: bool) -> None:
+    """Of groups, clients and removals, not of marks alone: else nodes differ about them for ever. The one
+    that was told restarts before it has said anything, or it does not."""
+    stage = Stage()
+    a, b, origin = stage.names[0], stage.names[1], Origin("a", 1)
+    for group in ("g", "over"):
+        stage.join(a, group, "one")
+    stage.tick(3)
+    stage.partition("a", "b")
+    stage.partition("ab", "c")
+    stage.join(b, "made", "two", from_start=False)
+    stage.join(b, "g", "three")
+    stage.step(b, RemoveGroup(request=RequestId(100), group="over", wall_us=100))
+    disk = stage.stop("c")
+    disk.lose()
+    stage.start("c", disk)
+    state = stage[b].machine.to_bytes()
+    stage.step("c", PeerMessage(sender=b, body=Begin(origin=origin, begin=Position(1, 0), state=state)))
+    if is_restarted:
+        stage.start("c", stage.stop("c"))
+    disk = stage.stop(b)
+    disk.lose()
+    stage.start(b, disk)
+    stage.heal()
+    stage.until(lambda: _is_equal(stage))
+    known = stage[a].machine.state
+    made, g = known.find("made"), known.find("g")
+    assert made is not None and made.client_names() == ["two"]
+    assert g is not None and g.client_names() == ["one", "three"]
+    assert known.find("over") is None
+
+
+def test_what_a_damaged_log_said_and_the_saved_state_knows_reaches_all_others() -> None:
+    stage = Stage()
+    stage.join("b", "g", "one")
+    stage.partition("a", "bc")
+    stage.join("a", "g", "two")
+    disk = stage.stop("a")
+    disk.state = stage.lives[0].machine.to_bytes()
+    disk.logs[Origin("a", 1)].clear()
+    disk.is_whole = False
+    stage.start("a", disk)
+    stage.heal()
+    stage.until(lambda: _is_equal(stage))
+    group = stage["b"].machine.state.find("g")
+    assert group is not None and group.client_names() == ["one", "two"]
+
+
+def _is_equal(stage: Stage) -> bool:
+    machines = [node.machine for node in stage.nodes.values()]
+    return all(
+        machine.positions == machines[0].positions and machine.state.digest() == machines[0].state.digest()
+        for machine in machines
+    )
 
 
 def test_groups_and_clients_beyond_the_bound_are_refused_and_what_stands_in_a_log_is_taken(

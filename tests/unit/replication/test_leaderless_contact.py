@@ -2,9 +2,9 @@
 
 from collections import Counter
 
-from millrace.replication.contract import LinkClosed, LinkOpened, ReplicaId, Tick
+from millrace.replication.contract import LinkClosed, LinkOpened, ReplicaId, RequestId, Tick
 from millrace.replication.leaderless import LeaderlessOptions
-from millrace.replication.leaderless_messages import Level, Origin, Slept
+from millrace.replication.leaderless_messages import Connected, Level, Origin, Slept, Subscribe
 from unit.replication.leaderless_stage import OPTIONS, Stage
 
 LINKS = LeaderlessOptions(pulse_ticks=1, silent_ticks=60, closed_ticks=8)
@@ -162,6 +162,38 @@ def test_what_was_removed_before_a_group_was_known_is_done_for_it_everywhere() -
     stage.deliver()
     group = stage["b"].machine.state.find("late")
     assert group is not None and stage["b"].machine.low(group, origin) == 2
+
+
+def test_a_group_that_turns_out_to_begin_earlier_is_done_with_what_was_removed_there_too() -> None:
+    """Two nodes make a group apart from each other, one of them later in a log of which the beginning is gone
+    where the members are."""
+    stage = shared()
+    origin = Origin("a", 1)
+    stage.holds["b"] = ((origin, 0),)
+    stage.publish("a", "x", "y")
+    stage.tick(3)
+    for name in "ab":
+        spans = stage.take(name, "g")
+        if spans:
+            stage.settle(name, "g", spans)
+    stage.until(lambda: stage["a"].removed.get(origin) == 2)
+    stage.partition("a", "b")
+    for name, heritage in (("a", b'[["a",1,1,[]]]'), ("b", b'[["a",1,0,[]]]')):
+        join = Subscribe(
+            request=RequestId(1_000), group="late", client="one", filters=("#",), wall_us=1, heritage=heritage
+        )
+        stage.step(name, join)
+    stage.step("a", Connected(group="late", members=1))
+    stage.until(lambda: stage.is_divided("late", "a"))
+
+    def low(name: str) -> int:
+        assert stage.take("a", "late") == ()
+        group = stage[name].machine.state.find("late")
+        return 0 if group is None else group.low(origin)
+
+    stage.until(lambda: low("a") == 2)
+    stage.heal()
+    stage.until(lambda: low("b") == 2)
 
 
 def share_of_one_that_restarted(*mutations: str) -> int:
