@@ -1,5 +1,6 @@
 """What `millrace stream create|alter` say about primary-backup replication, as words of the command line."""
 
+import math
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -53,7 +54,7 @@ def pair_settings(
             number = float(value)
         except ValueError:
             number = -1.0
-        if name not in _BOUNDS or number < 0:
+        if name not in _BOUNDS or not 0 <= number < math.inf:
             raise typer.BadParameter(f"{bound!r}: expected WHAT=MS with one of {', '.join(_BOUNDS)}")
         found[f"{name}_ms"] = int(number) if name == "failover" else number
     if classes:

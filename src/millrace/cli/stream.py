@@ -79,6 +79,7 @@ _COLUMNS = ("name", "filters", "shards", "capture", "replication", "messages", "
 _SHARD_COLUMNS = ("shard", "first_offset", "next_offset", "bytes", "staged_bytes", "sealed", "role", "term")
 _PAIR_COLUMNS = ("primary", "backup", "in_sync")
 _MEASURED_COLUMNS = ("what", "p99_ms", "bound_ms", "late", "of", "alert")
+_COUNTED_COLUMNS = ("shard", "queued", "overloaded", "copies", "uncopied", "stored", "dropped", "recovered")
 _CLASS_COLUMNS = ("filter", "T", "D", "L", "N", "dispatch_ms", "replicate_ms", "replicated", "why")
 
 
@@ -166,6 +167,7 @@ def show(name: Name, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
         print_rows([_class_row(row) for row in classes], _CLASS_COLUMNS, as_json=False)
     for row in found["shard_list"]:
         if "measured" in row:
+            print_rows([row], _COUNTED_COLUMNS, as_json=False)
             print_rows(row["measured"], _MEASURED_COLUMNS, as_json=False)
 
 

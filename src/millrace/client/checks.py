@@ -1,5 +1,7 @@
 """What a caller hands in, checked before it is queued: later there would be nobody to tell."""
 
+from collections.abc import Mapping
+
 from millrace.errors import LocalError, RemoteError
 from millrace.limits import REMAINING_LENGTH_TOP, STRING_BYTES_TOP
 from millrace.types import NO_PROPERTIES, Message, Subscription, Version
@@ -8,6 +10,13 @@ from millrace.wire.mqtt.primitives import check_filter, check_topic
 
 # Lengths and packet id around the parts of a PUBLISH.
 _FRAME_BYTES = 4
+
+
+def check_options(options: Mapping[str, object], own: tuple[str, ...]) -> None:
+    """Raises LocalError for an option of `Client` that whoever makes the clients decides."""
+    for name in own:
+        if name in options:
+            raise LocalError(f"{name} is not for the caller to say here; see timeout_s")
 
 
 def check_message(message: Message, version: Version) -> None:

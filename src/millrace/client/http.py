@@ -248,9 +248,3 @@ def _problem(url: str, error: urllib.error.HTTPError) -> HttpError:
     except (ValueError, KeyError, TypeError, OSError, HTTPException):
         fields, detail = {}, f"{url} answered {error.code} {error.reason}"
     return HttpError(error.code, detail, fields if isinstance(fields, dict) else {})
-
-
-def get_json(url: str, method: str = "GET") -> Any:
-    """The JSON answer; LocalError with a sentence that says what to do where there is none."""
-    parts = urlsplit(url)
-    return Http(f"{parts.scheme}://{parts.netloc}").call(method, parts.path or "/")

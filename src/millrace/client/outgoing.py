@@ -59,8 +59,13 @@ class Outgoing:
     def withdraw(self, ticket: int) -> None:
         """Nobody waits for it any more. What was sent stays in the window until it is acknowledged."""
         entry = self._by_ticket.get(ticket)
-        if entry is not None:
-            entry.withdrawn = True
+        if entry is None:
+            return
+        entry.withdrawn = True
+        if not entry.packet_id:
+            # Those that are given up one after the other stand at the head.
+            self._waiting.remove(entry)
+            del self._by_ticket[ticket]
 
     def resume(self, connack: Connack) -> Iterator[Pubrel | Published]:
         """A connection is accepted: releases to send again, and publishes that this finishes."""

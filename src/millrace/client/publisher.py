@@ -19,6 +19,7 @@ is no longer among the last N goes with it.
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import secrets
 from collections import deque
@@ -27,7 +28,7 @@ from types import TracebackType
 from typing import Any
 
 from millrace.broker.producers import PRODUCER, SEQUENCE
-from millrace.client.checks import check_message
+from millrace.client.checks import check_message, check_options
 from millrace.client.client import Client
 from millrace.client.epochs import Epochs
 from millrace.client.errors import ClientError, Outdated, Refused
@@ -91,6 +92,7 @@ class Publisher:
         if not urls:
             raise LocalError("a publisher needs the URL of at least one broker")
         # Made and let go: what is wrong with an address or an option is told now, not at the first failover.
+        check_options(options, ("reconnect", "reconnect_pause_s_max", "connect_timeout_s"))
         Client(urls, **options)
         self._urls = list(urls)
         self._interval_s = interval_s
@@ -293,7 +295,7 @@ class Publisher:
         """Find a broker that answers, this one first, and send it the last N."""
         loop = asyncio.get_running_loop()
         end_s = None if patience_s is None else loop.time() + patience_s
-        while True:
+        for tried in itertools.count(1):
             # Within the timeout: a broker that accepts and says nothing is as good as none.
             client = Client(
                 self.address,
@@ -308,7 +310,8 @@ class Publisher:
                     break
                 await client.close()
             except ClientError:
-                if end_s is not None and loop.time() > end_s:
+                # The pauses, or a slow machine, may use the time up before the last broker was asked.
+                if end_s is not None and loop.time() > end_s and tried >= len(self._urls):
                     raise
             self._at = (self._at + 1) % len(self._urls)
             await asyncio.sleep(_PAUSE_S)

@@ -4,9 +4,10 @@ Both brokers send what they have; which one a message came from is told beside i
 producer and a sequence (see `Publisher`, and idempotent publishing) is known by them, so the second copy is
 dropped, also across a failover. They are remembered for each topic apart: order holds per topic only, and a
 session that is behind is fed one log after the other, so what is old of the producer may still be new of its
-topic. `Producers` bounds how many pairs of producer and topic are remembered; of one that was forgotten a
-late copy is handed out again. A message without them cannot be told from its copy: it is taken from one
-broker at a time, the primary while it is connected.
+topic. What is too old to tell came before if a broker has passed its place. `Producers` bounds how many pairs
+of producer and topic are remembered; of one that was forgotten a late copy is handed out again. A message
+without them cannot be told from its copy: it is taken from one broker at a time, the primary while it is
+connected.
 
 Of two brokers that both say they are primary the one with the lower epoch is refused: its messages are
 acknowledged, counted and handed to nobody (PROTOCOLS.md 23, `epochs`).
@@ -19,8 +20,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from millrace.broker.producers import PRODUCER, SEQUENCE, Producers, Verdict
-from millrace.client.checks import check_subscription
+from millrace.broker.producers import PRODUCER, PRODUCERS_MAX, SEQUENCE, Producers, Verdict
+from millrace.client.checks import check_options, check_subscription
 from millrace.client.client import Client
 from millrace.client.epochs import Epochs
 from millrace.client.errors import ClientError
@@ -62,6 +63,7 @@ class Subscriber:
         for filter in filters:
             check_subscription(Subscription(filter=filter, qos=qos), options.get("version", Version.MQTT_5))
         # Made and let go: what is wrong with an address or an option is told now, not by silence later.
+        check_options(options, ("reconnect_pause_s_max", "connect_timeout_s"))
         Client((primary, backup), **options)
         self._urls = {"primary": primary, "backup": backup}
         self._filters = filters
@@ -73,6 +75,9 @@ class Subscriber:
         self._tasks: list[asyncio.Task[None]] = []
         self._queue: asyncio.Queue[Sourced] = asyncio.Queue(_WAITING_MAX)
         self._seen = Producers()
+        # Of a producer, topic and source: the first and the last sequence that came, in order from one to the
+        # other. What came last is last.
+        self._spans: dict[tuple[bytes, str], tuple[int, int]] = {}
         self._subscribed = {name: asyncio.Event() for name in self._urls}
         self.repeated = 0
         """Second copies that were dropped."""
@@ -147,12 +152,28 @@ class Subscriber:
             if source != "primary" and self._is_served_by_primary(message.topic):
                 self.repeated += 1
                 return
-        elif self._seen.judge(*key) is not Verdict.NEW:
+        elif self._is_repeat(source, *key):
             self.repeated += 1
             return
         else:
             self._seen.store(*key)
         await self._queue.put(Sourced(message=message, source=source))
+
+    def _is_repeat(self, source: str, producer: bytes, sequence: int) -> bool:
+        """What is too old to tell by its sequence came before if one of the brokers has passed its place:
+        each sends a topic in order. Otherwise this one is far behind the other, which began later."""
+        verdict = self._seen.judge(producer, sequence)
+        is_repeat = verdict is Verdict.REPEATED
+        if verdict is Verdict.TOO_OLD:
+            spans = (self._spans.get((producer, name)) for name in self._urls)
+            is_repeat = any(span is not None and span[0] <= sequence <= span[1] for span in spans)
+        first, last = self._spans.pop((producer, source), (sequence, sequence))
+        if sequence < first:
+            first = last = sequence
+        self._spans[producer, source] = first, max(last, sequence)
+        if len(self._spans) > 2 * PRODUCERS_MAX:
+            del self._spans[next(iter(self._spans))]
+        return is_repeat
 
     def _is_served_by_primary(self, topic: str) -> bool:
         return self.is_connected("primary") and not self._clients["primary"].is_behind(topic)

@@ -43,9 +43,8 @@ class _Worker:
         self._process: asyncio.subprocess.Process | None = None
 
     async def call(self, topic: str, payload: bytes, timeout_s: float) -> list[tuple[str, bytes]]:
+        await self._start()
         try:
-            async with asyncio.timeout(_START_S_MAX):
-                await self._start()
             async with asyncio.timeout(timeout_s):
                 answer = await self._ask(topic, payload)
         except TimeoutError:
@@ -60,23 +59,32 @@ class _Worker:
         return [(str(row[0]), bytes(row[1])) for row in answer]
 
     async def _start(self) -> None:
+        """Whatever keeps it from starting is no fault of the message that waits."""
         if self._process is not None and self._process.returncode is None:
             return
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "millrace.node.edge_worker",
-            self._function,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            # Ctrl-C is for the node; it stops its workers itself.
-            start_new_session=True,
-        )
         try:
-            await self._answer()
+            async with asyncio.timeout(_START_S_MAX):
+                self._process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "millrace.node.edge_worker",
+                    self._function,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    # Ctrl-C is for the node; it stops its workers itself.
+                    start_new_session=True,
+                )
+                await self._answer()
         except EdgeFailed as error:
             await self.stop()
             raise EdgeUnavailable(str(error)) from None
+        except (OSError, asyncio.IncompleteReadError, msgspec.DecodeError) as error:
+            # A start that takes too long is one of them.
+            await self.stop()
+            raise EdgeUnavailable(f"the process of {self._function} does not start: {error!r}") from None
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
 
     async def _ask(self, topic: str, payload: bytes) -> list[Any]:
         assert self._process is not None and self._process.stdin is not None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from millrace.broker.consumer import Cursor, State
 from millrace.broker.durable_group import DurableGroup, GroupSpec
-from millrace.broker.producers import PRODUCER
+from millrace.broker.producers import PRODUCER, RANGES_MAX
 from millrace.errors import LocalError, MillraceError
 from millrace.node.consumer_groups import Unavailable
 from millrace.node.edge import RESULTS_MAX, EdgeFailed, EdgeFunctions, EdgeUnavailable
@@ -42,9 +42,10 @@ _LEASE_US = 3600 * 1_000_000
 _WAIT_S = 1.0
 _PAUSE_S = 0.5
 _COMPLAIN_EVERY_S = 60.0
-# Results of one message are numbered below this; the last number is the dead letter's.
-_NUMBERS = 128
-assert RESULTS_MAX < _NUMBERS
+assert _BATCH < RANGES_MAX
+# Results of one message are numbered below this, which is the dead letter's.
+_DEAD_LETTER = 127
+assert RESULTS_MAX <= _DEAD_LETTER
 _MARK = "millrace-edge"
 # Of an error in a dead letter: a property of MQTT has a bound, and a person reads the beginning.
 _ERROR_CHARACTERS_MAX = 1_000
@@ -156,7 +157,7 @@ class EdgeStreams:
                     user=((_MARK, shard.edge), ("millrace-dead-topic", stored.topic), ("error", told))
                 ),
             )
-            await self._publish(shard, stored.offset, _NUMBERS - 1, letter)
+            await self._publish(shard, stored.offset, _DEAD_LETTER, letter)
             return
         for number, (topic, payload) in enumerate(rows):
             # Several messages of one input must not look like repeats of each other.
@@ -173,7 +174,9 @@ class EdgeStreams:
             await self._publish(shard, stored.offset, number, message)
 
     async def _publish(self, shard: "Shard", offset: int, number: int, message: Message) -> None:
-        key = (EDGE_PRODUCER + b"%d" % shard.number, offset * _NUMBERS + number)
+        # Each number is a producer of its own, so that a log need remember no more ranges of one than there
+        # are inputs in a batch, however the results of an input are spread over logs.
+        key = (EDGE_PRODUCER + b"%d/%d" % (shard.number, number), offset)
         try:
             self._groups.publishing.check(message)
         except MillraceError as error:

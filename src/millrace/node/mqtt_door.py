@@ -406,13 +406,18 @@ class MqttConnection(PacedOutput):
             self._door.when_known(answer)
 
         shared = [s.filter for s, reason, _ in results if s.filter.startswith("$share/") and reason < 0x80]
-        if shared:
-            # A member takes part from a position that every node knows (PROTOCOLS.md 9, 13).
-            broker.journal.after(lambda: self._door.when_shared(shared, announced))
-        elif session.is_recorded:
-            broker.journal.after(announced)
+
+        def written() -> None:
+            if shared:
+                # A member takes part from a position that every node knows (PROTOCOLS.md 9, 13).
+                self._door.when_shared(shared, announced)
+            else:
+                announced()
+
+        if session.is_recorded:
+            broker.journal.after(written)
         else:
-            announced()
+            written()
         # A subscription costs what is kept here, not what it takes to ask.
         self._park()
 
@@ -527,6 +532,9 @@ class MqttConnection(PacedOutput):
         self._state = _OPENING
 
         def begin() -> None:
+            if self._state != _OPENING:
+                # It went away while its messages were fetched; the client may be back by another one.
+                return
             # Of two connections whose records are being written the later one counts: the first would take
             # the record of the second for its own.
             earlier = door.opening.get(client_id)

@@ -59,9 +59,9 @@ _HEARTBEAT_S_MIN = 0.01
 _SWITCH_S = 10.0
 
 
-def options_of(spec: PairSpec) -> tuple[PairOptions, float]:
+def options_of(check_interval_ms: int) -> tuple[PairOptions, float]:
     """The numbers of the machine, and how long its tick is."""
-    check_s = spec.check_interval_ms / 1000
+    check_s = check_interval_ms / 1000
     check_ticks = min(_TICKS_PER_CHECK, max(_TICKS_PER_CHECK_MIN, round(check_s / _TICK_S_MIN)))
     tick_s = check_s / check_ticks
     heartbeat_ticks = min(check_ticks, max(check_ticks // 8, round(_HEARTBEAT_S_MIN / tick_s), 1))
@@ -103,9 +103,9 @@ def terms_of(one: Any) -> TopicTerms:
 class PairGroup(Group):
     """A group whose machine is a primary-backup pair's."""
 
-    def __init__(self, *args: Any, pair: Appointed, spec: PairSpec, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, pair: Appointed, check_interval_ms: int, **kwargs: Any) -> None:
         self._pair = pair
-        self._pair_options, self._tick_s = options_of(spec)
+        self._pair_options, self._tick_s = options_of(check_interval_ms)
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
         self._ticks = 0
@@ -192,6 +192,12 @@ class PairGroup(Group):
     def _step_tick(self) -> None:
         """The pair's own timer does."""
 
+    @property
+    def _is_answered(self) -> bool:
+        """A primary that has lost its lease, and whom to ask for the record, takes nothing and settles
+        nothing. Nodes that pass on to it are not told: what they see is that nothing comes back."""
+        return self.may_accept if self.is_leader else self.is_serving and not self._pending
+
     def propose(self, *args: Any, **kwargs: Any) -> bool:
         self.catch_up()
         return super().propose(*args, **kwargs)
@@ -236,8 +242,8 @@ class PairKeeper:
 
     def open(self, number: int, app: Any, stream: Stream, founders: tuple[str, ...]) -> Group:
         pair = self._record(number)
-        spec = stream.spec.primary_backup
-        make = partial(PairGroup, pair=self._appointed(pair), spec=spec)
+        interval_ms = pair.check_interval_ms or stream.spec.primary_backup.check_interval_ms
+        make = partial(PairGroup, pair=self._appointed(pair), check_interval_ms=interval_ms)
         group = self._streams.replicas.open(number, app, founders, make)
         group.on_report = self._on_report
         group.on_start_over = self._on_start_over

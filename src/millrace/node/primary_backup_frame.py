@@ -15,6 +15,7 @@ failover itself (PROTOCOLS.md 24).
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from millrace.broker.inbound import apart, topic_of
@@ -89,9 +90,10 @@ _Copy = tuple[Job, _Held, bool]
 
 
 class FrameShard(Shard, FrameApp):
-    def __init__(self, *args: Any, send: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, send: Any, is_full: Callable[[], bool], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._send = send
+        self._is_full = is_full
         self._loop = asyncio.get_running_loop()
         spec = self.stream.spec.primary_backup
         self._classes = FrameClasses(spec)
@@ -104,7 +106,8 @@ class FrameShard(Shard, FrameApp):
         self._gathered: dict[FrameClass, _Gathered] = {}
         self._gathered_jobs = 0
         self._is_working = False
-        self._is_full = False
+        # Values to retain that are not proposed yet: nothing may be while the group steps.
+        self._notes: list[Arrival] = []
         # Messages accepted since jobs were last worked off; each is two jobs at most.
         self._accepted = 0
         self._is_waiting = False
@@ -127,6 +130,8 @@ class FrameShard(Shard, FrameApp):
         self._alert_s = 0.0
         self.recovered = 0
         """Messages that were dispatched from copies after a promotion."""
+        self.uncopied = 0
+        """Messages whose copies the link to the backup did not take."""
 
     @property
     def _pair(self) -> PairGroup:
@@ -136,7 +141,6 @@ class FrameShard(Shard, FrameApp):
     # ----------------------------------------------------------------------------------- arrivals
 
     def cut(self, wall_us: int, is_full: bool) -> None:
-        self._is_full = is_full
         arrivals, self.intake.arrivals = self.intake.arrivals, []
         if self.intake.is_sealed:
             self._route_again(arrivals)
@@ -146,36 +150,33 @@ class FrameShard(Shard, FrameApp):
             # What came here before these.
             self._take_offers()
         try:
-            self._take_in(self._log_notes(arrivals))
+            self._take_in(arrivals)
         finally:
             self._queue_gathered()
             self._send_offers()
+            self._log_notes()
 
-    def _log_notes(self, arrivals: list[Arrival]) -> list[Arrival]:
-        """Of messages that were delivered already only the value to retain is logged; the other arrivals."""
-        if not any(arrival.is_retained_only for arrival in arrivals):
-            return arrivals
-        self._log_retained([arrival for arrival in arrivals if arrival.is_retained_only])
-        return [arrival for arrival in arrivals if not arrival.is_retained_only]
-
-    def _log_retained(self, notes: list[Arrival]) -> None:
+    def _log_notes(self) -> None:
         """What is retained is for all nodes, so it is the one thing that enters the log."""
-        waiting, self.intake.arrivals = self.intake.arrivals, notes
-        super().cut(self._wall_us(), is_full=self._is_full)
-        self.intake.arrivals = waiting
+        notes, self._notes = self._notes, []
+        if notes:
+            waiting, self.intake.arrivals = self.intake.arrivals, notes
+            super().cut(self._wall_us(), is_full=self._is_full())
+            self.intake.arrivals = [*waiting, *self.intake.arrivals]
 
     def _retain(self, run: Run) -> None:
         """As primary, of a message that is dispatched as well."""
-        topic, inbound = topic_of(run.data), self._broker.inbound
-        note = Arrival(None, None, 0, run, topic, b"")
+        note = Arrival(None, None, 0, run, topic_of(run.data), b"")
         note.is_retained_only = True
-        note.before = self._broker.retained.get(topic)
-        inbound.uncommitted_bytes += len(run.data)
-        self._log_retained([note])
+        self._broker.inbound.uncommitted_bytes += len(run.data)
+        self._notes.append(note)
 
     def _take_in(self, arrivals: list[Arrival]) -> None:
         for position, arrival in enumerate(arrivals):
-            if self._pair.may_accept:
+            if arrival.is_retained_only:
+                # It was delivered already. In its place among those that are retained as well.
+                self._notes.append(arrival)
+            elif self._pair.may_accept:
                 self._take(arrival)
             elif not self._pair.is_leader and self._pair.is_serving:
                 self._pass_on(arrival)
@@ -193,7 +194,8 @@ class FrameShard(Shard, FrameApp):
             self.refuse(arrivals, Reason.SERVER_BUSY)
             self._wake()
             return
-        self.intake.arrivals = arrivals
+        # A publisher that was refused above may have left a will here.
+        self.intake.arrivals = [*arrivals, *self.intake.arrivals]
         if not self._is_waiting:
             self._is_waiting = True
             self._loop.call_later(_RETRY_S, self._again)
@@ -281,6 +283,8 @@ class FrameShard(Shard, FrameApp):
         cls = self._classes.of(topic_of(run.data))
         if cls is None:
             return Reason.IMPLEMENTATION_SPECIFIC
+        if run.retain and self._is_full():
+            return Reason.QUOTA_EXCEEDED
         # What came before it is numbered before it.
         self._queue_gathered()
         if not self._queue(cls, [(session, run)], run.count, key):
@@ -385,7 +389,9 @@ class FrameShard(Shard, FrameApp):
             rows.append((job.number, job.messages, wants_echo, held.encoded(now_ms)))
         for batch in words.batches(rows, lambda row: len(row[3])):
             if not self._send(backup, self.number, words.encode(words.COPY, (self._epoch, batch))):
-                return
+                self.uncopied += sum(count for _, count, _, _ in batch)
+                self._alert("%d messages were not copied: the link is full or closed", self.uncopied)
+                continue
             for number, _, wants_echo, _ in batch:
                 if wants_echo:
                     self._echo_s[number] = self._loop.time()
@@ -426,6 +432,7 @@ class FrameShard(Shard, FrameApp):
                 self.producers.store(*key)
         self.recovered += recovered
         self._take_offers()
+        self._loop.call_soon(self._log_notes)
         if stored:
             log.warning("stream %s: dispatched %d stored messages", self.stream.spec.name, recovered)
         self._wake()
@@ -511,6 +518,7 @@ class FrameShard(Shard, FrameApp):
         self._offers.give_up(self._loop.time())
         if self._pair.may_accept:
             self._take_offers()
+            self._log_notes()
         elif not self._pair.is_closed:
             self._send_offers()
 
@@ -522,6 +530,8 @@ class FrameShard(Shard, FrameApp):
             return self._take_offered(*words.decode_run(body, now_ms))
 
         answers = self._offered.take(sender, origin, first, offers, take)
+        # At once: a note that the same node sends behind them is the newer one.
+        self._log_notes()
         self._send(sender, self.number, words.encode(words.TAKEN, answers))
 
     def _take_offered(self, run: Run, key: Key) -> int:
@@ -540,6 +550,7 @@ class FrameShard(Shard, FrameApp):
         self._offers.give_up(self._loop.time())
         if self._pair.may_accept:
             self._take_offers()
+            self._log_notes()
         else:
             self._offers.repeat(self._loop.time())
             self._send_offers()
@@ -551,7 +562,8 @@ class FrameShard(Shard, FrameApp):
         self._offer_again()
 
     def end(self) -> list[Arrival]:
-        return [*self._offers.end(), *super().end()]
+        notes, self._notes = self._notes, []
+        return [*self._offers.end(), *notes, *super().end()]
 
     # -------------------------------------------------------------------------------------- status
 
@@ -564,6 +576,8 @@ class FrameShard(Shard, FrameApp):
             "copies": self._primary.copies,
             "stored": len(self._backup),
             "recovered": self.recovered,
+            "uncopied": self.uncopied,
+            "dropped": self._backup.dropped,
         }
 
 

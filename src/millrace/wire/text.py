@@ -19,7 +19,7 @@ sent as `MESSAGE64|topic|payload` with the topic percent-encoded and the payload
 import base64
 from urllib.parse import quote
 
-from millrace.errors import MalformedPacket, RemoteError
+from millrace.errors import MalformedPacket, MillraceError, RemoteError
 from millrace.limits import STRING_BYTES_TOP
 from millrace.types import Message, Reason, Subscription, Version
 from millrace.wire.mqtt.codec import decode, encode, split
@@ -91,8 +91,12 @@ class Translator:
                 continue
             try:
                 packets += [encode(packet, Version.MQTT_5) for packet in self._packets(text)]
-            except RemoteError as error:
-                answers.append(f"ERROR|{error.detail}")
+            except MillraceError as error:
+                # What no packet can say, a name that is too long, is the client's fault here.
+                answers.append(f"ERROR|{error}")
+                continue
+            # The first line that means something brings CONNECT with it, or is one.
+            self.is_connected = True
         if len(self._rest) > self._line_bytes_max:
             raise LineTooLong(Reason.PACKET_TOO_LARGE, f"a line has at most {self._line_bytes_max} bytes")
         return b"".join(packets), _lines(answers)
@@ -128,7 +132,6 @@ class Translator:
         )
 
     def _connect(self, client: str, user: str | None = None, password: str | None = None) -> Connect:
-        self.is_connected = True
         self._client = client
         return Connect(
             client_id=client,

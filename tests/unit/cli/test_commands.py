@@ -13,6 +13,7 @@ import typer
 
 from millrace.cli.common import printable
 from millrace.cli.main import FAMILIES, app, run
+from millrace.cli.pair_settings import pair_settings
 from millrace.node.config import Config, describe
 from millrace.node.users import Passwords, load
 
@@ -220,3 +221,11 @@ def test_optimised_python_is_refused() -> None:
 
 def test_names_and_topics_cannot_steer_the_terminal() -> None:
     assert printable("a\x1b[31m\n\udcffé") == "a\\x1b[31m\\n\\udcffé"
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "soon", "", "1e999"])
+@pytest.mark.parametrize("name", ["publisher", "failover"])
+def test_a_bound_is_a_number_of_milliseconds(name: str, value: str) -> None:
+    with pytest.raises(typer.BadParameter, match="expected WHAT=MS"):
+        pair_settings(None, None, [f"{name}={value}"], None)
+    assert pair_settings(None, None, [f"{name}=1.5"], None) is not None

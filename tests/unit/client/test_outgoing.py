@@ -286,3 +286,28 @@ def test_packet_ids_go_round_and_pass_over_those_in_use() -> None:
     assert [ids.take(), ids.take()] == [5, 6]
     ids.give_back(5)
     assert [ids.take(), ids.take()] == [40_000, 5]
+
+
+def test_what_was_taken_back_before_it_left_is_held_nowhere() -> None:
+    """A client that is disconnected for long: each publish is given up by a time-out."""
+    peer = Peer()
+    outgoing = peer.core._outgoing
+    peer.core.publish(0, message("stays"))
+    for ticket in range(1, 1_001):
+        peer.core.publish(ticket, message("x"))
+        peer.core.withdraw(ticket)
+    assert len(outgoing._waiting) == len(outgoing._by_ticket) == 1
+    assert texts(peer.connect()) == ["stays"]
+
+
+def test_what_was_sent_and_taken_back_is_still_sent_again() -> None:
+    """[MQTT-4.4.0-1]: its id is in use until it is acknowledged."""
+    peer = Peer()
+    peer.connect()
+    peer.core.publish(1, message("x"))
+    (first,) = ids(peer.sent())
+    peer.core.withdraw(1)
+    assert ids(peer.reconnect(session_present=True)) == [first]
+    peer.core.connection_lost()
+    peer.core.withdraw(1)
+    assert ids(peer.connect(session_present=True)) == [first]

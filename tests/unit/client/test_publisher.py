@@ -84,6 +84,9 @@ def test_every_address_is_looked_at_before_it_is_needed() -> None:
         Publisher(["mqtt://127.0.0.1:1", "nonsense://x"])
     with pytest.raises(ConfigError, match="TLS files"):
         Publisher(["mqtt://127.0.0.1:1", "mqtts://127.0.0.1:2"], ca_file="no-such-file")
+    for name in ("connect_timeout_s", "reconnect_pause_s_max", "reconnect"):
+        with pytest.raises(LocalError, match=f"{name}.*timeout_s"):
+            Publisher(["mqtt://127.0.0.1:1"], **{name: 5})
 
 
 def test_what_is_no_message_is_told_to_the_caller() -> None:

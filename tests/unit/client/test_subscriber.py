@@ -57,3 +57,22 @@ def test_what_can_never_work_is_told_at_once() -> None:
         Subscriber("mqtt://a", "nonsense://b", "t/#")
     with pytest.raises(LocalError, match="not valid"):
         Subscriber("mqtt://a", "mqtt://b", "t/#/x")
+    for name in ("connect_timeout_s", "reconnect_pause_s_max"):
+        with pytest.raises(LocalError, match=f"{name}.*timeout_s"):
+            Subscriber("mqtt://a", "mqtt://b", "t/#", **{name: 5})
+
+
+def test_what_only_a_broker_far_behind_has_is_handed_out() -> None:
+    """The other one was subscribed later, and is far ahead. Every other sequence is of another topic."""
+    late = [message("t/1", sequence) for sequence in range(401, 801, 2)]
+    early = [message("t/1", sequence) for sequence in range(1, 801, 2)]
+
+    async def scenario() -> None:
+        subscriber = Subscriber("mqtt://a", "mqtt://b", "t/#")
+        for source, messages in (("backup", late), ("primary", early), ("backup", late), ("primary", early)):
+            for one in messages:
+                await subscriber._take(source, one)
+        assert sorted(map(int, taken(subscriber))) == list(range(1, 801, 2))
+        assert subscriber.repeated == 200 + 200 + 400
+
+    asyncio.run(scenario())

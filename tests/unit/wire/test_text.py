@@ -164,3 +164,23 @@ def test_the_pieces_make_no_difference(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(stream)))
     out = Translator(1000)
     assert out.send(stream[:at])[0] + out.send(stream[at:])[0] == Translator(1000).send(stream)[0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [b"NONSENSE", b"HELP|me", b"PUBLISH|a", b"SUBSCRIBE|#/a", b"CONNECT|a\0b", b"CONNECT|" + 70_000 * b"a"],
+)
+def test_a_wrong_first_line_is_answered_and_the_next_one_connects(wrong: bytes) -> None:
+    translator = Translator(100_000)
+    data, lines = translator.receive(wrong + b"\n")
+    assert data == b""
+    assert lines.startswith(b"ERROR|") and lines.count(b"\n") == 1
+    assert not translator.expects
+    connect, subscribe = packets(translator.receive(b"SUBSCRIBE|x\n")[0])
+    assert isinstance(connect, Connect) and isinstance(subscribe, Subscribe)
+    told = said(
+        translator,
+        Connack(reason=Reason.SUCCESS, assigned_client_id="given"),
+        Suback(packet_id=subscribe.packet_id, reasons=(Reason.GRANTED_QOS_1,)),
+    )
+    assert told == "CONNACK|given\nSUBACK|x\n"
