@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 
 from e2e.test_cluster import whole
@@ -35,6 +36,8 @@ from waiting import until_async
 _BATCHES_PER_KILL = 3
 _STALL_S_MAX = 900.0
 _NODE_AWAY_S_MAX = 3.0
+# A driver that was just killed needs a while until tasks run again.
+_WORKER_S_MAX = 60.0
 _TOPICS = 50
 
 
@@ -158,11 +161,11 @@ async def _kill(what: str, cluster: LocalCluster, driver: Driver, chance: random
     if what == "driver":
         await asyncio.to_thread(driver.kill)
     elif what == "worker":
-        for _ in range(200):
-            if await asyncio.to_thread(driver.kill_worker, chance):
-                return True
+        end_s = time.monotonic() + _WORKER_S_MAX
+        while not await asyncio.to_thread(driver.kill_worker, chance):
+            if time.monotonic() > end_s:
+                return False
             await _pause(0.05)
-        return False
     else:
         node = chance.choice(cluster.nodes)
         await node.kill()
@@ -214,12 +217,13 @@ async def campaign(kills: int, rows: int, seed: int) -> bool:
             driver = Driver(",".join(urls), directory, batch)
             try:
                 seen = 0
-                for number in range(kills):
-                    what = ("driver", "worker", "node")[number % 3]
+                for what in cycle(("driver", "worker", "node")):
                     seen = await _until_visible(urls, driver, min(rows, seen + 1))
                     if await _kill(what, cluster, driver, chance):
                         score.kills[what] += 1
-                    score.say(f"kill {number + 1}: {what}; {seen} of {rows} rows visible")
+                        score.say(f"kill {score.kills.total()}: {what}; {seen} of {rows} rows visible")
+                    if score.kills.total() == kills:
+                        break
                 seen = await _until_visible(urls, driver, rows)
                 took_s = time.monotonic() - score.started_s
             finally:

@@ -13,6 +13,7 @@ import pytest
 
 from e2e.processes import BrokerProcess
 from millrace.client.http import Http
+from millrace.limits import DEFAULT_LIMITS
 from spark.filling import fill
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -39,6 +40,8 @@ BAD = [
     ("telemetry/d0", b"\xff\xfe no text"),
     ("telemetry/d1", b'{"device": "d1"}'),
     ("telemetry/d1", b"[]"),
+    # As large as a node takes it on this topic; the other one is longer.
+    ("telemetry/d0", b"x" * (DEFAULT_LIMITS.packet_bytes_max - 20)),
     *(("telemetry/d0", reading(name, n, 99)[1]) for name in BAD_NAMES for n in range(3)),
     *(reading("d0", 100 + n, 20, after_ms=time_ms - START_MS) for n, time_ms in enumerate(BAD_TIMES_MS)),
 ]
@@ -93,9 +96,11 @@ def published(http: Http) -> Callable[[str], list[tuple[str, bytes]]]:
     def read(root: str) -> list[tuple[str, bytes]]:
         found = []
         for row in http.get("/v1/streams/default")["shard_list"]:
-            query: dict[str, Any] = {"from": "earliest", "limit": 10_000, "filter": f"{root}/#"}
-            page = http.get(f"/v1/streams/default/shards/{row['shard']}/messages", **query)
-            found += [(one["topic"], one["payload"]) for one in page["messages"]]
+            query: dict[str, Any] = {"from": row["first_offset"], "limit": 10_000, "filter": f"{root}/#"}
+            while query["from"] < row["next_offset"]:
+                page = http.get(f"/v1/streams/default/shards/{row['shard']}/messages", **query)
+                found += [(one["topic"], one["payload"]) for one in page["messages"]]
+                query["from"] = page["next_offset"]
         return found
 
     return read

@@ -6,8 +6,8 @@
 
 A device that reports more than `limit` degrees `after` times in a row is in an episode: one message on
 `alerts/DEVICE` when it begins, one when it ends. Spark keeps the count for each device (transformWithState);
-with the exactly-once sink an episode is told once, whatever dies in between. A device whose name cannot be
-part of a topic is passed over.
+with the exactly-once sink an episode is told once, whatever dies in between. A reading that is sent again
+counts once. A device whose name cannot be part of a topic is passed over.
 """
 
 import json
@@ -24,18 +24,21 @@ DEVICE = r"^[^+#/\x00]{1,200}$"
 
 
 class Episodes(StatefulProcessor):
-    """State of a device: how many hot readings in a row, and whether an episode is on."""
+    """State of a device: hot readings in a row, whether an episode is on, and the last reading's number."""
 
     def __init__(self, limit: float, after: int) -> None:
         self._limit, self._after = limit, after
 
     def init(self, handle) -> None:
-        self._state = handle.getValueState("episode", "hot int, is_on boolean")
+        self._state = handle.getValueState("episode", "hot int, is_on boolean, last bigint")
 
     def handleInputRows(self, key, rows, timerValues) -> Iterator[Row]:
         (device,) = key
-        hot, is_on = self._state.get() if self._state.exists() else (0, False)
+        hot, is_on, last = self._state.get() if self._state.exists() else (0, False, None)
         for row in sorted(rows, key=lambda row: row.sequence):
+            if row.sequence == last:
+                continue
+            last = row.sequence
             hot = hot + 1 if row.temperature > self._limit else 0
             if hot >= self._after and not is_on:
                 is_on = True
@@ -43,7 +46,7 @@ class Episodes(StatefulProcessor):
             elif hot == 0 and is_on:
                 is_on = False
                 yield self._alert(device, "ends", row)
-        self._state.update((hot, is_on))
+        self._state.update((hot, is_on, last))
 
     def close(self) -> None:
         pass

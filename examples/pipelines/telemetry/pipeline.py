@@ -6,10 +6,10 @@
 
 A reading is `{"device": "d7", "sequence": 12, "time_ms": 1789000000000, "temperature": 21.5}`. A device that
 is not sure whether a reading arrived sends it again; (device, sequence) tells. What is no reading goes to
-`dead-letter/telemetry` as it came; so do a device whose name cannot be part of a topic, and a time more than
-an hour ahead of the broker's, which would move the watermark past every other device. Averages go to
-`averages/DEVICE` and to a Parquet table, once their window is older than the watermark: a reading that comes
-later than that is dropped.
+`dead-letter/telemetry` as it came, up to its first MiB; so do a device whose name cannot be part of a topic,
+and a time more than an hour ahead of the broker's, which would move the watermark past every other device.
+Averages go to `averages/DEVICE` and to a Parquet table, once their window is older than the watermark: a
+reading that comes later than that is dropped.
 """
 
 from pyspark.sql import functions as f
@@ -18,6 +18,7 @@ READING = "device string, sequence bigint, time_ms bigint, temperature double"
 # A level of a topic.
 DEVICE = r"^[^+#/\x00]{1,200}$"
 AHEAD_MS_MAX = 3_600_000
+PAYLOAD_BYTES_MAX = 1024 * 1024
 
 
 def build(flow):
@@ -60,5 +61,9 @@ def build(flow):
 
     flow.sink("averages", messages_out)
     flow.sink("averages-table", averages, format="parquet", path=f"{tables}/averages")
-    bad = parsed.where(~is_good).select("payload", f.lit("dead-letter/telemetry").alias("topic"))
+    # A packet has room for a MiB and more, but the topic may be longer than the one it came on.
+    bad = parsed.where(~is_good).select(
+        f.substring("payload", 1, PAYLOAD_BYTES_MAX).alias("payload"),
+        f.lit("dead-letter/telemetry").alias("topic"),
+    )
     flow.sink("dead-letters", bad)

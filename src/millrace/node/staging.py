@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MAGIC = b"MRST"
 _HEAD = struct.Struct("<4sI")
 SNAPSHOT_BYTES_MAX = 16 * MIB
+# Counted for an attempt beside its blocks, which may be next to nothing: what is remembered of it.
+_ATTEMPT_BYTES = 4096
 _ANSWER_S = 30.0
 
 
@@ -54,10 +56,13 @@ class ShardStaging:
         majority's disks. NoRoom and Unavailable say that they are not, or not known to be: the same blocks
         may be sent again."""
         fresh = [(key, block) for key, block in blocks if not self.state.has(key, user)]
+        attempts = self.state.attempts
         size = sum(block.header.block_bytes for _, block in fresh)
-        if self.state.size_bytes + self._coming_bytes + size > self._staged_bytes_max:
+        size += _ATTEMPT_BYTES * len({key.owner for key, _ in fresh} - attempts.keys())
+        held = self.state.size_bytes + _ATTEMPT_BYTES * len(attempts)
+        if held + self._coming_bytes + size > self._staged_bytes_max:
             raise NoRoom(
-                f"shard {self._shard.number}: {self.state.size_bytes} bytes are staged and not decided; "
+                f"shard {self._shard.number}: {held} bytes are staged and not decided; "
                 f"the limit is {self._staged_bytes_max} (limits.staged_bytes_max)"
             )
         entries = [_entry(key, block, user) for key, block in fresh]
@@ -88,7 +93,7 @@ class ShardStaging:
         return answers
 
     async def note(self, op: str, **fields: Any) -> None:
-        """An entry `settle` or `give_up`."""
+        """An entry `settle`, `give_up` or `pass_over`."""
         text = json.dumps({"op": op, **fields}, separators=(",", ":")).encode()
         await self.settled(self.propose([opaque_block(Kind.CONTROL, text)], EntryKind.CONTROL))
 
@@ -123,6 +128,9 @@ class ShardStaging:
     def apply(self, fields: dict[str, Any], token: Any) -> None:
         if fields["op"] == "settle":
             self.state.settle(fields["writer"], fields["batch"])
+        elif fields["op"] == "pass_over":
+            # Lost at a node that is alone: as if it were released.
+            self.released(fields["key"].encode())
         else:
             self.state.drop([AttemptKey(*owner) for owner in fields["attempts"]])
         answer(token, True)

@@ -16,13 +16,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from millrace.broker import meta
-from millrace.broker.staging import AttemptKey, Place
+from millrace.broker.staging import AttemptKey, BlockKey, Place
 from millrace.broker.writers import Decision, Winners, Writer
 from millrace.errors import LocalError, StorageError
 from millrace.limits import MIB
 from millrace.node.consumer_groups import Unavailable
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Kind, opaque_block
+from millrace.storage.scan import RangeDamaged
 
 if TYPE_CHECKING:
     from millrace.node.shard import Shard
@@ -248,33 +249,62 @@ class Writing:
     async def _release(self, shard: "Shard", owner: AttemptKey, blocks: int) -> None:
         """Propose the blocks of a winner as ordinary ones. Those that another leader proposed too are stored
         once; where one of ours was not taken for that reason, the next round goes on behind it."""
-        loop = asyncio.get_running_loop()
-        while True:
-            attempt = shard.staging.state.attempts.get(owner)
-            if attempt is None or len(attempt.places) < blocks:
-                if shard.staging.state.settled.get(owner.writer, -1) >= owner.batch:
-                    return
-                raise LocalError(f"what attempt {owner.attempt} of writer {owner.writer} staged is missing")
-            if attempt.released >= blocks:
-                return
+        while left := self._left(shard, owner, blocks):
             if not shard.group.is_leader:
                 raise LocalError("another node leads now")
-            under_way: deque[list[asyncio.Future[Any]]] = deque()
-            before: list[Place] = []
             try:
-                for places in _groups(attempt.places[attempt.released : blocks]):
-                    self._check_room([*before, *places])
-                    before = places
-                    found = await loop.run_in_executor(self._pool, shard.staging.read_all, places)
-                    under_way.append(shard.staging.propose(found, EntryKind.DATA))
-                    if len(under_way) >= _RELEASES_IN_FLIGHT:
-                        await shard.staging.settled(under_way.popleft())
-                while under_way:
+                await self._release_places(shard, left)
+            except RangeDamaged:
+                if not shard.group.is_alone:
+                    raise
+                await self._pass_over(shard, owner)
+
+    def _left(self, shard: "Shard", owner: AttemptKey, blocks: int) -> list[Place]:
+        """What of a winner is not released. A node that is alone has nobody to get from what was damaged when
+        it started: that is lost, and nothing waits for it."""
+        attempt = shard.staging.state.attempts.get(owner)
+        places = [] if attempt is None else attempt.places
+        if len(places) < blocks and shard.staging.state.settled.get(owner.writer, -1) < owner.batch:
+            missing = f"{blocks - len(places)} blocks of attempt {owner.attempt} of writer {owner.writer}"
+            if not shard.group.is_alone:
+                raise LocalError(f"{missing} are missing")
+            log.error("shard %d: %s are lost", shard.number, missing)
+        return [] if attempt is None else places[attempt.released : blocks]
+
+    async def _release_places(self, shard: "Shard", left: list[Place]) -> None:
+        loop = asyncio.get_running_loop()
+        under_way: deque[list[asyncio.Future[Any]]] = deque()
+        before: list[Place] = []
+        try:
+            for places in _groups(left):
+                self._check_room([*before, *places])
+                before = places
+                found = await loop.run_in_executor(self._pool, shard.staging.read_all, places)
+                under_way.append(shard.staging.propose(found, EntryKind.DATA))
+                if len(under_way) >= _RELEASES_IN_FLIGHT:
                     await shard.staging.settled(under_way.popleft())
-            finally:
-                for answers in under_way:
-                    for one in answers:
-                        one.cancel()
+            while under_way:
+                await shard.staging.settled(under_way.popleft())
+        finally:
+            for answers in under_way:
+                for one in answers:
+                    one.cancel()
+
+    async def _pass_over(self, shard: "Shard", owner: AttemptKey) -> None:
+        """Go on behind the next block that is damaged, at a node that is alone: nobody else has it."""
+        loop, attempt = asyncio.get_running_loop(), shard.staging.state.attempts[owner]
+        for number in range(attempt.released, len(attempt.places)):
+            place = attempt.places[number]
+            try:
+                found = await loop.run_in_executor(self._pool, shard.staging.read_all, [place])
+            except RangeDamaged as error:
+                log.error(
+                    "shard %d: %d rows of batch %d of writer %s are lost: %s",
+                    *(shard.number, place.rows, owner.batch, owner.writer, error),
+                )
+                await shard.staging.note("pass_over", key=BlockKey(owner, number).encode().decode())
+                return
+            await shard.staging.settled(shard.staging.propose(found, EntryKind.DATA))
 
     def _check_room(self, places: list[Place]) -> None:
         """A log that met the end of its disk cannot even write that it lets go of something: the room for a

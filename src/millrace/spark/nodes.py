@@ -1,9 +1,9 @@
 """The nodes of a cluster as one place to read from: any replica serves, a dead node is passed over.
 
 Nodes are asked in turn, beginning with the one that answered last. What one node does not have another may:
-a replica can lag behind, or not be there at all. Only an answer that no node could better ends the search:
-expired offsets, refused access. When no node has an answer they are asked again for a while, because an
-election takes a moment.
+a replica can lag behind, have begun from a snapshot, which holds no messages, or not be there at all. Only an
+answer that no node could better ends the search: offsets that every node has let go, refused access. When no
+node has an answer they are asked again for a while, because an election takes a moment.
 """
 
 import base64
@@ -50,6 +50,15 @@ class NobodyAnswers(LocalError):
 
 class _PassOver(Exception):
     """This node has no answer; the next may have one."""
+
+
+class _Later(_PassOver):
+    """Nodes whose logs begin above what was asked for, the earliest at `first`; `is_all`: no other node may
+    have it."""
+
+    def __init__(self, text: str, first: int, *, is_all: bool = False) -> None:
+        super().__init__(text)
+        self.first, self.is_all = first, is_all
 
 
 class _Missing(_PassOver):
@@ -171,8 +180,7 @@ class Nodes:
         def ask(node: Node) -> tuple[Body, int]:
             status, headers, body = node.get(path, room)
             if status == 410:
-                earliest = int(json.loads(bytes(body))["earliest_offset"])
-                raise Expired(stream=stream, shard=shard, asked=start, earliest=earliest)
+                raise _begins_at(int(json.loads(bytes(body))["earliest_offset"]))
             blocks = _body((status, headers, body))
             after = int(headers["Millrace-Next-Offset"])
             if after <= start:
@@ -181,6 +189,8 @@ class Nodes:
 
         try:
             return self._patiently(f"stream {stream!r}, shard {shard}", lambda: self._any(ask))
+        except _Later as error:
+            raise Expired(stream=stream, shard=shard, asked=start, earliest=error.first) from None
         except _Gone:
             raise Expired(stream=stream, shard=shard, asked=start, earliest=None) from None
 
@@ -193,9 +203,14 @@ class Nodes:
             offset = int(fields["offset"])
             if offset == int(fields["next_offset"]) < extent.next:
                 raise _PassOver("it lags behind")
+            if offset == int(fields["first_offset"]) > extent.first:
+                raise _begins_at(offset)
             return offset
 
-        found = self._patiently(f"stream {stream!r}, shard {shard}", lambda: self._any(ask))
+        try:
+            found = self._patiently(f"stream {stream!r}, shard {shard}", lambda: self._any(ask))
+        except _Later as error:
+            found = error.first
         return min(max(found, extent.first), extent.next)
 
     def advance(self, group: str, filters: tuple[str, ...], stream: str, position: Mapping[int, int]) -> None:
@@ -225,18 +240,24 @@ class Nodes:
     def _any(self, ask: Callable[[Node], Result]) -> Result:
         """The first answer; the node that gave it is asked first from now on."""
         reasons, missing = [], 0
+        begins: list[int] = []
         for node in list(self._nodes):
             try:
                 result = ask(node)
             except _PassOver as error:
                 reasons.append(f"{node.shown}: {error}")
                 missing += isinstance(error, _Missing)
+                if isinstance(error, _Later):
+                    begins.append(error.first)
                 continue
             self._nodes.remove(node)
             self._nodes.insert(0, node)
             return result
         if missing == len(self._nodes):
             raise _Gone("; ".join(reasons))
+        if begins:
+            is_all = len(begins) + missing == len(self._nodes)
+            raise _Later("; ".join(reasons), min(begins), is_all=is_all)
         raise _PassOver("; ".join(reasons))
 
     def _patiently(self, what: str, ask: Callable[[], Result]) -> Result:
@@ -248,7 +269,10 @@ class Nodes:
             except _Missing as error:
                 raise LocalError(str(error)) from None
             except _PassOver as error:
-                if time.monotonic() + pause_s > deadline_s:
+                is_late = time.monotonic() + pause_s > deadline_s
+                if isinstance(error, _Later) and (is_late or error.is_all):
+                    raise
+                if is_late:
                     raise NobodyAnswers(f"no node has an answer for {what}: {error}") from None
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S_MOST)
@@ -256,6 +280,10 @@ class Nodes:
 
 class _Gone(LocalError):
     """Every node answered, and none knows the shard."""
+
+
+def _begins_at(offset: int) -> _Later:
+    return _Later(f"its log begins at {offset}", offset)
 
 
 def _shard_path(stream: str, shard: int, what: str, query: Mapping[str, int]) -> str:
@@ -278,11 +306,16 @@ def _body(answer: tuple[int, Message, Body]) -> Body:
 
 
 def _merge(found: dict[int, Extent], row: Mapping[str, Any]) -> None:
-    """The furthest end that a node knows, and the beginning that all of them have."""
-    shard = int(row["shard"])
+    """The furthest end that a node knows, and the first offset that any has. A node that has nothing, because
+    it came just now, does not say where the others begin."""
+    shard, first, end = int(row["shard"]), int(row["first_offset"]), int(row["next_offset"])
     known = found.get(shard, Extent(first=0, next=0))
+    if known.first < known.next:
+        first = min(known.first, first) if first < end else known.first
+    elif first == end:
+        first = max(known.first, first)
     found[shard] = Extent(
-        first=max(known.first, int(row["first_offset"])),
-        next=max(known.next, int(row["next_offset"])),
+        first=first,
+        next=max(known.next, end),
         size_bytes=max(known.size_bytes, int(row["bytes"])),
     )

@@ -34,6 +34,7 @@ _REPORT_EVERY_S = 1.0
 _REPORT_TIMEOUT_S = 2.0
 _REPORTS_MAX = 10_000
 _LOG_TAIL_BYTES = 20_000
+_LOG_BYTES_MAX = 64 * 1024 * 1024
 URL_SETTING = "spark.millrace.url"
 """Setting of Spark in which a declarative project finds the nodes."""
 PROJECT_FILES = ("spark-pipeline.yml", "spark-pipeline.yaml")
@@ -146,7 +147,7 @@ class Supervisor:
                 raise ConfigError(self.state.error)
             fruitless = 0 if finished else fruitless + 1
             pause_s = PAUSE_S_LEAST if finished else min(2 * pause_s, PAUSE_S_MOST)
-            reason = self.state.error or self._last_words() or f"it ended with status {code}"
+            reason = self.state.error or last_words(self.plan.log) or f"it ended with status {code}"
             if fruitless >= self.plan.starts_max:
                 raise LocalError(
                     f"pipeline {self.plan.name} gives up after {fruitless} starts without a finished batch: "
@@ -163,7 +164,7 @@ class Supervisor:
         """Start a driver and wait for its end; its exit status, and whether it finished a batch."""
         self._say(state="starting")
         reading, writing = os.pipe()
-        with self.plan.log.open("ab") as log:
+        with opened_log(self.plan.log) as log:
             driver = subprocess.Popen(
                 self._command(writing),
                 stdin=subprocess.PIPE,
@@ -258,11 +259,21 @@ class Supervisor:
         # `setdefault`: somebody who sets these knows why.
         return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **os.environ}
 
-    def _last_words(self) -> str:
-        """The last line of the driver's log that names an error."""
-        data = self.plan.log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
-        lines = [line.strip() for line in data.splitlines() if "Error" in line or "Exception" in line]
-        return lines[-1][:500] if lines else ""
+
+def opened_log(path: Path) -> IO[bytes]:
+    """The log for another driver to write on. A long one is set aside, in place of the one before it."""
+    if path.exists() and path.stat().st_size > _LOG_BYTES_MAX:
+        path.replace(path.with_name(f"{path.name}.1"))
+    return path.open("ab")
+
+
+def last_words(path: Path) -> str:
+    """The last line of a driver's log that names an error."""
+    with path.open("rb") as log:
+        log.seek(max(0, path.stat().st_size - _LOG_TAIL_BYTES))
+        data = log.read(_LOG_TAIL_BYTES).decode(errors="replace")
+    lines = [line.strip() for line in data.splitlines() if "Error" in line or "Exception" in line]
+    return lines[-1][:500] if lines else ""
 
 
 class _Teller:

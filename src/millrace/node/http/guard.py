@@ -6,8 +6,9 @@ password. So a request that changes something is refused when it comes from a pa
 Programs send neither.
 
 People and programs name themselves by HTTP basic authentication with a user of the users file; without a name
-the rule for anonymous clients is the one of MQTT. `Caller.must_be_admin` guards streams and groups: a user
-with the rule "allow all #", or, where there are no users, anybody on this machine.
+the rule for anonymous clients is the one of MQTT. Whoever sends a body is asked before it is read.
+`Caller.must_be_admin` guards streams and groups: a user with the rule "allow all #", or, where there are no
+users, anybody on this machine.
 """
 
 import base64
@@ -36,6 +37,7 @@ CHANGING_GETS = frozenset(("/message",))
 _READING = frozenset(("GET", "HEAD", "OPTIONS"))
 _NOT_SAID = ("", "application/x-www-form-urlencoded")
 _CLIENT_ID = "http"
+_CALLER = "millrace.caller"
 
 API_POLICY = "default-src 'none'; frame-ancestors 'none'"
 PAGE_POLICY = (
@@ -87,7 +89,14 @@ class Guard:
             await refusal(scope, receive, send_guarded)
             return
         try:
+            if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
+                # A route reads and parses the body before it asks for anything else.
+                scope[_CALLER] = await identify(Request(scope))
             await self._app(scope, _bounded(receive), send_guarded)
+        except Problem as problem:
+            if not is_answered:
+                said = None if problem.headers is None else dict(problem.headers)
+                await response(problem.status_code, problem.detail, said)(scope, receive, send_guarded)
         except Exception:
             # Our fault: the caller gets a problem like any other, and the log tells us.
             log.exception("%s %s failed", scope["method"], scope["path"])
@@ -169,6 +178,9 @@ class Caller:
 
 
 async def identify(request: Request) -> Caller:
+    known: Caller | None = request.scope.get(_CALLER)
+    if known is not None:
+        return known
     server: Server = request.app.state.server
     peer: Any = None if request.client is None else (request.client.host, request.client.port)
     name, password = _credentials(request.headers.get("authorization"))

@@ -244,22 +244,26 @@ async def abort(request: Request, caller: CallerIs, writer: str, form: AbortForm
         raise Problem(409, str(error)) from None
     except NotYours as error:
         raise Problem(403, str(error)) from None
-    return _shown(server_of(request), writer)
+    server = server_of(request)
+    return _shown(server, writer, _staged(server))
 
 
 @router.get("/writers")
 async def list_writers(request: Request) -> dict[str, Any]:
     """Writers that have something staged or not visible yet, as this node knows them."""
     server = server_of(request)
-    names = {row["writer"] for shard in server.streams.shards.values() for row in shard.staging.shown()}
-    names |= {name for name, writer in server.streams.definitions.writers.writers.items() if writer.decisions}
-    return {"writers": [_shown(server, name) for name in sorted(names)]}
+    staged = _staged(server)
+    names = staged.keys() | {
+        name for name, writer in server.streams.definitions.writers.writers.items() if writer.decisions
+    }
+    return {"writers": [_shown(server, name, staged) for name in sorted(names)]}
 
 
 @router.get("/writers/{writer}")
 async def show_writer(request: Request, writer: str) -> dict[str, Any]:
     """The last batch that was decided, what is not visible yet, and what is staged."""
-    shown = _shown(server_of(request), writer)
+    server = server_of(request)
+    shown = _shown(server, writer, _staged(server))
     if shown["last_batch"] is None and not shown["staged"]:
         raise Problem(404, f"there is no writer {writer!r}")
     return shown
@@ -279,18 +283,21 @@ def _owner(request: Request, caller: Caller, writer: str) -> str:
     return (caller.username or "") if owner is None else owner
 
 
-def _shown(server: "Server", name: str) -> dict[str, Any]:
+def _staged(server: "Server") -> dict[str, list[dict[str, Any]]]:
+    """Every attempt that is staged here, by writer."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for _, shard in sorted(server.streams.shards.items()):
+        for row in shard.staging.shown():
+            rows.setdefault(row["writer"], []).append({"stream": shard.stream.spec.name, **row})
+    return rows
+
+
+def _shown(server: "Server", name: str, staged: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     writer = server.streams.writing.find(name)
     decisions = [] if writer is None else writer.decisions
-    staged = [
-        {"stream": shard.stream.spec.name, **row}
-        for _, shard in sorted(server.streams.shards.items())
-        for row in shard.staging.shown()
-        if row["writer"] == name
-    ]
     return {
         "writer": name,
         "last_batch": None if writer is None or writer.last < 0 else writer.last,
         "not_visible": [{"batch": one.batch, "shards": sorted(one.left)} for one in decisions],
-        "staged": staged,
+        "staged": staged.get(name, []),
     }

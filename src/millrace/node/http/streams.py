@@ -208,12 +208,7 @@ async def read_messages(
     found = _shard(server, name, shard)
     offset = _offset(found, start)
     await _wait_for(server, found, offset, wait_ms)
-    if offset > found.next_offset:
-        raise Problem(
-            409,
-            f"offset {offset} is not there yet; the next is {found.next_offset}",
-            next_offset=found.next_offset,
-        )
+    _must_be_there(found, offset)
     messages, offset = await _messages(server, found, offset, limit, filter, caller)
     return {
         "stream": name,
@@ -244,12 +239,7 @@ async def read_blocks(
     stream, found = _stream(server, name), _shard(server, name, shard)
     caller.must_subscribe(*(stream.spec.filters or ("#",)))
     stop = found.next_offset if end is None else min(end, found.next_offset)
-    if start > found.next_offset:
-        raise Problem(
-            409,
-            f"offset {start} is not there yet; the next is {found.next_offset}",
-            next_offset=found.next_offset,
-        )
+    _must_be_there(found, start)
     pieces: list[bytes] = []
     proved: set[bytes] | None = None if caller.principal.may_subscribe("#") else set()
     size, offset = 0, start
@@ -291,7 +281,13 @@ async def find_offset(
     server = server_of(request)
     found = _shard(server, name, shard)
     offset = await offset_at(server.streams.reading, found, time_us)
-    return {"stream": name, "shard": shard, "offset": offset, "next_offset": found.next_offset}
+    return {
+        "stream": name,
+        "shard": shard,
+        "offset": offset,
+        "first_offset": found.first_offset,
+        "next_offset": found.next_offset,
+    }
 
 
 async def _messages(
