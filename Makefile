@@ -21,7 +21,7 @@ demo: $(READY)
 
 # Every change must pass this.
 test: $(READY)
-	@$(BIN)/pytest tests -m "not slow" -n $(JOBS) --dist loadfile
+	@$(BIN)/pytest tests -m "not slow" -n $(JOBS) --dist loadfile -rfEs
 
 lint: $(READY)
 	@$(BIN)/ruff check src tests

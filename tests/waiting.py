@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 _STEP_S = 0.005
+_PAUSE_S = 0.05
 
 
 def until(condition: Callable[[], object], what: str, timeout_s: float = 10.0) -> None:
@@ -22,3 +23,8 @@ async def until_async(condition: Callable[[], object], what: str, timeout_s: flo
         if time.monotonic() > deadline_s:
             raise AssertionError(f"not within {timeout_s} s: {what}")
         await asyncio.sleep(_STEP_S)
+
+
+async def pause() -> None:
+    """Between two looks at something that must be asked for."""
+    await asyncio.sleep(_PAUSE_S)

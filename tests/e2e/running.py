@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-_SCENARIO_S_MAX = 30.0
+_SCENARIO_S_MAX = 120.0
 
 
 def run(scenario: Coroutine[Any, Any, Result]) -> Result:

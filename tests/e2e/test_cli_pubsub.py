@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -179,8 +180,8 @@ def test_a_group_shares_and_leaves_the_rest_to_the_others(broker: ThreadedBroker
     with blocking.Client(broker.url) as client, client.subscribe("shared", group="g") as mine:
         with subscriber("shared", "--group", "g", "--count", "1", *url) as (process, out):
             # Turns alternate: one of the two gets there as soon as it is a member.
-            sent = 0
-            while process.poll() is None and sent < 2000:
+            sent, end_s = 0, time.monotonic() + PATIENCE_S
+            while process.poll() is None and time.monotonic() < end_s:
                 client.publish("shared", str(sent))
                 sent += 1
             assert end_of(process) == (0, b"")

@@ -220,7 +220,7 @@ def test_an_own_attempt_that_is_granted_late_does_not_end_the_client() -> None:
             async with Relay(broker.port) as relay:
                 relay.freeze()
                 urls = [relay.url, broker.url]
-                async with Client(urls, client_id="same", connect_timeout_s=0.3) as client:
+                async with Client(urls, client_id="same", connect_timeout_s=2.0) as client:
                     direct = client.address
                     await client.publish("a", "direct")
                     relay.thaw()
@@ -259,7 +259,7 @@ def test_a_publish_given_up_while_away_is_never_sent() -> None:
                 Relay(broker.port) as relay,
                 Client(broker.url) as watcher,
                 watcher.subscribe("a") as messages,
-                Client(relay.url, connect_timeout_s=0.5, reconnect_pause_s_max=0.1) as client,
+                Client(relay.url, connect_timeout_s=2.0, reconnect_pause_s_max=0.1) as client,
             ):
                 relay.freeze()
                 relay.cut()
@@ -278,7 +278,7 @@ def test_a_silent_server_is_noticed_by_its_missing_ping() -> None:
     async def scenario() -> None:
         with ThreadedBroker() as broker:
             async with Relay(broker.port) as relay:
-                options = {"keep_alive_s": 1, "connect_timeout_s": 0.3, "reconnect_pause_s_max": 0.1}
+                options = {"keep_alive_s": 1, "connect_timeout_s": 2.0, "reconnect_pause_s_max": 0.1}
                 async with Client(relay.url, **options) as client:
                     relay.freeze()
                     await until_async(lambda: not client.connected, "the silence to be noticed")
@@ -292,9 +292,9 @@ def test_a_silent_server_is_noticed_by_its_missing_ping() -> None:
 def test_pings_keep_an_idle_connection() -> None:
     async def scenario() -> None:
         with ThreadedBroker() as broker:
-            async with Relay(broker.port) as relay, Client(relay.url, keep_alive_s=1) as client:
+            async with Relay(broker.port) as relay, Client(relay.url, keep_alive_s=2) as client:
                 before = relay.bytes_up
-                # Two pings later the server's patience of 1.5 s would be over.
+                # Two pings later the server's patience of 3 s would be over.
                 await until_async(lambda: relay.bytes_up >= before + 6, "three pings")
                 assert client.connected and relay.connections == 1
 

@@ -12,7 +12,7 @@ from millrace.client import Client, ClientError
 from millrace.demo.stage import is_whole, leader
 from millrace.local_cluster import LocalCluster
 from millrace.types import Message, Properties, Will
-from waiting import until_async
+from waiting import pause, until_async
 
 TIMEOUT_S = 60.0
 _names = itertools.count()
@@ -33,12 +33,12 @@ async def three_nodes(data: Path) -> AsyncIterator[LocalCluster]:
 async def whole(cluster: LocalCluster) -> None:
     async with asyncio.timeout(TIMEOUT_S):
         while not all([await is_whole(node, len(cluster.nodes)) for node in cluster.nodes]):
-            await asyncio.sleep(0)
+            await pause()
 
 
 def run(test: Callable[[LocalCluster], Awaitable[None]], data: Path) -> None:
     async def body() -> None:
-        async with asyncio.timeout(150), three_nodes(data) as cluster:
+        async with asyncio.timeout(240), three_nodes(data) as cluster:
             await test(cluster)
 
     asyncio.run(body())
@@ -97,7 +97,7 @@ def test_a_cluster_is_one_broker(tmp_path: Path) -> None:
 
                 async with asyncio.timeout(TIMEOUT_S):
                     while not await reached():
-                        await asyncio.sleep(0)
+                        await pause()
             await two.publish("kept", b"value", qos=1, retain=True)
             async with Inbox(three, "kept", 1) as retained:
                 await retained.has(1)
@@ -138,7 +138,7 @@ def test_members_at_different_nodes_share_the_work(tmp_path: Path) -> None:
             # Until the entries that divide the labour are applied, one of them may do it all.
             async with asyncio.timeout(TIMEOUT_S):
                 while not await both_work():
-                    await asyncio.sleep(0)
+                    await pause()
             before = len(at_one.got), len(at_two.got)
             for number in range(40):
                 await publisher.publish(f"work/{number % 4}", str(number).encode(), qos=1)

@@ -12,6 +12,7 @@ from e2e.test_cluster import TIMEOUT_S, Inbox, name, run, whole
 from millrace.client import Client
 from millrace.client.http import Http
 from millrace.local_cluster import LocalCluster, NodeProcess
+from waiting import pause
 
 
 async def call(node: NodeProcess, method: str, path: str, body: Any = None) -> Any:
@@ -30,9 +31,9 @@ def test_leaders_are_spread_and_leave_a_draining_node(tmp_path: Path) -> None:
         first, second, third = cluster.nodes
         spec = {"name": "many", "filters": ["many/#"], "shards": 7, "replicas": 3}
         await call(first, "POST", "/v1/streams", spec)
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(2 * TIMEOUT_S):
             while not (await call(first, "GET", "/v1/cluster"))["is_spread"]:
-                await asyncio.sleep(0)
+                await pause()
         led = list((await leaders(first)).values())
         # 7 shards, the default stream's, the sessions and the cluster's own.
         assert sorted(led.count(node.name) for node in cluster.nodes) == [3, 3, 4]
@@ -56,7 +57,7 @@ def test_leaders_are_spread_and_leave_a_draining_node(tmp_path: Path) -> None:
             await asyncio.wait_for(publisher.publish("many/after", b"after", qos=1), TIMEOUT_S)
             async with asyncio.timeout(TIMEOUT_S):
                 while "after" not in inbox.got:
-                    await asyncio.sleep(0)
+                    await pause()
             assert inbox.got.count("before") == 20
 
     run(body, tmp_path)
@@ -91,7 +92,7 @@ def test_nodes_link_over_mutual_tls(tmp_path: Path) -> None:
                 starting = asyncio.create_task(outsider.start())
                 async with asyncio.timeout(TIMEOUT_S):
                     while not any("cannot join" in line for line in outsider.lines):
-                        await asyncio.sleep(0)
+                        await pause()
                 members = (await call(first, "GET", "/v1/cluster"))["members"]
                 assert len(members) == 3
                 starting.cancel()
@@ -120,7 +121,11 @@ def test_status_shows_members_and_groups(tmp_path: Path) -> None:
         async with asyncio.timeout(TIMEOUT_S):
             while "unreachable" not in seen:
                 seen.add(await state())
+                await pause()
         assert "suspect" in seen
+        async with asyncio.timeout(TIMEOUT_S):
+            while not set((await leaders(first)).values()) <= {first.name, second.name}:
+                await pause()
         answer = await asyncio.to_thread(millrace, "status", "--json", "--url", first.http_url)
         cluster_seen = json.loads(answer.stdout)["cluster"]
         gone = next(m for m in cluster_seen["members"] if m["node"] == third.name)
@@ -147,7 +152,7 @@ def test_a_node_waits_for_the_others_and_can_be_stopped_meanwhile(tmp_path: Path
             starting = asyncio.create_task(first.start())
             async with asyncio.timeout(TIMEOUT_S):
                 while not any("waiting for a majority" in line for line in first.lines):
-                    await asyncio.sleep(0)
+                    await pause()
             if is_stopped:
                 await first.stop()
                 assert not first.is_running
@@ -189,10 +194,10 @@ def test_a_frozen_node_is_noticed_and_comes_back_with_its_clients(tmp_path: Path
             third.signal(signal.SIGCONT)
             async with asyncio.timeout(TIMEOUT_S):
                 while await state() != "up":
-                    await asyncio.sleep(0)
+                    await pause()
             await publisher.publish("frozen", b"after", qos=1)
             async with asyncio.timeout(TIMEOUT_S):
                 while not {"before", "meanwhile", "after"} <= set(inbox.got):
-                    await asyncio.sleep(0)
+                    await pause()
 
     run(body, tmp_path)

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -185,6 +184,7 @@ def test_a_stream_that_is_changed_ends_its_old_log_behind_what_was_decided(
     http.call("PATCH", "/v1/streams/s", {"shards": 2})
     assert devices(broker.port).connect().publish("s/1", b"after", qos=1) == 0
     ballast.unlink()
+    until(lambda: reader.waiting > rows, "all", 60.0)
     payloads = [got.payload for got in reader.expect(rows + 1)]
     assert payloads.index(b"after") == rows
 
@@ -230,8 +230,8 @@ def test_a_failed_fsync_stops_the_node_and_acknowledges_nothing(
     """The log cannot know what is on disk any more: exit 1 with a message that names the file. What was
     acknowledged is there after the next start; the publish that met the failure was not acknowledged."""
     switch = tmp_path / "fail"
-    doors = [*_doors(), "--data", str(tmp_path / "data"), "--set", f"storage.sync_in_place={in_place}"]
-    broker = start_broker(*doors, LD_PRELOAD=str(shim), FAIL_SYNC_WHEN=str(switch))
+    settings = ["--data", str(tmp_path / "data"), "--set", f"storage.sync_in_place={in_place}"]
+    broker = start_broker(*settings, LD_PRELOAD=str(shim), FAIL_SYNC_WHEN=str(switch))
     topic = unique("fsync")
     reader = devices(broker.port, client_id="reader", clean=False, expiry_s=600).connect()
     reader.subscribe(topic, 1)
@@ -250,7 +250,7 @@ def test_a_failed_fsync_stops_the_node_and_acknowledges_nothing(
     assert not unanswered.is_published()
 
     switch.unlink()
-    again = start_broker(*doors)
+    again = start_broker(*settings)
     writer = devices(again.port).connect()
     assert writer.publish(topic, b"5", qos=1) == 0
     reader = devices(again.port, client_id="reader", clean=False, expiry_s=600).connect()
@@ -258,8 +258,3 @@ def test_a_failed_fsync_stops_the_node_and_acknowledges_nothing(
     came = [got.payload for got in reader.expect(reader.waiting)]
     # A message without an answer is open: it may be there or not. Nothing else may be new or missing.
     assert came[-1] == b"5" and set(came) <= {b"0", b"1", b"2", b"3", b"4", b"lost", b"5"}
-
-
-def _doors() -> list[str]:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return ["--mqtt", f"127.0.0.1:{taken.getsockname()[1]}"]

@@ -16,7 +16,7 @@ from millrace.demo.story import Story
 from millrace.local_cluster import LocalCluster, NodeProcess, PortBlock
 from waiting import until_async
 
-CHECK_MS = 200
+CHECK_MS = 600
 INTERVAL_S = 0.02
 SCENARIO_S_MAX = 120.0
 SETTINGS: dict[str, dict[str, object]] = {
@@ -98,7 +98,7 @@ def test_a_primary_that_was_stopped_past_the_promotion_doubles_and_loses_nothing
             urls = [primary.url, backup.url]
             subscriber = await stack.enter_async_context(Subscriber(*urls, TOPIC))
             publisher = await stack.enter_async_context(
-                Publisher(urls, interval_s=INTERVAL_S, keep_last=400, timeout_s=30.0)
+                Publisher(urls, interval_s=INTERVAL_S, keep_last=1000, timeout_s=30.0)
             )
             beat = Beat(publisher, subscriber)
             stack.callback(beat.stop)
@@ -128,7 +128,7 @@ async def partition(data: Path) -> None:
         plain = await stack.enter_async_context(Client(primary.url))
         knowing = await stack.enter_async_context(Client(primary.url, epochs=epochs))
         publisher = await stack.enter_async_context(
-            Publisher(urls, interval_s=INTERVAL_S, keep_last=400, timeout_s=30.0)
+            Publisher(urls, interval_s=INTERVAL_S, keep_last=1000, timeout_s=30.0)
         )
 
         beat = Beat(publisher, subscriber)

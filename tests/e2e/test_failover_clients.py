@@ -11,6 +11,7 @@ import pytest
 
 from e2e.processes import MILLRACE, BrokerProcess, environment
 from e2e.running import run
+from e2e.test_cluster import whole
 from millrace.client import Client, Publisher, Subscriber
 from millrace.local_cluster import LocalCluster, PortBlock
 from waiting import until, until_async
@@ -48,7 +49,7 @@ def test_a_publisher_goes_to_the_other_broker_and_sends_its_last_messages_again(
         async with (
             Client(urls(pair)[1]) as reader,
             reader.subscribe("beat") as messages,
-            Publisher(urls(pair), interval_s=INTERVAL_S, keep_last=5) as publisher,
+            Publisher(urls(pair), interval_s=INTERVAL_S, keep_last=60, timeout_s=10.0) as publisher,
         ):
 
             async def read() -> None:
@@ -76,12 +77,13 @@ def test_a_subscriber_of_both_sees_each_message_once_across_a_failover(tmp_path:
 
     async def scenario() -> None:
         async with LocalCluster(3, tmp_path) as cluster:
+            await whole(cluster)
             first, second = cluster.nodes[0], cluster.nodes[1]
             got: list[int] = []
             sources: set[str] = set()
             async with (
                 Subscriber(first.url, second.url, "beat") as subscriber,
-                Publisher((first.url, second.url), interval_s=INTERVAL_S, keep_last=100) as publisher,
+                Publisher((first.url, second.url), interval_s=INTERVAL_S, keep_last=200) as publisher,
             ):
 
                 async def read() -> None:
@@ -90,13 +92,13 @@ def test_a_subscriber_of_both_sees_each_message_once_across_a_failover(tmp_path:
                         sources.add(sourced.source)
 
                 reading = asyncio.create_task(read())
-                running = asyncio.create_task(publisher.run("beat", numbers(80)))
+                running = asyncio.create_task(publisher.run("beat", numbers(200)))
                 await until_async(lambda: len(got) >= 20 and subscriber.repeated > 5, "both to deliver")
                 await first.kill()
                 await running
-                await until_async(lambda: len(got) >= 80, "everything", 30.0)
+                await until_async(lambda: len(got) >= 200, "everything", 30.0)
                 reading.cancel()
-            assert sorted(got) == list(range(80))
+            assert sorted(got) == list(range(200))
             assert publisher.given_up == 0
             assert "backup" in sources
 
@@ -107,14 +109,15 @@ def test_by_command_with_the_source_of_each_message(pair: list[BrokerProcess]) -
     primary, backup = urls(pair)
     both = ["--url", primary, "--backup", backup]
     reader = subprocess.Popen(
-        [MILLRACE, "sub", "beat", *both, "--json", "--count", "40", "--timeout", "60"],
+        [MILLRACE, "sub", "beat", *both, "--json", "--count", "100", "--timeout", "60"],
         stdout=subprocess.PIPE,
         env=environment(),
     )
     # At each broker what was asked for, and its word on epochs.
     until(lambda: _subscribers(pair) == 4, "the reader at both brokers", 20.0)
+    pace = ["--every", "50ms", "--repeat", "100", "--keep-last", "100"]
     writer = subprocess.Popen(
-        [MILLRACE, "pub", "beat", "x", *both, "--every", "50ms", "--repeat", "40", "--json"],
+        [MILLRACE, "pub", "beat", "x", *both, *pace, "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(),
@@ -124,10 +127,10 @@ def test_by_command_with_the_source_of_each_message(pair: list[BrokerProcess]) -
     assert (first["source"], first["payload"]) == ("primary", "x")
     pair[0].signal(signal.SIGKILL)
     out, _ = writer.communicate(timeout=60)
-    assert json.loads(out)["switches"] == 1
+    assert json.loads(out)["switches"] >= 1
     rest, _ = reader.communicate(timeout=60)
     rows = [first, *map(json.loads, rest.splitlines())]
-    assert reader.returncode == 0 and len(rows) == 40
+    assert reader.returncode == 0 and len(rows) == 100
     assert rows[-1]["source"] == "backup"
 
 

@@ -131,10 +131,10 @@ def test_a_message_given_back_comes_again_after_its_delay(door: Door) -> None:
     door.queue("nack")
     door.put("nack", "m")
     first = door.get("nack", ack="manual")
-    body = {"topic": "nack", "receipts": [first["receipt"]], "delay_ms": 200}
+    body = {"topic": "nack", "receipts": [first["receipt"]], "delay_ms": 3_000}
     assert door("PUT", "/message/nack", body).json["success"] is True
     assert door.get("nack") == {"success": False}
-    assert door.get("nack", wait_ms=5_000)["message"] == "m"
+    assert door.get("nack", wait_ms=15_000)["message"] == "m"
 
 
 def test_a_lease_is_extended(door: Door) -> None:
@@ -148,11 +148,11 @@ def test_a_lease_is_extended(door: Door) -> None:
 
 def test_a_delayed_message_waits_and_does_not_hold_up_others(door: Door) -> None:
     door.queue("delay")
-    door.put("delay", "later", delay_ms=300)
+    door.put("delay", "later", delay_ms=3_000)
     door.put("delay", "now")
     assert door.get("delay")["message"] == "now"
     assert door.get("delay") == {"success": False}
-    assert door.get("delay", wait_ms=5_000)["message"] == "later"
+    assert door.get("delay", wait_ms=15_000)["message"] == "later"
 
 
 def test_a_waiting_get_is_answered_when_a_message_comes(door: Door) -> None:

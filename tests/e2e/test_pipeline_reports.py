@@ -8,6 +8,7 @@ from e2e.conftest import StartBroker
 from e2e.test_access import Keeper
 from millrace.client.http import Http
 from millrace.spark.supervisor import Plan, Supervisor
+from waiting import until
 
 
 @pytest.mark.parametrize("variable", ["MILLRACE_TOKEN", "MILLRACE_PASSWORD"])
@@ -26,7 +27,13 @@ def test_reports_are_made_with_the_secret_that_the_query_uses(
     urls = f" {broker.url if is_token else url} ,"
     plan = Plan(name="told", file=tmp_path / "none.py", state=tmp_path, urls=urls)
     supervisor = Supervisor(plan, lambda state: None)
-    supervisor._say(state="running")
+    http = Http(url, password="secret")
+
+    def is_told() -> bool:
+        supervisor._say(state="running")
+        return bool(http.get("/v1/pipelines")["pipelines"])
+
+    until(is_told, "the report", 20.0)
     supervisor._teller.close()
-    (report,) = Http(url, password="secret").get("/v1/pipelines")["pipelines"]
+    (report,) = http.get("/v1/pipelines")["pipelines"]
     assert (report["name"], report["state"]) == ("told", "running")

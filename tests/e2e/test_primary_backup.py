@@ -38,11 +38,11 @@ async def nodes(count: int) -> AsyncIterator[LocalCluster]:
             yield cluster
 
 
-async def killed_once(count: int, settings: dict[str, object]) -> None:
+async def killed_once(count: int, settings: dict[str, object], keep_last: int = 300) -> None:
     async with nodes(count) as cluster:
         await create_stream(cluster, settings)
         said: list[tuple[str, str]] = []
-        beats = (Beat(keep_last=300),)
+        beats = (Beat(keep_last=keep_last),)
         work = PairRun(cluster, interval_s=0.02, beats=beats, say=lambda who, what: said.append((who, what)))
         outcome = await work.run(1, before_s=0.5, after_s=0.2)
         assert outcome.published > 50
@@ -52,7 +52,7 @@ async def killed_once(count: int, settings: dict[str, object]) -> None:
 
 
 def test_a_killed_primary_loses_nothing_where_the_cluster_has_a_majority() -> None:
-    asyncio.run(killed_once(3, {"check_interval_ms": 400}))
+    asyncio.run(killed_once(3, {"check_interval_ms": 400}, keep_last=1000))
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ async def backup_begins_again(data: Path) -> None:
 
 
 def test_what_is_published_at_a_backup_that_began_again_is_not_taken_for_a_repeat(tmp_path: Path) -> None:
-    asyncio.run(asyncio.wait_for(backup_begins_again(tmp_path), 60))
+    asyncio.run(asyncio.wait_for(backup_begins_again(tmp_path), 120))
 
 
 async def known_to_the_other(data: Path) -> None:
@@ -180,4 +180,4 @@ async def known_to_the_other(data: Path) -> None:
 
 
 def test_the_other_node_of_a_frame_stream_has_copies_and_what_is_retained(tmp_path: Path) -> None:
-    asyncio.run(asyncio.wait_for(known_to_the_other(tmp_path), 60))
+    asyncio.run(asyncio.wait_for(known_to_the_other(tmp_path), 120))

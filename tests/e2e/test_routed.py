@@ -16,7 +16,7 @@ from millrace.client.http import Http, HttpError
 from millrace.demo.by_hand import HandClient
 from millrace.demo.stage import is_whole
 from millrace.local_cluster import LocalCluster, NodeProcess
-from waiting import until_async
+from waiting import pause, until_async
 
 TIMEOUT_S = 60.0
 STREAM = {"name": "live", "filters": ["live/#"], "replication": "routed"}
@@ -40,14 +40,14 @@ async def everywhere(cluster: LocalCluster, replication: str) -> None:
                 found = (await call(node, "GET", "/v1/streams"))["streams"]
                 if any(s["name"] == "live" and s["replication"] == replication for s in found):
                     break
-                await asyncio.sleep(0)
+                await pause()
 
 
 def run(test: Callable[[LocalCluster], Awaitable[None]], data: Path, *options: str) -> None:
     async def body() -> None:
         async with asyncio.timeout(180), LocalCluster(3, data, options=options) as cluster:
             while not all([await is_whole(node, 3) for node in cluster.nodes]):
-                await asyncio.sleep(0)
+                await pause()
             await call(cluster.nodes[0], "POST", "/v1/streams", STREAM)
             await everywhere(cluster, "routed")
             await test(cluster)
@@ -118,8 +118,12 @@ def test_a_routed_stream_answers_clearly_and_can_be_switched(tmp_path: Path) -> 
             await until_async(lambda: b"unstored" in got, f"the last one, got {got}", TIMEOUT_S)
             assert len(got) == len(set(got)), f"each once: {got}"
             sealed = f"/v1/streams/live/shards/{shard['shard']}/messages"
-            read_back = (await call(third, "GET", sealed))["messages"]
-            assert [row["payload"] for row in read_back] == ["stored", "kept"]
+            read_back: list[str] = []
+            async with asyncio.timeout(TIMEOUT_S):
+                while len(read_back) < 2:
+                    found = (await call(third, "GET", sealed))["messages"]
+                    read_back = [row["payload"] for row in found]
+            assert read_back == ["stored", "kept"]
             lost = {**queue, "message": "lost"}
             assert "stored nowhere" in await refused(third, "PUT", "/message", lost)
             assert await call(second, "GET", "/message", queue) == {"success": True, "message": "kept"}

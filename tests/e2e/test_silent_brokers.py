@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from millrace.client import Client, Publisher, Subscriber
+import pytest
+
+from millrace.client import Client, ClientError, Publisher, Subscriber
 from millrace.embedded import Broker
 from waiting import until_async
 
@@ -65,6 +67,19 @@ def test_a_publisher_goes_past_a_silent_broker() -> None:
             # What it has to say of its epoch is asked for again and again.
             before = silent.accepted
             await until_async(lambda: silent.accepted > before + 1, "another look at the silent one", BOUND_S)
+
+    asyncio.run(scenario())
+
+
+def test_a_publisher_asks_every_broker_before_it_gives_up() -> None:
+    """However little patience it has: the pauses between two brokers are longer than that."""
+
+    async def scenario() -> None:
+        async with asyncio.timeout(2 * BOUND_S), silence() as one, silence() as two, silence() as three:
+            brokers = (one, two, three)
+            with pytest.raises(ClientError):
+                await Publisher([silent.url for silent in brokers], timeout_s=0.01).__aenter__()
+            await until_async(lambda: all(silent.accepted for silent in brokers), "each to be asked", BOUND_S)
 
     asyncio.run(scenario())
 

@@ -12,7 +12,7 @@ from e2e.test_cluster import run, whole
 from millrace.client.http import Http
 from millrace.errors import LocalError
 from millrace.local_cluster import LocalCluster, NodeProcess
-from waiting import until_async
+from waiting import pause, until_async
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ async def shard_leader(cluster: LocalCluster, position: int) -> NodeProcess:
                     rows = (await asyncio.to_thread(http.get, f"/v1/streams/{_STREAM}"))["shard_list"]
                     if rows[position]["role"] == "leader":
                         return node
-        await asyncio.sleep(0)
+        await pause()
 
 
 async def all_nodes_have(cluster: LocalCluster, wanted: Counter[int]) -> None:

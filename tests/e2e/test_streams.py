@@ -345,7 +345,7 @@ def test_a_stream_past_its_bytes_lets_whole_segments_go(
         return row()["first_offset"] > 0
 
     until(is_trimmed, "the oldest segment to be trimmed", 60.0)
-    until(lambda: row()["bytes"] < 9 << 20, "its files to go")
+    until(lambda: row()["bytes"] < 9 << 20, "its files to go", 30.0)
     first = row()["first_offset"]
     assert 0 < first < published
     answer = door("GET", f"/v1/streams/bounded/shards/{shard}/messages?from=0")
@@ -413,5 +413,5 @@ def test_what_is_too_old_goes_also_where_nothing_new_comes(door: Door) -> None:
         return door("GET", "/v1/streams/brief").json["shard_list"][0]
 
     until(lambda: row()["first_offset"] == 3, "everything to be trimmed")
-    until(lambda: row()["bytes"] < 50_000, "the files to go")
+    until(lambda: row()["bytes"] < 50_000, "the files to go", 30.0)
     assert door("GET", f"/v1/streams/brief/shards/{shard}/messages?from=0").status == 410

@@ -12,6 +12,8 @@ from millrace.local_cluster import LocalCluster, NodeProcess
 STREAM = "load"
 PREFIX = "load"
 _ASK_S = 2.0
+# A new shard chooses its leader before the answer.
+_COMMAND_S = 30.0
 _POLL_S = 0.05
 _WHOLE_S = 120.0
 
@@ -69,8 +71,9 @@ class Stage:
         await self.whole()
 
     async def _call(self, node: NodeProcess, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        timeout_s = _ASK_S if method == "GET" else _COMMAND_S
         return await asyncio.to_thread(
-            lambda: Http(node.http_url).call(method, path, body, timeout_s=_ASK_S, **query)
+            lambda: Http(node.http_url).call(method, path, body, timeout_s=timeout_s, **query)
         )
 
     async def ask(self, node: NodeProcess) -> dict[str, Any] | None:
