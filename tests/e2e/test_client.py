@@ -525,6 +525,16 @@ def test_the_blocking_client_acknowledges_by_hand(broker: ThreadedBroker) -> Non
         messages.unsubscribe()
 
 
+def test_a_blocking_client_goes_on_where_python_takes_its_thread_for_ended(
+    broker: ThreadedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it does after an interrupt in the middle of `is_alive`; closing must still end the thread."""
+    with blocking.Client(broker.url) as client:
+        monkeypatch.setattr(client._thread, "is_alive", lambda: False)
+        assert client.publish("blocking/a", "0") is Reason.SUCCESS
+    assert client._loop.is_closed()
+
+
 def test_a_blocking_client_that_cannot_connect_leaves_no_thread_behind() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

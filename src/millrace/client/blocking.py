@@ -34,11 +34,14 @@ class Client:
         self._client = asynchronous.Client(url, **options)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="millrace-client", daemon=True)
+        # Kept here: an interrupt in the middle of `is_alive` makes Python take a thread that runs for ended.
+        self._is_running = False
 
     def __enter__(self) -> "Client":
         if self._thread.ident is not None:
             raise LocalError("a client is opened once; make another one")
         self._thread.start()
+        self._is_running = True
         try:
             self._run(self._client.__aenter__())
         except BaseException:
@@ -53,7 +56,7 @@ class Client:
 
     def close(self) -> None:
         """Say goodbye and let go of everything."""
-        if self._thread.is_alive():
+        if self._is_running:
             try:
                 self._run(self._client.close())
             finally:
@@ -106,7 +109,7 @@ class Client:
     # -------------------------------------------------------------------------------------- inside
 
     def _start(self, work: Coroutine[Any, Any, Result]) -> "concurrent.futures.Future[Result]":
-        if not self._thread.is_alive():
+        if not self._is_running:
             work.close()
             raise Closed("the client is not open")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -121,13 +124,14 @@ class Client:
             raise
 
     def _call(self, function: Callable[[Message], None], message: Message) -> None:
-        if not self._thread.is_alive():
+        if not self._is_running:
             raise Closed("the client is not open")
         self._loop.call_soon_threadsafe(function, message)
 
     def _stop(self) -> None:
         self._run(_finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._is_running = False
         self._thread.join()
         self._loop.close()
 

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from millrace.broker.inbound import apart, topic_of
+from millrace.broker.inbound import apart, payload_is_empty, topic_of
 from millrace.broker.intake import Arrival
 from millrace.broker.message import Run
 from millrace.broker.producers import Verdict
@@ -165,9 +165,11 @@ class FrameShard(Shard, FrameApp):
             self.intake.arrivals = [*waiting, *self.intake.arrivals]
 
     def _retain(self, run: Run) -> None:
-        """As primary, of a message that is dispatched as well."""
-        note = Arrival(None, None, 0, run, topic_of(run.data), b"")
-        note.is_retained_only = True
+        """As primary, of a message that is dispatched as well: whoever subscribes after that gets it."""
+        topic = topic_of(run.data)
+        self._broker.retained.show(topic, run, is_empty=payload_is_empty(run))
+        note = Arrival(None, None, 0, run, topic, b"")
+        note.is_retained_only = note.is_shown = True
         self._broker.inbound.uncommitted_bytes += len(run.data)
         self._notes.append(note)
 
