@@ -55,14 +55,14 @@ sim: $(READY)
 
 # Real faults on real processes, in small (about 8 minutes); docs/operations.md has the long ones.
 campaign: $(READY)
-	@$(BIN)/python -m millrace.campaign kills --count 20
-	@$(BIN)/python -m millrace.campaign stops --count 10
-	@$(BIN)/python -m millrace.campaign power --count 3
-	@$(BIN)/python -m millrace.campaign partitions --rounds 1
-	@$(BIN)/python -m millrace.campaign rejoin --megabytes 64
-	@$(BIN)/python -m millrace.campaign quiet --minutes 1
-	@$(BIN)/python -m millrace.campaign.routed --kills 6
-	@$(BIN)/python -m millrace.campaign.primary_backup --kills 3
+	@$(BIN)/python -m millrace.lab.campaign kills --count 20
+	@$(BIN)/python -m millrace.lab.campaign stops --count 10
+	@$(BIN)/python -m millrace.lab.campaign power --count 3
+	@$(BIN)/python -m millrace.lab.campaign partitions --rounds 1
+	@$(BIN)/python -m millrace.lab.campaign rejoin --megabytes 64
+	@$(BIN)/python -m millrace.lab.campaign quiet --minutes 1
+	@$(BIN)/python -m millrace.lab.campaign.routed --kills 6
+	@$(BIN)/python -m millrace.lab.campaign.primary_backup --kills 3
 
 bench: $(READY)
 	@$(BIN)/millrace bench mqtt --against mosquitto,nats

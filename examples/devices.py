@@ -7,7 +7,7 @@ import argparse
 import asyncio
 
 from millrace.client import Client
-from millrace.demo.devices import Fleet, Habits
+from millrace.lab.demo.devices import Fleet, Habits
 
 
 async def publish(given: argparse.Namespace) -> Fleet:

@@ -26,7 +26,7 @@ from typing import Any
 
 from e2e.processes import BrokerProcess
 from millrace.client.http import Http
-from millrace.node.reading import stored_rows
+from millrace.node.logs.reading import stored_rows
 from millrace.storage.block import parse_block
 from spark.filling import packet, read, text
 

@@ -202,9 +202,9 @@ class Device:
         self.subscribe(topic)
         self.publish(topic, b"mark")
         until(lambda: any(got.topic == topic for got in self._messages), "the mark to come back")
-        came = [got for got in self._messages if got.topic != topic]
+        arrival_number = [got for got in self._messages if got.topic != topic]
         self._messages.clear()
-        return came == []
+        return arrival_number == []
 
     def wait_closed(self) -> ReasonCode:
         until(lambda: self.closed is not None, "the connection to close")

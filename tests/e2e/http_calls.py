@@ -37,7 +37,7 @@ def call(
         connection.close()
 
 
-class Door:
+class MqttDoor:
     """The HTTP door of one broker."""
 
     def __init__(self, port: int) -> None:

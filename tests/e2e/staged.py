@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from millrace.broker.staging import SECTION
-from millrace.broker.stream import Stream, StreamSpec, StreamTable
+from millrace.broker.shards.staging import SECTION
+from millrace.broker.streams.stream import Stream, StreamSpec, StreamTable
 from millrace.client.http import Http
 from millrace.spark.doors import Doors
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from e2e.processes import BrokerProcess
-from millrace.node.http import docs
+from millrace.node.doors.http import docs
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _PAGE_S = 60

@@ -21,7 +21,7 @@ from e2e.processes import MILLRACE, environment
 from millrace.broker.access import Action, Effect, Rule
 from millrace.cli.main import run
 from millrace.client import blocking
-from millrace.node.users import change, hash_password
+from millrace.node.access.users import change, hash_password
 from millrace.testing import ThreadedBroker
 from millrace.types import Properties
 

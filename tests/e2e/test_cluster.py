@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millrace.client import Client, ClientError
-from millrace.demo.stage import is_whole, leader
+from millrace.lab.demo.stage import is_whole, leader
 from millrace.local_cluster import LocalCluster
 from millrace.types import Message, Properties, Will
 from waiting import pause, until_async

@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
-from millrace.campaign.load import Load
-from millrace.campaign.networks import why_not
-from millrace.campaign.report import Report, percentile
+from millrace.lab.campaign.load import Load
+from millrace.lab.campaign.networks import why_not
+from millrace.lab.campaign.report import Report, percentile
 
 
 def campaign(*arguments: str, timeout_s: float = 280.0) -> dict[str, int]:
     """Run one to its end; its figures. Fails where a promise was broken."""
     done = subprocess.run(
-        [sys.executable, "-m", "millrace.campaign", *arguments, "--json"],
+        [sys.executable, "-m", "millrace.lab.campaign", *arguments, "--json"],
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -60,8 +60,8 @@ def test_partitions_of_every_shape() -> None:
 
 def test_the_judge_sees() -> None:
     """A loss, a double, a swap and a silent subscriber are each told; a clean history is not blamed."""
-    from millrace.campaign.judge import Log, _judge_log, _judge_subscriber
-    from millrace.campaign.load import Publisher
+    from millrace.lab.campaign.judge import Log, _judge_log, _judge_subscriber
+    from millrace.lab.campaign.load import Publisher
 
     def history(kind: str, stored: list[int], got: list[int]) -> list[str]:
         publisher = Publisher.__new__(Publisher)

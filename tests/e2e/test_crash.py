@@ -218,8 +218,8 @@ def test_what_a_member_of_a_group_had_not_acknowledged_goes_to_another_after_kil
     payloads = [b"%d" % number for number in range(20)]
     for payload in payloads:
         other.publish("jobs/1", payload, 1)
-    came = {got.payload for got in given.expect(1)}
-    assert came <= set(payloads)
+    arrival_number = {got.payload for got in given.expect(1)}
+    assert arrival_number <= set(payloads)
     node.kill()
     node.start()
     again = member("other")

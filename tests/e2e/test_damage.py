@@ -7,9 +7,9 @@ from pathlib import Path
 from e2e.running import run
 from e2e.staged import Writer, contents, staged_bytes
 from millrace import Broker
-from millrace.broker import meta
-from millrace.broker.staging import AttemptKey
-from millrace.broker.stream import StreamSpec
+from millrace.broker.meta import state as meta
+from millrace.broker.shards.staging import AttemptKey
+from millrace.broker.streams.stream import StreamSpec
 from millrace.client.blocking import Client
 from millrace.client.http import Http
 from millrace.testing import ThreadedBroker

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from e2e.conftest import StartBroker
-from e2e.http_calls import Door
+from e2e.http_calls import MqttDoor
 from e2e.processes import BrokerProcess
 
 ROUNDS = 12
@@ -25,7 +25,7 @@ def test_a_stream_that_is_published_to_may_be_deleted(
     counts = [0] * PUBLISHERS
 
     def publish(number: int) -> None:
-        door = Door(broker.ports["http"])
+        door = MqttDoor(broker.ports["http"])
         while not is_over.is_set():
             door("POST", "/v1/publish/batch", {"messages": [ROW] * 20})
             counts[number] += 1
@@ -33,7 +33,7 @@ def test_a_stream_that_is_published_to_may_be_deleted(
     publishers = [threading.Thread(target=publish, args=(n,), daemon=True) for n in range(PUBLISHERS)]
     for thread in publishers:
         thread.start()
-    door = Door(broker.ports["http"])
+    door = MqttDoor(broker.ports["http"])
     try:
         for _ in range(ROUNDS):
             body = {"name": "brief", "filters": ["brief/#"], "replication": replication}

@@ -10,7 +10,7 @@ import pytest
 
 from e2e.conftest import StartBroker
 from e2e.device import V5, V311, Device, unique
-from e2e.http_calls import Door
+from e2e.http_calls import MqttDoor
 from e2e.processes import BrokerProcess
 from e2e.staged import Writer, packet, section
 from millrace.client.http import Http
@@ -74,7 +74,7 @@ def _check_refusing(broker: BrokerProcess, devices: Devices, topic: str, reader:
     old.paho.publish(topic, PAYLOAD, 1)
     assert old.wait_closed().is_failure
     assert [int.from_bytes(got.payload[:4], "big") for got in reader.expect(stored)] == list(range(stored))
-    http = Door(broker.ports["http"])
+    http = MqttDoor(broker.ports["http"])
     path = "/v1/streams/default"
     (shard,) = [row for row in http("GET", path).json["shard_list"] if row["next_offset"]]
     page = http("GET", f"{path}/shards/{shard['shard']}/messages?from=0&limit=1").json
@@ -255,6 +255,6 @@ def test_a_failed_fsync_stops_the_node_and_acknowledges_nothing(
     assert writer.publish(topic, b"5", qos=1) == 0
     reader = devices(again.port, client_id="reader", clean=False, expiry_s=600).connect()
     until(lambda: reader.waiting and reader._messages[-1].payload == b"5", "the message after the restart")
-    came = [got.payload for got in reader.expect(reader.waiting)]
+    arrival_number = [got.payload for got in reader.expect(reader.waiting)]
     # A message without an answer is open: it may be there or not. Nothing else may be new or missing.
-    assert came[-1] == b"5" and set(came) <= {b"0", b"1", b"2", b"3", b"4", b"lost", b"5"}
+    assert arrival_number[-1] == b"5" and set(arrival_number) <= {b"0", b"1", b"2", b"3", b"4", b"lost", b"5"}

@@ -10,7 +10,7 @@ import pytest
 
 from e2e.conftest import StartBroker
 from e2e.device import Device
-from e2e.http_calls import Door
+from e2e.http_calls import MqttDoor
 from e2e.processes import BrokerProcess, millrace
 from e2e.running import run
 from e2e.test_cluster import whole
@@ -75,7 +75,7 @@ def broker(functions: Path, start_broker: StartBroker) -> BrokerProcess:
 
 def made(broker: BrokerProcess, name: str, function: str, *filters: str) -> None:
     body = {"name": name, "filters": list(filters), "edge": f"handmade:{function}"}
-    answer = Door(broker.ports["http"])("POST", "/v1/streams", body)
+    answer = MqttDoor(broker.ports["http"])("POST", "/v1/streams", body)
     assert answer.status == 201, answer
 
 
@@ -95,7 +95,7 @@ def test_subscribers_get_what_the_function_makes_and_the_log_keeps_the_input(
         ("work/x", b"bb"),
     ]
     assert ("elsewhere/result", b"two") in got
-    door = Door(broker.ports["http"])
+    door = MqttDoor(broker.ports["http"])
     shard = door("GET", "/v1/streams/work").json["shard_list"][0]["shard"]
     page = door("GET", f"/v1/streams/work/shards/{shard}/messages?limit=100").json["messages"]
     assert [m["payload"] for m in page if m["payload"] in ("a", "nothing", "several", "b")] == [
@@ -176,7 +176,7 @@ def test_async_functions_durable_sessions_and_order_per_topic(
 
 
 def test_a_module_that_the_node_does_not_allow_is_refused(broker: BrokerProcess) -> None:
-    door = Door(broker.ports["http"])
+    door = MqttDoor(broker.ports["http"])
     answer = door("POST", "/v1/streams", {"name": "evil", "filters": ["e"], "edge": "os:system"})
     assert answer.status == 400 and "edge.modules" in answer.json["detail"]
     done = millrace(
@@ -206,7 +206,7 @@ def test_every_message_is_made_once_although_the_leader_is_killed(functions: Pat
         options = ("--set", "edge.modules=handmade")
         async with LocalCluster(3, tmp_path / "nodes", options=options) as cluster:
             await whole(cluster)
-            door = Door(cluster.nodes[0].http_port)
+            door = MqttDoor(cluster.nodes[0].http_port)
             body = {"name": "work", "filters": ["work/#"], "edge": "handmade:busy"}
             assert (await asyncio.to_thread(door, "POST", "/v1/streams", body)).status == 201
             got: list[str] = []

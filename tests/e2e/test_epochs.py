@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from e2e.relay import Relay
-from millrace.campaign.pair_run import create_stream, settled, taken_over
 from millrace.client import Client, Epochs, Outdated, Publisher, Subscriber
-from millrace.demo.stage import ready
-from millrace.demo.story import Story
+from millrace.lab.campaign.pair_run import create_stream, settled, taken_over
+from millrace.lab.demo.stage import ready
+from millrace.lab.demo.story import Story
 from millrace.local_cluster import LocalCluster, NodeProcess, PortBlock
 from waiting import until_async
 

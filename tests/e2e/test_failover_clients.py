@@ -135,6 +135,6 @@ def test_by_command_with_the_source_of_each_message(pair: list[BrokerProcess]) -
 
 
 def _subscribers(pair: list[BrokerProcess]) -> int:
-    from e2e.http_calls import Door
+    from e2e.http_calls import MqttDoor
 
-    return sum(Door(broker.ports["http"])("GET", "/status").json["subscriptions"] for broker in pair)
+    return sum(MqttDoor(broker.ports["http"])("GET", "/status").json["subscriptions"] for broker in pair)

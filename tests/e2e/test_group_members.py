@@ -6,7 +6,7 @@ import pytest
 
 from e2e.conftest import StartBroker
 from e2e.device import Device, both, unique
-from e2e.http_calls import Door
+from e2e.http_calls import MqttDoor
 from e2e.processes import BrokerProcess, millrace
 from e2e.running import run
 from millrace.client import Client
@@ -18,23 +18,23 @@ Devices = Callable[..., Device]
 
 
 @pytest.fixture
-def door(broker: BrokerProcess) -> Door:
-    return Door(broker.ports["http"])
+def door(broker: BrokerProcess) -> MqttDoor:
+    return MqttDoor(broker.ports["http"])
 
 
-def made(door: Door, *filters: str, **settings: object) -> str:
+def made(door: MqttDoor, *filters: str, **settings: object) -> str:
     name = unique("workers")
     assert door("POST", "/v1/groups", {"name": name, "filters": list(filters), **settings}).status == 201
     return name
 
 
-def lag(door: Door, group: str) -> int:
+def lag(door: MqttDoor, group: str) -> int:
     return int(door("GET", f"/v1/groups/{group}").json["lag"])
 
 
 @both
 def test_what_the_group_collected_goes_to_a_member_that_joins_by_its_name(
-    broker: BrokerProcess, door: Door, devices: Devices, version: int
+    broker: BrokerProcess, door: MqttDoor, devices: Devices, version: int
 ) -> None:
     topic = unique("jobs")
     group = made(door, topic)
@@ -51,7 +51,7 @@ def test_what_the_group_collected_goes_to_a_member_that_joins_by_its_name(
 
 
 def test_each_message_goes_to_one_of_the_members_by_mqtt_and_http(
-    broker: BrokerProcess, door: Door, devices: Devices
+    broker: BrokerProcess, door: MqttDoor, devices: Devices
 ) -> None:
     topic = unique("jobs")
     group = made(door, f"{topic}/+", f"{topic}/deep/#")
@@ -80,7 +80,7 @@ def test_each_message_goes_to_one_of_the_members_by_mqtt_and_http(
 
 
 def test_what_a_lost_member_did_not_acknowledge_is_given_to_another(
-    broker: BrokerProcess, door: Door, devices: Devices
+    broker: BrokerProcess, door: MqttDoor, devices: Devices
 ) -> None:
     topic = unique("jobs")
     group = made(door, topic)
@@ -102,7 +102,7 @@ def test_what_a_lost_member_did_not_acknowledge_is_given_to_another(
 
 
 def test_a_group_made_later_takes_in_the_members_of_its_name_and_lets_them_go(
-    broker: BrokerProcess, door: Door, devices: Devices
+    broker: BrokerProcess, door: MqttDoor, devices: Devices
 ) -> None:
     topic, name = unique("jobs"), unique("workers")
     member = devices(broker.port).connect()
@@ -126,14 +126,14 @@ def test_a_member_may_read_everything_the_group_takes_or_nothing(
     users = tmp_path_factory.mktemp("users") / "users.toml"
     assert millrace("acl", "add", "*", "allow", "all", "open/#", "--users", str(users)).returncode == 0
     broker = start_broker("--set", f"access.users_file={users}")
-    door = Door(broker.ports["http"])
+    door = MqttDoor(broker.ports["http"])
     group = made(door, "open/a", "closed/b")
     member = devices(broker.port).connect()
     assert member.subscribe(f"$share/{group}/open/a", qos=1) == 0x87
 
 
 def test_the_async_client_consumes_with_explicit_acknowledgement_and_reads_from_an_offset(
-    broker: BrokerProcess, door: Door
+    broker: BrokerProcess, door: MqttDoor
 ) -> None:
     async def scenario() -> None:
         topic = unique("jobs")

@@ -12,21 +12,21 @@ import pytest
 
 from e2e.conftest import StartBroker
 from e2e.device import Device
-from e2e.http_calls import Answer, Door
+from e2e.http_calls import Answer, MqttDoor
 from e2e.processes import BrokerProcess, millrace
-from millrace.node.http import docs
+from millrace.node.doors.http import docs
 from waiting import until
 
 
 @pytest.fixture(scope="module")
-def door(broker: BrokerProcess) -> Door:
-    return Door(broker.ports["http"])
+def door(broker: BrokerProcess) -> MqttDoor:
+    return MqttDoor(broker.ports["http"])
 
 
 # ------------------------------------------------------------------------------------------- C1 - C3
 
 
-def test_topics_are_made_once_and_listed(door: Door) -> None:
+def test_topics_are_made_once_and_listed(door: MqttDoor) -> None:
     assert door("PUT", "/topic", {"topic": "c1"}).json == {"success": True}
     assert door("PUT", "/topic", {"topic": "c1"}).json == {"success": False}
     listed = door("GET", "/topic").json
@@ -34,7 +34,7 @@ def test_topics_are_made_once_and_listed(door: Door) -> None:
     assert "c1" in listed["topics"]
 
 
-def test_messages_come_first_in_first_out_by_body_and_by_query(door: Door) -> None:
+def test_messages_come_first_in_first_out_by_body_and_by_query(door: MqttDoor) -> None:
     door.queue("c2")
     for text in ("one", "two"):
         assert door("PUT", "/message", {"topic": "c2", "message": text}).json == {"success": True}
@@ -43,12 +43,12 @@ def test_messages_come_first_in_first_out_by_body_and_by_query(door: Door) -> No
     assert door("GET", "/message?topic=c2").json == {"success": False}
 
 
-def test_an_unknown_topic_takes_and_gives_nothing(door: Door) -> None:
+def test_an_unknown_topic_takes_and_gives_nothing(door: MqttDoor) -> None:
     assert door("PUT", "/message", {"topic": "no", "message": "x"}).json == {"success": False}
     assert door("GET", "/message", {"topic": "no"}).json == {"success": False}
 
 
-def test_a_body_that_says_nothing_of_its_type_is_json(door: Door) -> None:
+def test_a_body_that_says_nothing_of_its_type_is_json(door: MqttDoor) -> None:
     """As `curl -d` sends it."""
     raw = b'{"topic": "c2-plain"}'
     answer = door("PUT", "/topic", raw=raw, Content_Type="application/x-www-form-urlencoded")
@@ -56,7 +56,7 @@ def test_a_body_that_says_nothing_of_its_type_is_json(door: Door) -> None:
 
 
 def test_what_came_by_mqtt_is_in_the_queue_and_bytes_come_as_base64(
-    broker: BrokerProcess, door: Door, devices: Callable[..., Device]
+    broker: BrokerProcess, door: MqttDoor, devices: Callable[..., Device]
 ) -> None:
     door.queue("c3/mixed")
     device = devices(broker.port).connect()
@@ -68,14 +68,14 @@ def test_what_came_by_mqtt_is_in_the_queue_and_bytes_come_as_base64(
     assert base64.b64decode(answer["message"]) == b"\xff\x00"
 
 
-def test_a_queue_begins_when_it_is_made(door: Door) -> None:
+def test_a_queue_begins_when_it_is_made(door: MqttDoor) -> None:
     door("POST", "/v1/publish", {"topic": "c3/early", "payload": "before"})
     door.queue("c3/early")
     door.put("c3/early", "after")
     assert door.get("c3/early")["message"] == "after"
 
 
-def test_a_queue_whose_messages_no_log_keeps_is_refused(door: Door) -> None:
+def test_a_queue_whose_messages_no_log_keeps_is_refused(door: MqttDoor) -> None:
     """`success` means on disk: a message that would be delivered from memory and be gone is not taken. What
     the log got before can still be had."""
     door.queue("fast/before")
@@ -95,7 +95,7 @@ def test_a_queue_whose_messages_no_log_keeps_is_refused(door: Door) -> None:
     assert door.get("fast/before")["message"] == "kept again"
 
 
-def test_status_has_role_and_term_of_the_meta_group(door: Door) -> None:
+def test_status_has_role_and_term_of_the_meta_group(door: MqttDoor) -> None:
     status = door("GET", "/status").json
     assert status["role"] == "leader"
     assert status["term"] >= 1
@@ -105,7 +105,7 @@ def test_status_has_role_and_term_of_the_meta_group(door: Door) -> None:
 # ------------------------------------------------------------------------------------------------ C8
 
 
-def test_a_leased_message_is_done_when_it_is_acknowledged(door: Door) -> None:
+def test_a_leased_message_is_done_when_it_is_acknowledged(door: MqttDoor) -> None:
     door.queue("lease")
     door.put("lease", "m")
     first = door.get("lease", ack="manual")
@@ -117,7 +117,7 @@ def test_a_leased_message_is_done_when_it_is_acknowledged(door: Door) -> None:
     assert door.get("lease", wait_ms=50) == {"success": False}
 
 
-def test_a_lease_that_ends_gives_the_message_to_the_next_who_waits(door: Door) -> None:
+def test_a_lease_that_ends_gives_the_message_to_the_next_who_waits(door: MqttDoor) -> None:
     door.queue("expiring")
     door.put("expiring", "m")
     first = door.get("expiring", ack="manual", lease_ms=100)
@@ -127,7 +127,7 @@ def test_a_lease_that_ends_gives_the_message_to_the_next_who_waits(door: Door) -
     assert door("PUT", "/message/ack", late).json["success"] is False
 
 
-def test_a_message_given_back_comes_again_after_its_delay(door: Door) -> None:
+def test_a_message_given_back_comes_again_after_its_delay(door: MqttDoor) -> None:
     door.queue("nack")
     door.put("nack", "m")
     first = door.get("nack", ack="manual")
@@ -137,7 +137,7 @@ def test_a_message_given_back_comes_again_after_its_delay(door: Door) -> None:
     assert door.get("nack", wait_ms=15_000)["message"] == "m"
 
 
-def test_a_lease_is_extended(door: Door) -> None:
+def test_a_lease_is_extended(door: MqttDoor) -> None:
     door.queue("extend")
     door.put("extend", "m")
     first = door.get("extend", ack="manual", lease_ms=100)
@@ -146,7 +146,7 @@ def test_a_lease_is_extended(door: Door) -> None:
     assert door.get("extend", wait_ms=300) == {"success": False}
 
 
-def test_a_delayed_message_waits_and_does_not_hold_up_others(door: Door) -> None:
+def test_a_delayed_message_waits_and_does_not_hold_up_others(door: MqttDoor) -> None:
     door.queue("delay")
     door.put("delay", "later", delay_ms=3_000)
     door.put("delay", "now")
@@ -155,7 +155,7 @@ def test_a_delayed_message_waits_and_does_not_hold_up_others(door: Door) -> None
     assert door.get("delay", wait_ms=15_000)["message"] == "later"
 
 
-def test_a_waiting_get_is_answered_when_a_message_comes(door: Door) -> None:
+def test_a_waiting_get_is_answered_when_a_message_comes(door: MqttDoor) -> None:
     door.queue("poll")
     answers: list[object] = []
     waiter = threading.Thread(target=lambda: answers.append(door.get("poll", wait_ms=20_000)))
@@ -166,7 +166,7 @@ def test_a_waiting_get_is_answered_when_a_message_comes(door: Door) -> None:
     assert answers == [{"success": True, "message": "there"}]
 
 
-def test_an_empty_queue_that_is_asked_costs_no_log(door: Door) -> None:
+def test_an_empty_queue_that_is_asked_costs_no_log(door: MqttDoor) -> None:
     door.queue("idle")
     door.get("idle")
     before = door("GET", "/v1/streams/default").json["shard_list"][0]["bytes"]
@@ -175,7 +175,7 @@ def test_an_empty_queue_that_is_asked_costs_no_log(door: Door) -> None:
     assert door("GET", "/v1/streams/default").json["shard_list"][0]["bytes"] == before
 
 
-def test_batches_go_in_and_out_in_order(door: Door) -> None:
+def test_batches_go_in_and_out_in_order(door: MqttDoor) -> None:
     door.queue("batch")
     texts = [f"m{number}" for number in range(250)]
     door.put("batch", *texts)
@@ -184,7 +184,7 @@ def test_batches_go_in_and_out_in_order(door: Door) -> None:
     assert [row["message"] for row in first["messages"] + rest["messages"]] == texts
 
 
-def test_members_who_take_at_once_share_the_messages(door: Door) -> None:
+def test_members_who_take_at_once_share_the_messages(door: MqttDoor) -> None:
     door.queue("shared")
     texts = {f"m{number}" for number in range(60)}
     door.put("shared", *sorted(texts))
@@ -202,7 +202,7 @@ def test_members_who_take_at_once_share_the_messages(door: Door) -> None:
     assert sorted(got) == sorted(texts)
 
 
-def test_a_repeated_request_gets_the_same_message(door: Door) -> None:
+def test_a_repeated_request_gets_the_same_message(door: MqttDoor) -> None:
     door.queue("repeat")
     door.put("repeat", "a", "b")
     asked = [
@@ -212,7 +212,7 @@ def test_a_repeated_request_gets_the_same_message(door: Door) -> None:
     assert asked == ["a", "a", "b", "a"]
 
 
-def test_after_n_deliveries_a_message_goes_to_the_dead_letters(door: Door) -> None:
+def test_after_n_deliveries_a_message_goes_to_the_dead_letters(door: MqttDoor) -> None:
     door.queue("poison", deliveries_max=2)
     door.queue("dead-letter/poison")
     door.put("poison", "bad")
@@ -226,7 +226,7 @@ def test_after_n_deliveries_a_message_goes_to_the_dead_letters(door: Door) -> No
     assert door("GET", "/v1/groups/queue:poison").json["lag"] == 0
 
 
-def test_a_dead_lease_kills_as_well(door: Door) -> None:
+def test_a_dead_lease_kills_as_well(door: MqttDoor) -> None:
     """Nobody gives it back and nobody asks for more: the broker notices by itself."""
     door.queue("poison-lease", deliveries_max=1)
     door.queue("dead-letter/poison-lease")
@@ -239,7 +239,7 @@ def test_a_dead_lease_kills_as_well(door: Door) -> None:
 
 
 def test_a_published_message_says_where_it_stands_and_reaches_subscribers(
-    broker: BrokerProcess, door: Door, devices: Callable[..., Device]
+    broker: BrokerProcess, door: MqttDoor, devices: Callable[..., Device]
 ) -> None:
     device = devices(broker.port).connect()
     device.subscribe("pub/#", qos=1)
@@ -254,7 +254,7 @@ def test_a_published_message_says_where_it_stands_and_reaches_subscribers(
     assert page["messages"][0]["content_type"] == "text/x"
 
 
-def test_a_repeated_sequence_is_acknowledged_and_not_stored_again(door: Door) -> None:
+def test_a_repeated_sequence_is_acknowledged_and_not_stored_again(door: MqttDoor) -> None:
     def publish(sequence: int, payload: str) -> tuple[bool, int | None]:
         answer = door(
             "POST",
@@ -273,7 +273,7 @@ def test_a_repeated_sequence_is_acknowledged_and_not_stored_again(door: Door) ->
     assert stored(door, "idem/a") == ["one", "three", "two, late"]
 
 
-def test_a_batch_that_is_sent_again_stores_only_what_is_missing(door: Door) -> None:
+def test_a_batch_that_is_sent_again_stores_only_what_is_missing(door: MqttDoor) -> None:
     def send(count: int) -> list[bool]:
         rows = [{"topic": "idem/b", "payload": str(number)} for number in range(count)]
         answer = door(
@@ -286,7 +286,7 @@ def test_a_batch_that_is_sent_again_stores_only_what_is_missing(door: Door) -> N
     assert stored(door, "idem/b") == ["0", "1", "2"]
 
 
-def test_a_sequence_below_the_window_is_refused(door: Door) -> None:
+def test_a_sequence_below_the_window_is_refused(door: MqttDoor) -> None:
     """64 gaps are remembered; a number below the oldest of them can be neither known nor new."""
 
     def send(sequence: int) -> int:
@@ -297,13 +297,13 @@ def test_a_sequence_below_the_window_is_refused(door: Door) -> None:
     assert send(5) == 409
 
 
-def test_half_a_key_is_refused(door: Door) -> None:
+def test_half_a_key_is_refused(door: MqttDoor) -> None:
     answer = door("POST", "/v1/publish", {"topic": "a"}, Millrace_Producer="p")
     assert answer.status == 400
 
 
 def test_mqtt_user_properties_do_the_same(
-    broker: BrokerProcess, door: Door, devices: Callable[..., Device]
+    broker: BrokerProcess, door: MqttDoor, devices: Callable[..., Device]
 ) -> None:
     """Twice over connections of their own, and through the fast path that a known topic takes."""
     for _ in range(2):
@@ -314,7 +314,7 @@ def test_mqtt_user_properties_do_the_same(
     assert stored(door, "idem/mqtt") == ["v0", "v1", "v2"]
 
 
-def stored(door: Door, topic: str) -> list[str]:
+def stored(door: MqttDoor, topic: str) -> list[str]:
     """What the log holds of a topic."""
     path = f"/v1/streams/default/shards/16/messages?from=earliest&limit=10000&filter={topic}"
     return [message["payload"] for message in door("GET", path).json["messages"]]
@@ -349,7 +349,7 @@ def stored(door: Door, topic: str) -> list[str]:
     ],
 )
 def test_every_error_is_a_problem_document(
-    door: Door, method: str, path: str, body: object, status: int
+    door: MqttDoor, method: str, path: str, body: object, status: int
 ) -> None:
     answer = door(method, path, body)
     assert answer.status == status
@@ -359,12 +359,12 @@ def test_every_error_is_a_problem_document(
     assert problem["status"] == status
 
 
-def test_json_that_is_none_is_a_problem(door: Door) -> None:
+def test_json_that_is_none_is_a_problem(door: MqttDoor) -> None:
     assert door("PUT", "/topic", raw=b"{", Content_Type="application/json").status == 422
     assert door("GET", "/message", raw=b"[1]", Content_Type="application/json").status == 400
 
 
-def test_a_body_that_is_too_large_is_refused_with_and_without_a_length(door: Door) -> None:
+def test_a_body_that_is_too_large_is_refused_with_and_without_a_length(door: MqttDoor) -> None:
     large = b"x" * (17 << 20)
     assert door("POST", "/v1/publish", raw=b"", Content_Length=str(len(large))).status == 413
     chunks = b"".join(b"%x\r\n%s\r\n" % (1 << 20, large[: 1 << 20]) for _ in range(17)) + b"0\r\n\r\n"
@@ -379,7 +379,7 @@ def test_a_body_that_is_too_large_is_refused_with_and_without_a_length(door: Doo
 # ------------------------------------------------------------------------------------------ browsers
 
 
-def test_pages_of_other_origins_change_nothing(broker: BrokerProcess, door: Door) -> None:
+def test_pages_of_other_origins_change_nothing(broker: BrokerProcess, door: MqttDoor) -> None:
     own = f"http://127.0.0.1:{broker.ports['http']}"
     body = {"topic": "origin"}
     assert door("PUT", "/topic", body, Origin="http://evil.example").status == 403
@@ -391,7 +391,7 @@ def test_pages_of_other_origins_change_nothing(broker: BrokerProcess, door: Door
     assert door("GET", "/topic", Sec_Fetch_Site="cross-site").status == 200
 
 
-def test_every_answer_has_the_headers_that_keep_browsers_safe(door: Door) -> None:
+def test_every_answer_has_the_headers_that_keep_browsers_safe(door: MqttDoor) -> None:
     for path in ("/status", "/docs", "/nothing", "/metrics"):
         headers = door("GET", path).headers
         assert headers["x-content-type-options"] == "nosniff"
@@ -401,7 +401,7 @@ def test_every_answer_has_the_headers_that_keep_browsers_safe(door: Door) -> Non
         assert "unsafe" not in policy
 
 
-def test_the_page_of_the_api_has_no_script_in_it(door: Door) -> None:
+def test_the_page_of_the_api_has_no_script_in_it(door: MqttDoor) -> None:
     page = door("GET", "/docs").body.decode()
     assert "<script>" not in page
     if not (docs.ASSETS / "swagger-ui-bundle.js").is_file():
@@ -413,7 +413,7 @@ def test_the_page_of_the_api_has_no_script_in_it(door: Door) -> None:
     assert door("GET", "/docs/../pyproject.toml").status == 404
 
 
-def test_the_document_of_the_api_describes_what_is_there(door: Door) -> None:
+def test_the_document_of_the_api_describes_what_is_there(door: MqttDoor) -> None:
     document = door("GET", "/openapi.json").json
     assert document["openapi"].startswith("3.1")
     assert {"get", "put"} <= document["paths"]["/message"].keys()
@@ -436,7 +436,7 @@ def test_users_and_rules_hold_at_the_http_door(start_broker: StartBroker, tmp_pa
     for rule in (("ann", "allow", "all", "#"), ("bob", "allow", "publish", "in/#")):
         assert millrace("acl", "add", *rule, "--users", users).returncode == 0
     broker = start_broker("--set", f"access.users_file={users}", "--set", "access.anonymous=never")
-    door = Door(broker.ports["http"])
+    door = MqttDoor(broker.ports["http"])
 
     def as_user(name: str, password: str = "pw") -> str:
         return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
@@ -474,7 +474,7 @@ def test_blocks_of_a_sealed_shard_are_for_those_who_may_have_all_its_topics(
     for rule in (("ann", "allow", "all", "#"), ("bob", "allow", "subscribe", "pub/#")):
         assert millrace("acl", "add", *rule, "--users", users).returncode == 0
     broker = start_broker("--set", f"access.users_file={users}", "--set", "access.anonymous=never")
-    door = Door(broker.ports["http"])
+    door = MqttDoor(broker.ports["http"])
     ann, bob = ("Basic " + base64.b64encode(f"{name}:pw".encode()).decode() for name in ("ann", "bob"))
 
     def blocks(number: int, user: str) -> int:
@@ -514,11 +514,11 @@ def test_a_queue_survives_kill_9_with_nothing_lost_and_nothing_again(
     unsure: set[str] = set()
     done: list[str] = []
     broker = start_broker(*data)
-    Door(broker.ports["http"]).queue("kill")
+    MqttDoor(broker.ports["http"]).queue("kill")
     for round_number in range(3):
-        door = Door(broker.ports["http"])
+        door = MqttDoor(broker.ports["http"])
 
-        def work(door: Door = door, round_number: int = round_number) -> None:
+        def work(door: MqttDoor = door, round_number: int = round_number) -> None:
             try:
                 for number in range(100_000):
                     text = f"{round_number}-{number}"
@@ -541,7 +541,7 @@ def test_a_queue_survives_kill_9_with_nothing_lost_and_nothing_again(
         broker.wait_exit()
         worker.join(20)
         broker = start_broker(*data)
-    door = Door(broker.ports["http"])
+    door = MqttDoor(broker.ports["http"])
     rest: list[str] = []
     deadline_s = time.monotonic() + 15
     while time.monotonic() < deadline_s:
@@ -563,7 +563,7 @@ def test_a_queue_survives_kill_9_with_nothing_lost_and_nothing_again(
 
 def test_a_client_that_waits_for_a_message_does_not_hold_up_the_stop(start_broker: StartBroker) -> None:
     broker = start_broker()
-    door = Door(broker.ports["http"])
+    door = MqttDoor(broker.ports["http"])
     door.queue("last")
 
     answers: list[Answer] = []
@@ -582,7 +582,7 @@ def test_a_client_that_waits_for_a_message_does_not_hold_up_the_stop(start_broke
 def test_a_node_without_room_refuses_what_would_be_stored_and_says_when_to_come_again(
     start_broker: StartBroker,
 ) -> None:
-    door = Door(start_broker("--set", f"storage.free_bytes_min={2**50}").ports["http"])
+    door = MqttDoor(start_broker("--set", f"storage.free_bytes_min={2**50}").ports["http"])
     message = {"topic": "a", "payload": "x"}
     until(lambda: door("POST", "/v1/publish", message).status == 503, "the node to notice")
     answer = door("POST", "/v1/publish", message)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.http_calls import Door
-from millrace.node.http.guard import BODY_BYTES_MAX
+from e2e.http_calls import MqttDoor
+from millrace.node.doors.http.guard import BODY_BYTES_MAX
 from millrace.testing import ThreadedBroker
 
 
@@ -23,4 +23,4 @@ def test_a_body_of_nobody_is_not_read(tmp_path: Path, request_line: str, length:
         with socket.create_connection(("127.0.0.1", broker.ports["http"]), timeout=5) as client:
             client.sendall(head.encode())
             assert client.recv(65_536).startswith(b"HTTP/1.1 401 ")
-        assert Door(broker.ports["http"])("GET", "/livez").status == 200
+        assert MqttDoor(broker.ports["http"])("GET", "/livez").status == 200

@@ -9,10 +9,10 @@ import pytest
 from e2e.test_leaderless_node import stream_of
 from millrace import Broker
 from millrace.client import Client
-from millrace.node import leaderless_codec as codec
-from millrace.node.leaderless import LeaderlessStream
+from millrace.node.leaderless.streams import LeaderlessStream
+from millrace.node.peers import leaderless_codec as codec
 from millrace.replication.contract import EntryKind, ReplicaId
-from millrace.replication.leaderless_messages import (
+from millrace.replication.leaderless.messages import (
     Entries,
     LogEntry,
     Origin,
@@ -20,7 +20,7 @@ from millrace.replication.leaderless_messages import (
     Subscribe,
     Unsubscribe,
 )
-from millrace.replication.leaderless_state import FIRST_LIFE, Stamp, make_group, put_client
+from millrace.replication.leaderless.state import FIRST_LIFE, Stamp, make_group, put_client
 from waiting import until_async
 
 KEY = "$share/g/jobs/#"
@@ -71,7 +71,7 @@ def test_what_the_last_member_of_a_node_leaves_goes_back(tmp_path: Path) -> None
                 group = stream.machine.state.find(KEY)
                 assert group is not None
                 await until_async(lambda: group.low(stream.files.origin) == 1, "the mark")
-                assert not any(stream.machine.labour.division(KEY).in_flight.values())
+                assert not any(stream.machine.work_division.division(KEY).in_flight.values())
 
     asyncio.run(body())
 

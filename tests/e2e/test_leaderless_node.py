@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from millrace import Broker
-from millrace.broker.meta import spec_from_dict
+from millrace.broker.meta.state import spec_from_dict
 from millrace.client import Client
 from millrace.client.http import Http
 from millrace.errors import LocalError, MillraceError
-from millrace.node import leaderless_codec as codec
-from millrace.node.keys import client_key
-from millrace.node.leaderless import LeaderlessStream
-from millrace.node.leaderless_log import OriginFiles, OriginLog
-from millrace.node.publishing import NotStored
-from millrace.node.replicas import Replicas
-from millrace.node.session_group import SessionGroup
+from millrace.node.leaderless.origin_logs import OriginFiles, OriginLog
+from millrace.node.leaderless.streams import LeaderlessStream
+from millrace.node.peers import leaderless_codec as codec
+from millrace.node.replicas.replicas import Replicas
+from millrace.node.sessions.session_group import SessionGroup
+from millrace.node.shards.producer_keys import client_key
+from millrace.node.shards.publishing import NotStored
 from millrace.replication.contract import EntryKind, ReplicaId
-from millrace.replication.leaderless import Leaderless
-from millrace.replication.leaderless_messages import (
+from millrace.replication.leaderless.machine import Leaderless
+from millrace.replication.leaderless.messages import (
     NOWHERE,
     Entries,
     Have,
@@ -34,7 +34,7 @@ from millrace.replication.leaderless_messages import (
     SetMembers,
     Subscribe,
 )
-from millrace.replication.leaderless_state import FIRST_LIFE, Stamp, make_group, put_client
+from millrace.replication.leaderless.state import FIRST_LIFE, Stamp, make_group, put_client
 from millrace.storage.disk import DiskFull
 from millrace.storage.files import FileDamaged
 from millrace.types import Message
@@ -325,7 +325,7 @@ def test_clients_of_a_node_that_was_removed_are_gone_without_a_restart(tmp_path:
 def pulse_of(stream: LeaderlessStream, position: Position) -> bytes:
     """What another node says that holds so much of this node's log."""
     positions = ((stream.machine.origin, position),)
-    return codec.encode(Pulse(boot=1, number=1, positions=positions, hears=(), labour=()))
+    return codec.encode(Pulse(boot=1, number=1, positions=positions, hears=(), work_division=()))
 
 
 def test_members_go_on_when_others_prove_that_the_log_was_not_whole(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from millrace.campaign.pair_run import STREAM, Beat, PairRun, call, create_stream, settled, taken_over
 from millrace.client import Client
-from millrace.demo.stage import ready
-from millrace.demo.story import Story
 from millrace.errors import LocalError
+from millrace.lab.campaign.pair_run import STREAM, Beat, PairRun, call, create_stream, settled, taken_over
+from millrace.lab.demo.stage import ready
+from millrace.lab.demo.story import Story
 from millrace.local_cluster import LocalCluster
 from waiting import until_async
 

@@ -208,8 +208,8 @@ def test_sys_topics(broker: BrokerProcess, devices: Devices, version: int) -> No
     late = devices(broker.port, version=version).connect()
     late.subscribe("$SYS/broker/version")
     assert late.expect()[0].payload.startswith(b"millrace ")
-    came = all_topics.expect(all_topics.waiting)
-    assert not [got for got in came if got.topic.startswith("$")]
+    arrival_number = all_topics.expect(all_topics.waiting)
+    assert not [got for got in arrival_number if got.topic.startswith("$")]
 
 
 # ---------------------------------------------------------------------------------- limits reached

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from millrace.campaign.report import Report
-from millrace.campaign.routed import run_routed
 from millrace.client import Client
 from millrace.client.http import Http, HttpError
-from millrace.demo.by_hand import HandClient
-from millrace.demo.stage import is_whole
+from millrace.lab.campaign.report import Report
+from millrace.lab.campaign.routed import run_routed
+from millrace.lab.demo.by_hand import HandClient
+from millrace.lab.demo.stage import is_whole
 from millrace.local_cluster import LocalCluster, NodeProcess
 from waiting import pause, until_async
 

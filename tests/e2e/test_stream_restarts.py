@@ -6,7 +6,7 @@ from typing import Any
 
 from e2e.running import run
 from millrace import Broker
-from millrace.broker.stream import Capture, StreamSpec
+from millrace.broker.streams.stream import Capture, StreamSpec
 from millrace.client import Client
 
 JOBS = StreamSpec(name="jobs", filters=("jobs/#",))

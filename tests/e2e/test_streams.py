@@ -10,7 +10,7 @@ import pytest
 
 from e2e.conftest import StartBroker
 from e2e.device import Device
-from e2e.http_calls import Door
+from e2e.http_calls import MqttDoor
 from e2e.processes import BrokerProcess, millrace
 from millrace.client.http import Http, HttpError, follow
 from millrace.storage.block import HEAD_BYTES, parse_block
@@ -18,25 +18,25 @@ from waiting import until
 
 
 @pytest.fixture(scope="module")
-def door(broker: BrokerProcess) -> Door:
-    return Door(broker.ports["http"])
+def door(broker: BrokerProcess) -> MqttDoor:
+    return MqttDoor(broker.ports["http"])
 
 
-def publish(door: Door, topic: str, *payloads: str) -> list[dict]:
+def publish(door: MqttDoor, topic: str, *payloads: str) -> list[dict]:
     rows = [{"topic": topic, "payload": payload} for payload in payloads]
     answer = door("POST", "/v1/publish/batch", {"messages": rows})
     assert answer.status == 200, answer
     return answer.json["published"]
 
 
-def create(door: Door, name: str, *filters: str, **settings: object) -> list[int]:
+def create(door: MqttDoor, name: str, *filters: str, **settings: object) -> list[int]:
     """A stream; the numbers of its shards."""
     answer = door("POST", "/v1/streams", {"name": name, "filters": list(filters), **settings})
     assert answer.status == 201, answer
     return [row["shard"] for row in answer.json["shard_list"]]
 
 
-def payloads(door: Door, stream: str, shard: int, query: str = "") -> list[str]:
+def payloads(door: MqttDoor, stream: str, shard: int, query: str = "") -> list[str]:
     page = door("GET", f"/v1/streams/{stream}/shards/{shard}/messages?limit=10000{query}").json
     return [message["payload"] for message in page["messages"]]
 
@@ -65,7 +65,7 @@ def test_a_stream_is_made_shown_changed_and_deleted_by_command(broker: BrokerPro
     assert millrace("stream", "list", "--url", "ftp://x").returncode == 2
 
 
-def test_wrong_streams_are_refused_with_a_reason(door: Door) -> None:
+def test_wrong_streams_are_refused_with_a_reason(door: MqttDoor) -> None:
     create(door, "taken", "taken/+")
     for body, status in (
         ({"name": "taken", "filters": ["x"]}, 409),
@@ -78,7 +78,7 @@ def test_wrong_streams_are_refused_with_a_reason(door: Door) -> None:
         assert door("POST", "/v1/streams", body).status == status, body
 
 
-def test_messages_are_read_by_offset_and_a_reader_waits_at_the_end(door: Door) -> None:
+def test_messages_are_read_by_offset_and_a_reader_waits_at_the_end(door: MqttDoor) -> None:
     (shard,) = create(door, "read", "read/#")
     places = publish(door, "read/a", "0", "1", "2")
     assert [(row["shard"], row["offset"]) for row in places] == [(shard, 0), (shard, 1), (shard, 2)]
@@ -96,7 +96,7 @@ def test_messages_are_read_by_offset_and_a_reader_waits_at_the_end(door: Door) -
     assert later == [["3"]]
 
 
-def test_a_filter_chooses_topics(door: Door) -> None:
+def test_a_filter_chooses_topics(door: MqttDoor) -> None:
     (shard,) = create(door, "chosen", "chosen/#")
     publish(door, "chosen/a/x", "a")
     publish(door, "chosen/b/x", "b")
@@ -105,7 +105,7 @@ def test_a_filter_chooses_topics(door: Door) -> None:
     assert payloads(door, "chosen", shard, "&filter=chosen/c") == []
 
 
-def test_raw_blocks_hold_the_messages(door: Door) -> None:
+def test_raw_blocks_hold_the_messages(door: MqttDoor) -> None:
     (shard,) = create(door, "raw", "raw/#")
     for number in range(5):
         publish(door, "raw/a", str(number))
@@ -123,7 +123,7 @@ def test_raw_blocks_hold_the_messages(door: Door) -> None:
     assert found == [(1, b"1"), (2, b"2"), (3, b"3")]
 
 
-def test_what_was_purged_is_gone_and_the_error_names_the_earliest(door: Door) -> None:
+def test_what_was_purged_is_gone_and_the_error_names_the_earliest(door: MqttDoor) -> None:
     (shard,) = create(door, "purged", "purged/#")
     publish(door, "purged/a", "0", "1", "2")
     rows = door("POST", "/v1/streams/purged/purge", {"before": 2}).json["shard_list"]
@@ -137,7 +137,7 @@ def test_what_was_purged_is_gone_and_the_error_names_the_earliest(door: Door) ->
     assert publish(door, "purged/a", "3")[0]["offset"] == 3
 
 
-def test_sub_from_reads_the_logs_and_then_what_comes(broker: BrokerProcess, door: Door) -> None:
+def test_sub_from_reads_the_logs_and_then_what_comes(broker: BrokerProcess, door: MqttDoor) -> None:
     create(door, "followed", "followed/#", shards=2)
     publish(door, "followed/a", "one", "two")
     publish(door, "followed/b", "three")
@@ -159,7 +159,7 @@ def test_sub_from_reads_the_logs_and_then_what_comes(broker: BrokerProcess, door
 
 
 def test_sub_from_an_offset_begins_at_the_end_of_logs_that_are_shorter(
-    broker: BrokerProcess, door: Door
+    broker: BrokerProcess, door: MqttDoor
 ) -> None:
     create(door, "uneven", "uneven/#", shards=2)
     topics = [f"uneven/{number}" for number in range(20)]
@@ -178,7 +178,7 @@ def test_sub_from_an_offset_begins_at_the_end_of_logs_that_are_shorter(
     assert (second["topic"], second["payload"]) == (short, "new")
 
 
-def test_a_reader_of_logs_finishes_sealed_shards_first(broker: BrokerProcess, door: Door) -> None:
+def test_a_reader_of_logs_finishes_sealed_shards_first(broker: BrokerProcess, door: MqttDoor) -> None:
     """More than a page in the old shard: order per topic holds across the change (PROTOCOLS.md 16)."""
     create(door, "moved", "moved/#")
     count = 1_500
@@ -194,14 +194,14 @@ def test_a_reader_of_logs_finishes_sealed_shards_first(broker: BrokerProcess, do
 # -------------------------------------------------------------------------------------------- groups
 
 
-def take(door: Door, name: str, **form: object) -> list[dict]:
+def take(door: MqttDoor, name: str, **form: object) -> list[dict]:
     answer = door("POST", f"/v1/groups/{name}/take", form)
     assert answer.status == 200, answer
     return answer.json["messages"]
 
 
 def test_a_group_collects_while_nobody_is_there_over_all_streams(
-    broker: BrokerProcess, door: Door, devices: Callable[..., Device]
+    broker: BrokerProcess, door: MqttDoor, devices: Callable[..., Device]
 ) -> None:
     create(door, "g-one", "g/one/#", shards=3)
     assert door("POST", "/v1/groups", {"name": "wide", "filters": ["g/#"]}).status == 201
@@ -222,7 +222,7 @@ def test_a_group_collects_while_nobody_is_there_over_all_streams(
     assert door("GET", "/v1/groups/wide").json["lag"] == 0
 
 
-def test_a_group_follows_its_topics_into_new_shards_in_order(door: Door) -> None:
+def test_a_group_follows_its_topics_into_new_shards_in_order(door: MqttDoor) -> None:
     """Topics of `default` move to a stream of their own, which is then cut into more shards."""
     door("POST", "/v1/groups", {"name": "mover", "filters": ["move/a"]})
     publish(door, "move/a", "1", "2")
@@ -233,7 +233,9 @@ def test_a_group_follows_its_topics_into_new_shards_in_order(door: Door) -> None
     assert [message["payload"] for message in take(door, "mover", count=10)] == ["1", "2", "3", "4", "5"]
 
 
-def test_a_group_begins_at_the_beginning_and_is_reset_by_command(broker: BrokerProcess, door: Door) -> None:
+def test_a_group_begins_at_the_beginning_and_is_reset_by_command(
+    broker: BrokerProcess, door: MqttDoor
+) -> None:
     create(door, "again", "again/#")
     publish(door, "again/a", "1", "2")
 
@@ -255,7 +257,7 @@ def test_a_group_begins_at_the_beginning_and_is_reset_by_command(broker: BrokerP
     assert take(door, "readers") == []
 
 
-def test_the_client_consumes_with_explicit_acknowledgement(broker: BrokerProcess, door: Door) -> None:
+def test_the_client_consumes_with_explicit_acknowledgement(broker: BrokerProcess, door: MqttDoor) -> None:
     door("POST", "/v1/groups", {"name": "clients", "filters": ["client/#"]})
     http = Http(broker.url)
     first = http.publish("client/a", b"\xff1", producer="me", sequence=1)
@@ -271,7 +273,7 @@ def test_the_client_consumes_with_explicit_acknowledgement(broker: BrokerProcess
         http.take("none")
 
 
-def test_two_groups_each_get_every_message(door: Door) -> None:
+def test_two_groups_each_get_every_message(door: MqttDoor) -> None:
     for name in ("pair-a", "pair-b"):
         door("POST", "/v1/groups", {"name": name, "filters": ["pair/#"]})
     publish(door, "pair/x", "m")
@@ -279,7 +281,7 @@ def test_two_groups_each_get_every_message(door: Door) -> None:
         assert [message["payload"] for message in take(door, name)] == ["m"]
 
 
-def test_a_group_that_was_overtaken_by_a_purge_is_told(door: Door) -> None:
+def test_a_group_that_was_overtaken_by_a_purge_is_told(door: MqttDoor) -> None:
     create(door, "lost", "lost/#")
     door("POST", "/v1/groups", {"name": "slow", "filters": ["lost/#"]})
     publish(door, "lost/a", "1", "2", "3")
@@ -290,7 +292,7 @@ def test_a_group_that_was_overtaken_by_a_purge_is_told(door: Door) -> None:
     assert rows[0]["missed"] == 2
 
 
-def test_groups_that_make_no_sense_are_refused(door: Door) -> None:
+def test_groups_that_make_no_sense_are_refused(door: MqttDoor) -> None:
     for body in (
         {"name": "bad", "filters": []},
         {"name": "bad", "filters": ["a/#"], "deliveries_max": 3},
@@ -305,7 +307,7 @@ def test_streams_groups_and_cursors_are_there_after_a_clean_restart(
 ) -> None:
     data = ("--data", str(tmp_path / "kept"))
     first = start_broker(*data)
-    door = Door(first.ports["http"])
+    door = MqttDoor(first.ports["http"])
     (shard,) = create(door, "kept", "kept/#")
     door("POST", "/v1/groups", {"name": "keepers", "filters": ["kept/#"]})
     publish(door, "kept/a", "1", "2", "3")
@@ -313,7 +315,7 @@ def test_streams_groups_and_cursors_are_there_after_a_clean_restart(
     door("POST", "/v1/streams/kept/purge", {"before": 0})
     first.process.terminate()
     assert first.wait_exit() == 0
-    door = Door(start_broker(*data).ports["http"])
+    door = MqttDoor(start_broker(*data).ports["http"])
     assert payloads(door, "kept", shard) == ["1", "2", "3"]
     assert [message["payload"] for message in take(door, "keepers", count=5)] == ["2", "3"]
     assert door("POST", "/v1/groups/keepers/ack", {"receipts": [held["receipt"]]}).json["results"] == [True]
@@ -329,7 +331,7 @@ def test_a_stream_past_its_bytes_lets_whole_segments_go(
     """Far below the usual size of a segment; files go once a snapshot covers them, also before a restart."""
     data = ("--data", str(tmp_path / "bounded"), "--set", "storage.sync=never")
     broker = start_broker(*data)
-    door = Door(broker.ports["http"])
+    door = MqttDoor(broker.ports["http"])
     (shard,) = create(door, "bounded", "bounded/#", retention_bytes=8 << 20)
     device = devices(broker.port).connect()
     payload = b"x" * (1 << 20)
@@ -352,11 +354,11 @@ def test_a_stream_past_its_bytes_lets_whole_segments_go(
     assert (answer.status, answer.json["earliest_offset"]) == (410, first)
     broker.process.kill()
     broker.wait_exit()
-    door = Door(start_broker(*data).ports["http"])
+    door = MqttDoor(start_broker(*data).ports["http"])
     assert (row()["first_offset"], row()["next_offset"]) == (first, published)
 
 
-def test_a_group_holds_what_it_has_not_read_up_to_the_hard_limit(door: Door) -> None:
+def test_a_group_holds_what_it_has_not_read_up_to_the_hard_limit(door: MqttDoor) -> None:
     """Everything is older than the policy keeps. A group that says how far it has come, as a query of Spark's
     does, holds the rest; so does one with a message on lease. The hard limit passes both, and counts it."""
     (shard,) = create(door, "held", "held/#", retention_age_s=1)
@@ -386,7 +388,7 @@ def test_a_group_holds_what_it_has_not_read_up_to_the_hard_limit(door: Door) -> 
 
 def test_a_group_does_not_hold_default_where_its_topics_have_streams(start_broker: StartBroker) -> None:
     """What a reader by offset never looks at goes; a group of `default`'s own topics holds it."""
-    door = Door(start_broker("--set", "storage.sync=never").ports["http"])
+    door = MqttDoor(start_broker("--set", "storage.sync=never").ports["http"])
     create(door, "own", "own/#")
     body = {"retention_age_s": 1, "hold_age_s": 3600}
     assert door("PATCH", "/v1/streams/default", body).status == 200
@@ -405,7 +407,7 @@ def test_a_group_does_not_hold_default_where_its_topics_have_streams(start_broke
     until(lambda: first_offset() == 4, "what the holder is done with to go")
 
 
-def test_what_is_too_old_goes_also_where_nothing_new_comes(door: Door) -> None:
+def test_what_is_too_old_goes_also_where_nothing_new_comes(door: MqttDoor) -> None:
     (shard,) = create(door, "brief", "brief/#", retention_age_s=1)
     publish(door, "brief/a", *("x" * 100_000 for _ in range(3)))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from millrace.replication.contract import ReplicaId, TransferLeadership
-from millrace.replication.options import RaftOptions
+from millrace.replication.raft.options import RaftOptions
 from scenarios.stories import Story
 from unit.replication.cluster import SMALL
 from unit.replication.pair_stage import PairStage

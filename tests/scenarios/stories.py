@@ -30,7 +30,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from millrace.replication.contract import Propose, ReplicaId
-from millrace.replication.options import RaftOptions
+from millrace.replication.raft.options import RaftOptions
 from millrace.types import Index
 from unit.replication.cluster import SMALL
 from unit.replication.stage import CHANGES, Stage

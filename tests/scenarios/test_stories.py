@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millrace.errors import RemoteError
-from millrace.replication.mutations import MUTATIONS
+from millrace.replication.raft.mutations import MUTATIONS
 from scenarios.stories import Story
 
 HERE = Path(__file__).parent

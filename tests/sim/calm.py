@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from millrace.sim.cluster_plan import ClusterPlan, make_cluster_plan
+from millrace.lab.sim.cluster.plan import ClusterPlan, make_cluster_plan
 
 
 def calm_plan(nodes: int = 3, seed: int = 1) -> ClusterPlan:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from millrace.cli.sim import app
 from millrace.errors import LocalError
-from millrace.sim.campaign import CampaignFile, results, run_slice
+from millrace.lab.sim.campaign import CampaignFile, results, run_slice
 
 
 def invoke(*arguments: str) -> tuple[int, str]:

@@ -11,16 +11,16 @@ import sys
 
 import pytest
 
-from millrace.sim.campaign import replay
-from millrace.sim.cluster_checks import Logs, check_received
-from millrace.sim.cluster_plan import CHANGES, FAULTS, WORK, ClusterPlan, make_cluster_plan
-from millrace.sim.cluster_world import ClusterWorld, run_cluster_plan
-from millrace.sim.host import Host
-from millrace.sim.mqtt_clients import History, Sent
-from millrace.sim.mutations import search
-from millrace.sim.node_mutations import NODE_MUTATIONS
-from millrace.sim.verdict import RunResult
-from millrace.sim.violation import Violation
+from millrace.lab.sim.campaign import replay
+from millrace.lab.sim.cluster.checks import Logs, check_received
+from millrace.lab.sim.cluster.host import Host
+from millrace.lab.sim.cluster.mqtt_clients import History, Sent
+from millrace.lab.sim.cluster.node_mutations import NODE_MUTATIONS
+from millrace.lab.sim.cluster.plan import CHANGES, FAULTS, WORK, ClusterPlan, make_cluster_plan
+from millrace.lab.sim.cluster.world import ClusterWorld, run_cluster_plan
+from millrace.lab.sim.mutations import search
+from millrace.lab.sim.verdict import RunResult
+from millrace.lab.sim.violation import Violation
 
 
 def plan(nodes: int, *, seed: int = 1, **more: object) -> ClusterPlan:
@@ -180,7 +180,7 @@ def test_a_message_doubled_lost_or_out_of_order_is_seen() -> None:
 
 _HASHES = """
 import json
-from millrace.sim.campaign import replay
+from millrace.lab.sim.campaign import replay
 print(json.dumps([replay(seed, frozenset(), mode="cluster").trace_hash for seed in (4, 7)]))
 """
 

@@ -1,6 +1,6 @@
 """After the death of a leader whoever publishes at another node is answered as soon as there is a new one."""
 
-from millrace.broker.stream import Replication
+from millrace.broker.streams.stream import Replication
 from sim.test_switching import LONG_S, Scene
 
 # Less than what a node waits before it forwards again what nobody answered.

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from millrace.replication.leaderless_messages import Acknowledged, Level
-from millrace.sim.campaign import replay
-from millrace.sim.leaderless_members import Consumer
-from millrace.sim.leaderless_world import LeaderlessWorld, make_leaderless_plan, run_leaderless_seed
-from millrace.sim.mutations import BY_MODE, search
-from millrace.sim.violation import Violation
+from millrace.lab.sim.campaign import replay
+from millrace.lab.sim.leaderless.members import Consumer
+from millrace.lab.sim.leaderless.world import LeaderlessWorld, make_leaderless_plan, run_leaderless_seed
+from millrace.lab.sim.mutations import BY_MODE, search
+from millrace.lab.sim.violation import Violation
+from millrace.replication.leaderless.messages import Acknowledged, Level
 
 BATCH = 5
 BATCHES = 6
@@ -70,7 +70,7 @@ def test_a_client_is_where_it_asked_last_to_be(is_in_order: bool) -> None:
     one, other = world.host_list
     consumer = Consumer("churn.0", "churn", world, random.Random(0), True)
     answers: dict[str, Any] = {}
-    came = world.checks.asks("churn", consumer.name)
+    arrival_number = world.checks.asks("churn", consumer.name)
     one.subscribe(consumer, lambda answer: answers.__setitem__("in", answer))
     world.clock.run(world.clock.now_us + 1, None)
     went = world.checks.asks("churn", consumer.name)
@@ -78,7 +78,7 @@ def test_a_client_is_where_it_asked_last_to_be(is_in_order: bool) -> None:
     world.require("both are answered, and known everywhere", lambda: len(answers) == 2 and _is_equal(world))
     assert all(isinstance(answer, Acknowledged) for answer in answers.values())
 
-    told = [(came, True, answers["in"]), (went, False, answers["out"])]
+    told = [(arrival_number, True, answers["in"]), (went, False, answers["out"])]
     for asked, is_in, answer in told if is_in_order else reversed(told):
         world.checks.told("churn", consumer.name, asked, is_in, answer)
     world.checks.at_the_end()

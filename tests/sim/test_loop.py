@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from millrace.sim.clock import US_PER_S, Clock
-from millrace.sim.loop import SimExecutor, SimLoop
-from millrace.sim.sockets import Sockets
+from millrace.lab.sim.surroundings.clock import US_PER_S, Clock
+from millrace.lab.sim.surroundings.loop import SimExecutor, SimLoop
+from millrace.lab.sim.surroundings.sockets import Sockets
 
 SERVER, CLIENT = "10.0.0.1", "10.0.1.1"
 

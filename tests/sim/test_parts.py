@@ -5,6 +5,12 @@ import random
 import pytest
 
 from millrace.errors import LocalError
+from millrace.lab.sim.raft.plan import make_plan
+from millrace.lab.sim.raft.state import State, encode_batch
+from millrace.lab.sim.surroundings.clock import Clock
+from millrace.lab.sim.surroundings.log_disk import LogDisk
+from millrace.lab.sim.surroundings.network import Network, Weather
+from millrace.lab.sim.violation import Violation
 from millrace.replication.contract import (
     NO_INDEX,
     Config,
@@ -17,12 +23,6 @@ from millrace.replication.contract import (
     Snapshot,
     checksum,
 )
-from millrace.sim.clock import Clock
-from millrace.sim.log_disk import LogDisk
-from millrace.sim.network import Network, Weather
-from millrace.sim.plan import make_plan
-from millrace.sim.state import State, encode_batch
-from millrace.sim.violation import Violation
 from millrace.types import Index, Term
 
 CONFIG = Config(voters=(ReplicaId("a1"),))

@@ -2,10 +2,10 @@
 
 import pytest
 
-from millrace.sim.mutations import search
-from millrace.sim.pair_runs import PRIMARY_BACKUP_MUTATIONS, run_primary_backup_seed
-from millrace.sim.pair_world import make_pair_plan
-from millrace.sim.trace import Trace
+from millrace.lab.sim.mutations import search
+from millrace.lab.sim.pair.runs import PRIMARY_BACKUP_MUTATIONS, run_primary_backup_seed
+from millrace.lab.sim.pair.world import make_pair_plan
+from millrace.lab.sim.trace import Trace
 
 QUICK = (
     "ack_before_backup",

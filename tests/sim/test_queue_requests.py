@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.durable_group import GroupSpec
-from millrace.broker.stream import StreamSpec
-from millrace.node.groups import queue_name
+from millrace.broker.groups.definitions import GroupSpec
+from millrace.broker.streams.stream import StreamSpec
+from millrace.lab.sim.cluster.calls import NoAnswer, call
+from millrace.lab.sim.cluster.host import Host
+from millrace.lab.sim.cluster.world import ClusterWorld
+from millrace.node.groups.consumer_groups import queue_name
 from millrace.node.server import Server
-from millrace.sim.cluster_calls import NoAnswer, call
-from millrace.sim.cluster_world import ClusterWorld
-from millrace.sim.host import Host
 from millrace.types import Message
 from sim.calm import calm_plan
 

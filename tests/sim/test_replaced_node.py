@@ -5,9 +5,9 @@ import dataclasses
 
 import pytest
 
-from millrace.sim.cluster_wills import Wills
-from millrace.sim.cluster_world import ClusterWorld
-from millrace.sim.host import Host
+from millrace.lab.sim.cluster.host import Host
+from millrace.lab.sim.cluster.wills import Wills
+from millrace.lab.sim.cluster.world import ClusterWorld
 from sim.calm import calm_plan
 
 # Within this time nobody takes the node for gone.

@@ -2,9 +2,9 @@
 
 import pytest
 
-from millrace.sim.mutations import BY_MODE, search
-from millrace.sim.routed_world import run_routed_seed
-from millrace.sim.trace import Trace
+from millrace.lab.sim.mutations import BY_MODE, search
+from millrace.lab.sim.routed.world import run_routed_seed
+from millrace.lab.sim.trace import Trace
 
 
 @pytest.mark.parametrize("first", [0, 10])

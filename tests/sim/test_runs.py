@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from millrace.sim.campaign import replay
-from millrace.sim.mutations import ALL_MUTATIONS, search
-from millrace.sim.world import run_seed
+from millrace.lab.sim.campaign import replay
+from millrace.lab.sim.mutations import ALL_MUTATIONS, search
+from millrace.lab.sim.raft.world import run_seed
 
 BATCH = 20
 BATCHES = 10
@@ -58,7 +58,7 @@ def test_a_violation_ends_the_trace_and_names_its_rule() -> None:
 
 _HASHES = """
 import json, sys
-from millrace.sim.campaign import replay
+from millrace.lab.sim.campaign import replay
 mode, *seeds = sys.argv[1:]
 print(json.dumps([replay(int(seed), frozenset(), mode=mode).trace_hash for seed in seeds]))
 """

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.meta import META_GROUP
-from millrace.broker.stream import Replication, StreamSpec
-from millrace.node.group import Group
-from millrace.node.publishing import Published
+from millrace.broker.meta.state import META_GROUP
+from millrace.broker.streams.stream import Replication, StreamSpec
+from millrace.lab.sim.cluster.calls import NoAnswer, call
+from millrace.lab.sim.cluster.host import Host
+from millrace.lab.sim.cluster.mqtt_clients import History, Sent, Subscriber
+from millrace.lab.sim.cluster.world import ClusterWorld
+from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.node.server import Server
+from millrace.node.shards.publishing import Published
 from millrace.replication.contract import ReplicaId
-from millrace.sim.cluster_calls import NoAnswer, call
-from millrace.sim.cluster_world import ClusterWorld
-from millrace.sim.host import Host
-from millrace.sim.mqtt_clients import History, Sent, Subscriber
 from millrace.types import Message, Version
 from sim.calm import calm_plan
 
@@ -116,7 +116,7 @@ class Scene:
         addresses = [self.hosts[sender].address], [self.hosts[receiver].address]
         self.world.sockets.block(*addresses, is_short=True)
 
-    def group(self, host: int, number: int) -> Group:
+    def group(self, host: int, number: int) -> ReplicationGroup:
         server = self.hosts[host].server
         assert server is not None
         return server.streams.replicas.groups[number]

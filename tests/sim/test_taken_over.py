@@ -5,8 +5,8 @@ import asyncio
 from typing import Any
 
 from millrace.client.protocol import Options, Protocol
-from millrace.sim.cluster_world import ClusterWorld
-from millrace.sim.host import MQTT_PORT
+from millrace.lab.sim.cluster.host import MQTT_PORT
+from millrace.lab.sim.cluster.world import ClusterWorld
 from millrace.types import Version
 from sim.calm import calm_plan
 

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from millrace.sim.plan import Plan, make_plan
-from millrace.sim.process import CRASH_POINTS, Process
-from millrace.sim.violation import Violation
-from millrace.sim.world import World
+from millrace.lab.sim.raft.plan import Plan, make_plan
+from millrace.lab.sim.raft.process import CRASH_POINTS, Process
+from millrace.lab.sim.raft.world import World
+from millrace.lab.sim.violation import Violation
 
 
 def quiet_plan() -> Plan:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millrace.campaign.pair_run import call
+from millrace.lab.campaign.pair_run import call
 from millrace.local_cluster import LocalCluster
 from waiting import until_async
 

@@ -22,14 +22,11 @@ FLOORS = {
     "node": 3,
     "client": 3,
     "embedded": 4,
-    "testing": 5,
-    "sim": 4,
     "spark": 4,
-    "bench": 6,
-    "campaign": 6,
+    "testing": 5,
     "local_cluster": 5,
-    "demo": 7,
-    "cli": 8,
+    "lab": 6,
+    "cli": 7,
 }
 PURE = ("kernels", "broker", "replication", "storage", "wire")
 ALLOWED_OUTSIDE = {
@@ -45,7 +42,7 @@ MAY_IMPORT = {
     ("storage/disk.py", "os"): "the only file calls",
 }
 # A machine is handed its generator of random numbers; it needs the name of the type.
-MAY_NAME_RANDOM = ("replication", "sim")
+MAY_NAME_RANDOM = ("replication",)
 
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 100

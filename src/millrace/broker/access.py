@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import Enum
 from weakref import WeakValueDictionary
 
-from millrace.broker.filters import is_valid, levels_cover, levels_match, levels_overlap
+from millrace.broker.topics.filters import is_valid, levels_cover, levels_match, levels_overlap
 from millrace.errors import ConfigError
 from millrace.limits import ACCESS_RULES_MAX
 

@@ -12,20 +12,20 @@ from itertools import repeat
 from typing import Any
 
 from millrace.broker.access import AccessRules, Principal
-from millrace.broker.durable_group import DurableGroup
-from millrace.broker.group import ShareGroup
-from millrace.broker.inbound import Inbound
-from millrace.broker.intake import Arrival
-from millrace.broker.joined import QOS_MAX as JOINED_QOS_MAX
-from millrace.broker.joined import JoinedGroup
-from millrace.broker.message import Run, Segment
-from millrace.broker.outbound import Outbound
-from millrace.broker.retained import Retained
-from millrace.broker.routing import Route, Router, merge
-from millrace.broker.session import Session, WillPlan
-from millrace.broker.session_store import Journal, Record, producer_of, subscribe_operation
+from millrace.broker.groups.definitions import DurableGroup
+from millrace.broker.groups.joined import QOS_MAX as JOINED_QOS_MAX
+from millrace.broker.groups.joined import JoinedGroup
+from millrace.broker.groups.share_group import ShareGroup
+from millrace.broker.messages.inbound import Inbound
+from millrace.broker.messages.intake import Arrival
+from millrace.broker.messages.message import Run, Segment
+from millrace.broker.messages.outbound import Outbound
+from millrace.broker.sessions.session import Session, WillPlan
+from millrace.broker.sessions.session_store import Journal, Record, producer_of, subscribe_operation
+from millrace.broker.shards.retained import Retained
 from millrace.broker.stats import Stats
-from millrace.broker.topic import split_share
+from millrace.broker.topics.routing import Route, Router, merge
+from millrace.broker.topics.trees import split_share
 from millrace.kernels import ack_run
 from millrace.limits import SESSION_EXPIRY_S_NEVER, Limits
 from millrace.types import Reason, RetainHandling, Subscription
@@ -83,8 +83,8 @@ class Broker:
         self.find_group: Callable[[str], DurableGroup | None] = lambda name: None
         self.joined: dict[str, JoinedGroup] = {}
         # The same for groups on leaderless streams, by stream and group; the node feeds them.
-        self.lent: dict[tuple[int, str], JoinedGroup] = {}
-        self.joined_stirred = False
+        self.leaderless_groups: dict[tuple[int, str], JoinedGroup] = {}
+        self.joined_need_feeding = False
         # Subscriptions made (True) and given up, by filter: the node counts them and tells others.
         self.interest_changes: list[tuple[str, bool]] = []
         # Who owns the sessions that this broker serves, in their records.
@@ -109,7 +109,7 @@ class Broker:
             or self.inbound.relays
             or self.inbound.retained_here
             or self.interest_changes
-            or self.joined_stirred
+            or self.joined_need_feeding
         )
 
     # ------------------------------------------------------------------------------------ sessions
@@ -192,7 +192,7 @@ class Broker:
         self.restore(record, request.principal, now_ms)
         return self.sessions[request.client_id]
 
-    def bequeath(self, session: Session, now_ms: int, *, is_ended: bool) -> None:
+    def publish_will_on_move(self, session: Session, now_ms: int, *, is_ended: bool) -> None:
         """Another node goes on with this client, in the same session or in a new one: a will that this does
         not stop is published, as it would be at one node (MQTT 5, 3.1.3.2.2)."""
         is_closing = session.connection is not None
@@ -225,7 +225,7 @@ class Broker:
 
     def resume(self, session: Session, now_ms: int) -> None:
         """After CONNACK: send again what is unanswered, then what waited, also in its groups."""
-        self.joined_stirred = bool(self.joined)
+        self.joined_need_feeding = bool(self.joined)
         self.outbound.resend(session, now_ms)
         for filter in list(session.subscriptions):
             group = self._group(filter)
@@ -378,7 +378,7 @@ class Broker:
         session.subscriptions[subscription.filter] = subscription
         if self._joinable(subscription.filter) is not None:
             self.joined.setdefault(name, JoinedGroup(name)).join(session, subscription)
-            self.joined_stirred = True
+            self.joined_need_feeding = True
             return
         node = self.router.tree.node(inner)
         if name:
@@ -414,7 +414,7 @@ class Broker:
         name, inner = split_share(filter)
         joined = self.joined.get(name)
         if joined is not None and joined.drop(session, filter):
-            self.joined_stirred = True
+            self.joined_need_feeding = True
             return
         node = self.router.tree.find(inner)
         assert node is not None
@@ -503,9 +503,9 @@ class Broker:
         self._attach(session, subscription)
 
     def _leave_joined(self, session: Session) -> None:
-        for group in (*self.joined.values(), *self.lent.values()):
+        for group in (*self.joined.values(), *self.leaderless_groups.values()):
             group.leave(session)
-        self.joined_stirred = bool(self.joined)
+        self.joined_need_feeding = bool(self.joined)
 
     def _drain(self, group: ShareGroup, now_ms: int) -> None:
         for segment in group.drain():
@@ -545,7 +545,7 @@ class Broker:
         if session.is_recorded:
             self.touched[session] = None
         if self.joined:
-            self.joined_stirred = True
+            self.joined_need_feeding = True
         if first == _PUBACK:
             inflight = session.inflight
             if inflight:
@@ -618,13 +618,13 @@ class Broker:
         if session.is_recorded:
             self.journal.add(["comp", session.client_id, packet_id, 1])
             self.touched[session] = None
-        self.joined_stirred = bool(self.joined)
+        self.joined_need_feeding = bool(self.joined)
         self.outbound.pump(session, now_ms)
 
     def unblock(self, session: Session, now_ms: int) -> None:
         """The client reads again."""
         session.blocked = False
-        self.joined_stirred = bool(self.joined)
+        self.joined_need_feeding = bool(self.joined)
         self.outbound.pump(session, now_ms)
 
     # -------------------------------------------------------------------------------------- records

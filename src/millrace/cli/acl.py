@@ -51,7 +51,7 @@ def add(
     json: AsJson = False,
 ) -> None:
     """Add a rule after all others."""
-    from millrace.node.users import change
+    from millrace.node.access.users import change
 
     path = load_config(config, data=data, users=users).users_path
     rule = Rule(user=user, effect=effect, action=action, filter=filter)
@@ -69,7 +69,7 @@ def remove(
     json: AsJson = False,
 ) -> None:
     """Remove a rule by its number; those after it move up."""
-    from millrace.node.users import NO_RULES_WARNING, Users, change
+    from millrace.node.access.users import NO_RULES_WARNING, Users, change
 
     path = load_config(config, data=data, users=users).users_path
     removed: list[Rule] = []
@@ -98,7 +98,7 @@ def list_(
     json: AsJson = False,
 ) -> None:
     """List the rules with their numbers."""
-    from millrace.node.users import load
+    from millrace.node.access.users import load
 
     effective = load_config(config, data=data, users=users)
     content = load(effective.users_path, missing_ok=not effective.access.users_file)

@@ -17,10 +17,10 @@ from millrace.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from millrace.bench.generator import Generator
-    from millrace.bench.patterns import Pattern
-    from millrace.bench.peers import Broker, Running
-    from millrace.bench.runner import Sample, Subject
+    from millrace.lab.bench.generator import Generator
+    from millrace.lab.bench.patterns import Pattern
+    from millrace.lab.bench.peers import Broker, Running
+    from millrace.lab.bench.runner import Sample, Subject
 
 app = family("Measure this broker beside its peers.")
 
@@ -58,9 +58,9 @@ def mqtt(
     list_: Annotated[bool, typer.Option("--list", help="Show the patterns and their targets.")] = False,
 ) -> None:
     """Load this broker and any peer installed here with the same patterns, in turn, and compare."""
-    from millrace.bench import report, runner
-    from millrace.bench.generator import build
-    from millrace.bench.peers import PEERS, running
+    from millrace.lab.bench import report, runner
+    from millrace.lab.bench.generator import build
+    from millrace.lab.bench.peers import PEERS, running
 
     levels = {int(level) for level in _choices(qos, ("0", "1", "2"), "--qos")}
     chosen = [pattern for pattern in _patterns(patterns) if pattern.qos in levels]
@@ -116,10 +116,10 @@ def cluster(
     ] = None,
 ) -> None:
     """Durable publishing on three nodes: this broker and NATS JetStream in turn, CPU over all nodes."""
-    from millrace.bench import clusters, runner
-    from millrace.bench.generator import build
-    from millrace.bench.patterns import BY_NAME, CLUSTER_PATTERNS
-    from millrace.bench.peers import MILLRACE
+    from millrace.lab.bench import clusters, runner
+    from millrace.lab.bench.generator import build
+    from millrace.lab.bench.patterns import BY_NAME, CLUSTER_PATTERNS
+    from millrace.lab.bench.peers import MILLRACE
 
     known = tuple(pattern.name for pattern in CLUSTER_PATTERNS)
     chosen = [BY_NAME[name] for name in (_choices(patterns, known, "--patterns") if patterns else known)]
@@ -163,8 +163,8 @@ def log(
     import tempfile
     from dataclasses import asdict
 
-    from millrace.bench import log_bench
-    from millrace.bench.peers import this_broker
+    from millrace.lab.bench import log_bench
+    from millrace.lab.bench.peers import this_broker
 
     size_bytes = _bytes(size)
     broker = this_broker(_best_kernels())
@@ -205,8 +205,8 @@ def routed(
     """One, two and three nodes of a routed stream, each held to a quarter of a core: what a message costs."""
     from dataclasses import asdict
 
-    from millrace.bench import scaling
-    from millrace.bench.generator import build
+    from millrace.lab.bench import scaling
+    from millrace.lab.bench.generator import build
 
     generator = build()
     points = []
@@ -227,7 +227,7 @@ def _report(
     samples: "list[Sample]", versions: dict[str, str], seconds: float, rounds: int, json: str | None
 ) -> None:
     """Tables for people, everything for programs, and the exit status."""
-    from millrace.bench import report, runner
+    from millrace.lab.bench import report, runner
 
     results = runner.summarize(samples)
     document = report.document(
@@ -257,7 +257,7 @@ def _choices(given: str, known: Sequence[str], option: str) -> list[str]:
 
 
 def _patterns(names: str | None) -> "list[Pattern]":
-    from millrace.bench.patterns import BY_NAME, PATTERNS
+    from millrace.lab.bench.patterns import BY_NAME, PATTERNS
 
     return (
         list(PATTERNS)
@@ -274,7 +274,7 @@ def _best_kernels() -> str:
 
 def _brokers(kinds: Sequence[str], against: Sequence[str]) -> "dict[tuple[str, str | None], Broker]":
     """By name and kernels. A peer that is not installed is passed over with a line."""
-    from millrace.bench.peers import MILLRACE, find_peer, this_broker
+    from millrace.lab.bench.peers import MILLRACE, find_peer, this_broker
 
     found: dict[tuple[str, str | None], Broker] = {(MILLRACE, kind): this_broker(kind) for kind in kinds}
     for name in against:
@@ -294,7 +294,7 @@ def _measure(
 ) -> "list[Sample]":
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from millrace.bench import runner
+    from millrace.lab.bench import runner
 
     # Leave as by Ctrl-C, through the places that stop the broker under load.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

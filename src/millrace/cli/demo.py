@@ -33,4 +33,4 @@ def demo(name: Annotated[str, typer.Argument(help=f"One of: {', '.join(STORIES)}
 
     # The story tells what happens; the library's own lines would only say it again.
     logging.getLogger("millrace").setLevel(logging.ERROR)
-    asyncio.run(import_module(f"millrace.demo.{name.replace('-', '_')}").run())
+    asyncio.run(import_module(f"millrace.lab.demo.{name.replace('-', '_')}").run())

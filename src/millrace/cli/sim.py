@@ -11,8 +11,8 @@ from millrace.cli.common import AsJson, example, print_json, print_rows, single
 from millrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from millrace.sim.campaign import Slice
-    from millrace.sim.verdict import RunResult
+    from millrace.lab.sim.campaign import Slice
+    from millrace.lab.sim.verdict import RunResult
 
 app = single()
 
@@ -55,8 +55,8 @@ def sim(
     json: AsJson = False,
 ) -> None:
     """Run simulated clusters with faults; one seed is one whole run. Exit 1 if a promise is broken."""
-    from millrace.sim.campaign import MODES
-    from millrace.sim.mutations import BY_MODE
+    from millrace.lab.sim.campaign import MODES
+    from millrace.lab.sim.mutations import BY_MODE
 
     if mode not in (None, *MODES):
         raise ConfigError(f"there is no mode {mode}; there is {', '.join(MODES)}")
@@ -77,7 +77,7 @@ def sim(
 
 
 def _replay(seed: int, mutation: str | None, mode: str, *, show_all: bool, as_json: bool) -> None:
-    from millrace.sim.campaign import replay
+    from millrace.lab.sim.campaign import replay
 
     mutations = frozenset({mutation} if mutation else ())
     result = replay(seed, mutations, _write_line if show_all else None, mode=mode)
@@ -96,7 +96,7 @@ def _replay(seed: int, mutation: str | None, mode: str, *, show_all: bool, as_js
 
 def _report(result: "RunResult", mode: str, mutation: str | None = None) -> None:
     """Everything needed to see it again, and the last lines of the trace."""
-    from millrace.sim.campaign import code_commit, code_sources
+    from millrace.lab.sim.campaign import code_commit, code_sources
 
     for line in result.tail:
         _write_line(line)
@@ -109,7 +109,7 @@ def _report(result: "RunResult", mode: str, mutation: str | None = None) -> None
 def _search(
     name: str, modes: list[str], first_seed: int, seeds: int | None, jobs: int, *, as_json: bool
 ) -> None:
-    from millrace.sim.mutations import BY_MODE, SEEDS_MAX, search_all
+    from millrace.lab.sim.mutations import BY_MODE, SEEDS_MAX, search_all
 
     rows = []
     for mode in modes:
@@ -138,7 +138,7 @@ def _campaign(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from millrace.sim.campaign import CampaignFile, replay, run_slice
+    from millrace.lab.sim.campaign import CampaignFile, replay, run_slice
 
     file = CampaignFile(resume) if resume is not None else None
     if first_seed is None:

@@ -31,7 +31,7 @@ PasswordStdin = Annotated[
 
 def _read_password(from_stdin: bool) -> bytes:
     from millrace.errors import ConfigError
-    from millrace.node.users import PASSWORD_BYTES_MAX
+    from millrace.node.access.users import PASSWORD_BYTES_MAX
 
     if from_stdin:
         return sys.stdin.buffer.readline(PASSWORD_BYTES_MAX + 2).rstrip(b"\r\n")
@@ -51,7 +51,7 @@ def add(
     json: AsJson = False,
 ) -> None:
     """Add a user."""
-    from millrace.node.users import change, hash_password
+    from millrace.node.access.users import change, hash_password
 
     path = load_config(config, data=data, users=users).users_path
     password_hash = hash_password(_read_password(password_stdin))
@@ -69,7 +69,7 @@ def passwd(
     json: AsJson = False,
 ) -> None:
     """Change the password of a user."""
-    from millrace.node.users import change, hash_password
+    from millrace.node.access.users import change, hash_password
 
     path = load_config(config, data=data, users=users).users_path
     password_hash = hash_password(_read_password(password_stdin))
@@ -86,7 +86,7 @@ def remove(
     json: AsJson = False,
 ) -> None:
     """Remove a user and the user's access rules."""
-    from millrace.node.users import NO_RULES_WARNING, Users, change
+    from millrace.node.access.users import NO_RULES_WARNING, Users, change
 
     path = load_config(config, data=data, users=users).users_path
     rules_before = 0
@@ -112,7 +112,7 @@ def list_(
     json: AsJson = False,
 ) -> None:
     """List the users."""
-    from millrace.node.users import load
+    from millrace.node.access.users import load
 
     effective = load_config(config, data=data, users=users)
     content = load(effective.users_path, missing_ok=not effective.access.users_file)

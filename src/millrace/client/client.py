@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import assert_never
 
-from millrace.broker.pairs import PAIRS_TOPIC
+from millrace.broker.meta.pairs import PAIRS_TOPIC
 from millrace.client.address import BrokerAddress, parse
 from millrace.client.checks import check_message
 from millrace.client.epochs import Epochs, Standing

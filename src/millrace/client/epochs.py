@@ -17,9 +17,9 @@ from collections.abc import Callable, Hashable
 
 import msgspec
 
-from millrace.broker.filters import levels_match
-from millrace.broker.pairs import PAIRS_TOPIC
-from millrace.broker.stream import specificity
+from millrace.broker.meta.pairs import PAIRS_TOPIC
+from millrace.broker.streams.stream import specificity
+from millrace.broker.topics.filters import levels_match
 from millrace.kernels.checksum import crc32c
 
 log = logging.getLogger("millrace.client")

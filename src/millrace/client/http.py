@@ -236,7 +236,7 @@ def _page(
 
 
 def _matches(filter: str, topic: str) -> bool:
-    from millrace.broker.filters import matches
+    from millrace.broker.topics.filters import matches
 
     return matches(filter, topic)
 

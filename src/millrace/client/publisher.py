@@ -27,7 +27,7 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any
 
-from millrace.broker.producers import PRODUCER, SEQUENCE
+from millrace.broker.shards.producers import PRODUCER, SEQUENCE
 from millrace.client.checks import check_message, check_options
 from millrace.client.client import Client
 from millrace.client.epochs import Epochs

@@ -9,8 +9,8 @@ makes each of them see each copy.
 
 from collections.abc import Iterator
 
-from millrace.broker.filters import levels_match
-from millrace.broker.topic import split_share
+from millrace.broker.topics.filters import levels_match
+from millrace.broker.topics.trees import split_share
 from millrace.errors import LocalError
 from millrace.types import Subscription
 

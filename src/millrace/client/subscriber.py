@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from millrace.broker.producers import PRODUCER, PRODUCERS_MAX, SEQUENCE, Producers, Verdict
+from millrace.broker.shards.producers import PRODUCER, PRODUCERS_MAX, SEQUENCE, Producers, Verdict
 from millrace.client.checks import check_options, check_subscription
 from millrace.client.client import Client
 from millrace.client.epochs import Epochs

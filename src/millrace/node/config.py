@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from millrace.broker.meta import spec_from_dict
-from millrace.broker.stream import StreamSpec
+from millrace.broker.meta.state import spec_from_dict
+from millrace.broker.streams.stream import StreamSpec
 from millrace.errors import ConfigError, LocalError
 from millrace.limits import KEEP_ALIVE_S_TOP, STRING_BYTES_TOP, Limits
 

@@ -14,8 +14,9 @@ from contextlib import suppress
 
 from millrace.errors import ConfigError
 from millrace.kernels import ACCELERATED
-from millrace.node import descriptors, logs
+from millrace.node import log_lines as logs
 from millrace.node.config import Config
+from millrace.node.doors import descriptors
 from millrace.node.server import Server
 
 log = logging.getLogger("millrace.node")

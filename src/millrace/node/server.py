@@ -1,7 +1,7 @@
 """One node: opens the doors, turns the clock, and stops cleanly.
 
 The node owns what the pure parts must not: the event loop, sockets, files and time. It decides nothing
-about protocols; it wires `Broker` and `Door` to listeners and timers and tells people what happened.
+about protocols; it wires `Broker` and `MqttDoor` to listeners and timers and tells people what happened.
 """
 
 import asyncio
@@ -15,22 +15,23 @@ from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker
 from millrace.errors import StorageError
 from millrace.kernels import ACCELERATED
-from millrace.node import sys_topics, users
-from millrace.node.authentication import Authentication
+from millrace.node.access import users
+from millrace.node.access.authentication import Authentication
+from millrace.node.cluster import sys_topics
 from millrace.node.config import Address, Config
-from millrace.node.descriptors import Descriptors
-from millrace.node.door import Door
-from millrace.node.listeners import ProxyHeader, Tuned, tls_context
-from millrace.node.mqtt_door import MqttConnection
-from millrace.node.mqtt_terms import EnhancedAuthentication
-from millrace.node.streams import Streams
+from millrace.node.doors.descriptors import Descriptors
+from millrace.node.doors.listeners import ProxyHeader, Tuned, tls_context
+from millrace.node.doors.mqtt_connection import MqttConnection
+from millrace.node.doors.mqtt_door import MqttDoor
+from millrace.node.doors.mqtt_terms import EnhancedAuthentication
+from millrace.node.doors.text import TextAdapter
+from millrace.node.doors.websocket import WebSocketAdapter
+from millrace.node.streams.streams import Streams
 from millrace.node.surroundings import SYSTEM, Closeable, Surroundings
-from millrace.node.text_door import TextAdapter
-from millrace.node.websocket import WebSocketAdapter
 from millrace.types import Reason
 
 if TYPE_CHECKING:
-    from millrace.node.http import HttpDoor
+    from millrace.node.doors.http import HttpDoor
 
 log = logging.getLogger("millrace.node")
 
@@ -71,14 +72,14 @@ class Server:
         self.streams: Streams
         self.failure: StorageError | None = None
         self.stopping = asyncio.Event()
-        self.door: Door
+        self.door: MqttDoor
         self._loop: asyncio.AbstractEventLoop
         self.started_s = 0.0
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.started_s = self._loop.time()
-        self.door = Door(
+        self.door = MqttDoor(
             self.broker,
             self.config.mqtt,
             now_ms=self._now_ms,
@@ -114,7 +115,7 @@ class Server:
             await self._open("text", listeners.text, self._text_connection)
             if listeners.http is not None:
                 # Loaded only where it is used: an embedded broker starts without a web framework.
-                from millrace.node.http import HttpDoor, make_app
+                from millrace.node.doors.http import HttpDoor, make_app
 
                 self._http = HttpDoor(make_app(self), self.config.limits)
                 self.ports["http"] = await self._http.start(

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from millrace.errors import StorageError
-from millrace.node import listeners
 from millrace.node.config import Address
-from millrace.node.descriptors import Descriptors
-from millrace.node.syncer import Syncer, ThreadSyncer
+from millrace.node.doors import listeners
+from millrace.node.doors.descriptors import Descriptors
+from millrace.node.logs.syncer import Syncer, ThreadSyncer
 from millrace.storage.disk import Disk, SystemDisk
 from millrace.storage.log import DEFAULT_SETTINGS, LogSettings
 

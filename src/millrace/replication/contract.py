@@ -540,7 +540,7 @@ class Status:
 class Replica(Protocol):
     """One member of one replication group.
 
-    The Raft machine is `millrace.replication.raft.Raft(replica, state=InitialState, log=LogView,
+    The Raft machine is `millrace.replication.raft.machine.Raft(replica, state=InitialState, log=LogView,
     options=RaftOptions, rng=random.Random, mutations=frozenset())`; its other files are internal."""
 
     def step(self, event: Event) -> list[Effect]:

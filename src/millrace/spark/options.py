@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from millrace.broker.filters import is_valid
+from millrace.broker.topics.filters import is_valid
 from millrace.client.http import DEFAULT_URL
 from millrace.errors import ConfigError
 from millrace.spark.offsets import EARLIEST, LATEST, Start, parse_start

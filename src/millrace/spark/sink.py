@@ -37,9 +37,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from millrace.broker.meta import spec_from_dict
-from millrace.broker.staging import SECTION
-from millrace.broker.stream import Stream, StreamTable
+from millrace.broker.meta.state import spec_from_dict
+from millrace.broker.shards.staging import SECTION
+from millrace.broker.streams.stream import Stream, StreamTable
 from millrace.errors import ConfigError, LocalError
 from millrace.spark.doors import Doors
 from millrace.spark.options import SinkOptions, access

@@ -34,7 +34,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from millrace.broker.filters import levels_match
+from millrace.broker.topics.filters import levels_match
 from millrace.spark import offsets, options, pushdown
 from millrace.spark.nodes import Body, Expired, NobodyAnswers, Nodes
 from millrace.spark.offsets import EARLIEST, LATEST, Extent, Span, Start

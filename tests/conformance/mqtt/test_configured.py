@@ -35,7 +35,7 @@ rules = [
 def endpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     if request.config.getoption("--broker-port", default=None) is not None:
         pytest.skip("needs a broker with settings of its own")
-    from millrace.node.users import hash_password
+    from millrace.node.access.users import hash_password
     from millrace.testing import ThreadedBroker
 
     users: Path = tmp_path_factory.mktemp("users") / "users.toml"

@@ -4,9 +4,9 @@ import random
 from dataclasses import dataclass
 
 from millrace.replication.contract import InitialState, LogView, Replica, ReplicaId
-from millrace.replication.pair_options import PairOptions
-from millrace.replication.primary_backup import PrimaryBackup
-from millrace.replication.raft import Raft
+from millrace.replication.pair.machine import PrimaryBackup
+from millrace.replication.pair.options import PairOptions
+from millrace.replication.raft.machine import Raft
 from unit.replication.cluster import SMALL, MakeMachine
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from millrace.errors import RemoteError
+from millrace.lab.sim.leaderless.host import OriginDisk
 from millrace.replication.contract import PeerBody, PeerMessage, ReplicaId, Tick
-from millrace.replication.leaderless import LeaderlessOptions
-from millrace.replication.leaderless_messages import (
+from millrace.replication.leaderless.machine import LeaderlessOptions
+from millrace.replication.leaderless.messages import (
     Acknowledged,
     Given,
     Overloaded,
@@ -25,7 +26,6 @@ from millrace.replication.leaderless_messages import (
     Stored,
     Take,
 )
-from millrace.sim.leaderless_host import OriginDisk
 from unit.replication.leaderless_stage import Stage
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -17,19 +17,19 @@ import pytest
 
 from millrace.errors import RemoteError
 from millrace.replication.contract import LinkClosed, LinkOpened, PeerBody, PeerMessage, ReplicaId, Send, Tick
-from millrace.replication.routed import (
+from millrace.replication.routed.machine import (
     Effect,
     Event,
     Forgotten,
-    Inherited,
     InterestChanged,
     Noted,
     Published,
+    RetainedCarriedOver,
     Routed,
     RoutedOptions,
 )
-from millrace.replication.routed_messages import Change, Filters, Stamps, Summary, Value
-from millrace.replication.routed_retained import Deliver, Keep, RetainedOptions
+from millrace.replication.routed.messages import Change, Filters, Stamps, Summary, Value
+from millrace.replication.routed.retained import Deliver, Keep, RetainedOptions
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = tuple(ReplicaId(name) for name in ("a", "b", "c"))
@@ -112,7 +112,9 @@ class Storm:
                     self.step(name, LinkClosed(peer=other))
                 case 5:
                     topics = (f"t/{self.rng.randrange(20)}",)
-                    self.step(name, self.rng.choice((Inherited(topics=topics), Forgotten(topics=topics))))
+                    self.step(
+                        name, self.rng.choice((RetainedCarriedOver(topics=topics), Forgotten(topics=topics)))
+                    )
                 case _:
                     self.step(name, Tick())
             for _ in range(min(3, len(self.under_way))):

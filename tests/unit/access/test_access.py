@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.broker.access import ANONYMOUS, EVERYBODY, AccessRules, Action, Effect, Rule
-from millrace.broker.filters import matches
+from millrace.broker.topics.filters import matches
 from millrace.errors import ConfigError
 from millrace.limits import ACCESS_RULES_MAX
 

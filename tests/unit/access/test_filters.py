@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.broker.filters import covers, is_valid, matches, overlaps
+from millrace.broker.topics.filters import covers, is_valid, matches, overlaps
 
 ALPHABET = ("a", "b", "$s", "")
 # Filters below have at most three levels, so topics of four levels tell any two different sets apart.

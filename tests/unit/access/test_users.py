@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.broker.access import Action, Effect, Rule
-from millrace.broker.filters import is_valid
+from millrace.broker.topics.filters import is_valid
 from millrace.errors import ConfigError, LocalError
-from millrace.node import users as module
-from millrace.node.users import (
+from millrace.node.access import users as module
+from millrace.node.access.users import (
     REMEMBERED_S,
     Passwords,
     Users,

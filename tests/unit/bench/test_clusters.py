@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.bench import clusters, generator, runner
-from millrace.bench.patterns import BY_NAME, CLUSTER_PATTERNS
-from millrace.bench.peers import PeerError
+from millrace.lab.bench import clusters, generator, runner
+from millrace.lab.bench.patterns import BY_NAME, CLUSTER_PATTERNS
+from millrace.lab.bench.peers import PeerError
 from millrace.local_cluster import PortBlock
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.bench import log_bench, peers
 from millrace.cli.bench import _bytes
 from millrace.errors import ConfigError
+from millrace.lab.bench import log_bench, peers
 
 
 def test_blocks_are_counted_and_their_messages_too() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.bench import generator, peers
-from millrace.bench.clusters import CLUSTER_PEERS
-from millrace.bench.patterns import (
+from millrace.lab.bench import generator, peers
+from millrace.lab.bench.clusters import CLUSTER_PEERS
+from millrace.lab.bench.patterns import (
     ABSOLUTE,
     BY_NAME,
     CLUSTER_PATTERNS,
@@ -56,7 +56,7 @@ def test_the_qos_in_the_flags_is_the_stated_one(pattern: Pattern) -> None:
 
 @EVERY
 def test_every_field_is_one_the_generator_prints_and_its_page_explains(pattern: Pattern) -> None:
-    page = files("millrace.bench").joinpath("mload.md").read_text()
+    page = files("millrace.lab.bench").joinpath("mload.md").read_text()
     names = {*pattern.fields, *(e.field for e in pattern.evidence), *(t.field for t in pattern.targets)}
     assert names <= printed_fields()
     assert all(f"`{name}`" in page for name in names)

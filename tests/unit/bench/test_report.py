@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from millrace.bench.report import Ratio, document, figures_table, notes, ratios, ratios_table
-from millrace.bench.runner import Result, Sample, Subject, summarize
+from millrace.lab.bench.report import Ratio, document, figures_table, notes, ratios, ratios_table
+from millrace.lab.bench.runner import Result, Sample, Subject, summarize
 
 OURS_3 = Subject(broker="millrace", mqtt=3, kernels="c")
 OURS_5 = Subject(broker="millrace", mqtt=5, kernels="c")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from millrace.bench import generator, peers, runner
-from millrace.bench.generator import GeneratorError
-from millrace.bench.patterns import BY_NAME
-from millrace.bench.runner import Subject
+from millrace.lab.bench import generator, peers, runner
+from millrace.lab.bench.generator import GeneratorError
+from millrace.lab.bench.patterns import BY_NAME
+from millrace.lab.bench.runner import Subject
 from waiting import until
 
 needs_compiler = pytest.mark.skipif(shutil.which("gcc") is None, reason="the generator is built with gcc")

@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from millrace.bench.quota import held_to
-from millrace.bench.scaling import CASES, OTHER, OWN, Point, check, plot, rows, steps
 from millrace.errors import LocalError
+from millrace.lab.bench.quota import held_to
+from millrace.lab.bench.scaling import CASES, OTHER, OWN, Point, check, plot, rows, steps
 
 
 def point(nodes: int, cpu_us: float, placement: str = OWN, errors: tuple[str, ...] = ()) -> Point:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.broker.consumer import (
+from millrace.broker.groups.cursor import (
     ANSWERED_MAX,
     TAKEN_BYTES_MAX,
     VOIDED_MAX,

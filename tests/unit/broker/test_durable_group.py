@@ -2,9 +2,15 @@
 
 import pytest
 
-from millrace.broker.durable_group import GroupSpec, delete_group, group_from_dict, group_to_dict, put_group
-from millrace.broker.meta import MetaState, put_stream
-from millrace.broker.stream import StreamSpec
+from millrace.broker.groups.definitions import (
+    GroupSpec,
+    delete_group,
+    group_from_dict,
+    group_to_dict,
+    put_group,
+)
+from millrace.broker.meta.state import MetaState, put_stream
+from millrace.broker.streams.stream import StreamSpec
 from millrace.errors import LocalError
 
 

@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from millrace.broker.message import Segment
-from millrace.node.publishing import make_run
+from millrace.broker.messages.message import Segment
+from millrace.node.shards.publishing import make_run
 from millrace.types import Message
 from unit.node.house import Client, House
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.members import Member
-from millrace.broker.meta import MetaState, command
+from millrace.broker.meta.members import Member
+from millrace.broker.meta.state import MetaState, command
 
 
 def said(replica: str, name: str, port: int = 1) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from millrace.broker.meta import MetaState, command, put_stream, spec_from_dict, spec_to_dict
-from millrace.broker.pairs import Pair, Pairs
+from millrace.broker.meta.pairs import Pair, Pairs
+from millrace.broker.meta.state import MetaState, command, put_stream, spec_from_dict, spec_to_dict
 from millrace.errors import LocalError
 
 

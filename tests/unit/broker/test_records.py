@@ -2,8 +2,8 @@
 
 import pytest
 
-from millrace.broker.intake import Intake
-from millrace.broker.session_store import SessionStore
+from millrace.broker.messages.intake import Intake
+from millrace.broker.sessions.session_store import SessionStore
 from millrace.types import Message, Reason, Version
 from millrace.wire.mqtt.codec import encode
 from millrace.wire.mqtt.packets import Connack, Connect, Publish, Pubrec, Pubrel

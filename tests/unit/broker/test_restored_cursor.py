@@ -4,8 +4,8 @@ import pytest
 
 from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker
-from millrace.broker.session import Session
-from millrace.broker.session_store import Record
+from millrace.broker.sessions.session import Session
+from millrace.broker.sessions.session_store import Record
 from millrace.limits import Limits
 from unit.node.house import House
 

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from millrace.broker.message import Run
-from millrace.broker.retained import Retained
+from millrace.broker.messages.message import Run
+from millrace.broker.shards.retained import Retained
 from millrace.types import Message, Properties, Reason
 from millrace.wire.mqtt.codec import encode_properties, encode_publish
 from millrace.wire.mqtt.packets import Puback, Publish, Pubrec

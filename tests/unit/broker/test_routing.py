@@ -6,9 +6,9 @@ import pytest
 
 from millrace.broker.access import AccessRules, Action, Effect, Principal, Rule
 from millrace.broker.machine import Broker, ConnectRequest
-from millrace.broker.message import Run
-from millrace.broker.routing import Table
-from millrace.broker.session import Session
+from millrace.broker.messages.message import Run
+from millrace.broker.sessions.session import Session
+from millrace.broker.topics.routing import Table
 from millrace.limits import Limits
 from millrace.types import Reason, Subscription
 from millrace.wire.mqtt.codec import encode_publish

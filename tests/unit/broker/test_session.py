@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from millrace.broker.access import AccessRules
-from millrace.broker.message import Run, Segment
-from millrace.broker.session import Session
+from millrace.broker.messages.message import Run, Segment
+from millrace.broker.sessions.session import Session
 from millrace.kernels import ack_run, packet_ids, skip
 from millrace.types import Message, Reason
 from millrace.wire.mqtt.codec import encode, encode_publish
@@ -236,8 +236,8 @@ def test_what_a_client_does_not_acknowledge_is_bounded_in_bytes(qos: int) -> Non
     silent.drop()
     back = house.connect("s", resume=True)
     got = []
-    while came := back.messages():
-        for packet in came:
+    while arrival_number := back.messages():
+        for packet in arrival_number:
             got.append(packet.message.payload[:2])
             back.acknowledge(packet)
     assert got == [b"%02d" % n for n in range(20)]

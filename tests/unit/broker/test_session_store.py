@@ -5,7 +5,7 @@ from typing import Any
 
 from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker
-from millrace.broker.session_store import SessionStore, decode, encode, subscribe_operation
+from millrace.broker.sessions.session_store import SessionStore, decode, encode, subscribe_operation
 from millrace.limits import Limits
 from millrace.types import Subscription
 

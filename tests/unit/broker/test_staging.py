@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace.broker.staging import (
+from millrace.broker.shards.staging import (
     WRITERS_SETTLED_MAX,
     AttemptKey,
     BlockKey,

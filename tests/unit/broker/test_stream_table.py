@@ -5,8 +5,8 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.broker.filters import matches
-from millrace.broker.stream import DEFAULT_SPEC, Capture, Replication, Stream, StreamSpec, StreamTable
+from millrace.broker.streams.stream import DEFAULT_SPEC, Capture, Replication, Stream, StreamSpec, StreamTable
+from millrace.broker.topics.filters import matches
 
 LEVELS = ("a", "b", "c")
 TOPICS = ["/".join(levels) for count in (1, 2, 3) for levels in product(LEVELS, repeat=count)]

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from millrace.broker.meta import MetaState, put_stream, spec_from_dict
-from millrace.broker.stream import Replication, StreamSpec
-from millrace.broker.switching import consequences
+from millrace.broker.meta.state import MetaState, put_stream, spec_from_dict
+from millrace.broker.streams.stream import Replication, StreamSpec
+from millrace.broker.streams.switching import consequences
 
 
 def made(**fields: object) -> tuple[MetaState, StreamSpec]:

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.broker.topic import SubscriptionTree, TopicTree, split_share
+from millrace.broker.topics.trees import SubscriptionTree, TopicTree, split_share
 
 LEVELS = ("a", "b", "", "$s", "ü")
 

@@ -4,9 +4,16 @@ import json
 
 import pytest
 
-from millrace.broker.intake import Arrival, Intake
-from millrace.broker.message import Run, Segment
-from millrace.broker.unfinished import PACKED_BYTES_MAX, pack, put_back, received_unlogged, unfinished, unpack
+from millrace.broker.messages.intake import Arrival, Intake
+from millrace.broker.messages.message import Run, Segment
+from millrace.broker.sessions.unfinished import (
+    PACKED_BYTES_MAX,
+    pack,
+    put_back,
+    received_unlogged,
+    unfinished,
+    unpack,
+)
 from millrace.types import Message, Properties
 from millrace.wire.mqtt.codec import encode_properties, encode_publish
 from millrace.wire.mqtt.packets import Publish, Pubrel

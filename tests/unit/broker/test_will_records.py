@@ -2,8 +2,8 @@
 
 import pytest
 
-from millrace.broker.intake import Arrival, Intake
-from millrace.broker.session_store import SessionStore
+from millrace.broker.messages.intake import Arrival, Intake
+from millrace.broker.sessions.session_store import SessionStore
 from millrace.types import Message, Reason, Will
 from unit.node.house import House
 

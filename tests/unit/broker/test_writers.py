@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from millrace.broker import meta
-from millrace.broker.meta import MetaState
-from millrace.broker.staging import AttemptKey
-from millrace.broker.stream import StreamSpec
-from millrace.broker.writers import ATTEMPTS_MAX, DECISIONS_MAX, WRITERS_MAX, Writers
+from millrace.broker.meta import state as meta
+from millrace.broker.meta.state import MetaState
+from millrace.broker.meta.writers import ATTEMPTS_MAX, DECISIONS_MAX, WRITERS_MAX, Writers
+from millrace.broker.shards.staging import AttemptKey
+from millrace.broker.streams.stream import StreamSpec
 from millrace.errors import LocalError
 
 

@@ -14,8 +14,8 @@ import typer
 from millrace.cli.common import printable
 from millrace.cli.main import FAMILIES, app, run
 from millrace.cli.pair_settings import pair_settings
+from millrace.node.access.users import Passwords, load
 from millrace.node.config import Config, describe
-from millrace.node.users import Passwords, load
 
 
 class Result(NamedTuple):

@@ -18,8 +18,8 @@ from millrace.client.incoming import Message
 from millrace.client.protocol import Options, Protocol, State
 from millrace.limits import Limits
 from millrace.node.config import Mqtt
-from millrace.node.door import Door
-from millrace.node.mqtt_door import MqttConnection
+from millrace.node.doors.mqtt_connection import MqttConnection
+from millrace.node.doors.mqtt_door import MqttDoor
 from millrace.types import Message as PlainMessage
 from millrace.types import Reason, Subscription, Version
 
@@ -72,7 +72,7 @@ class World:
     """A broker, the client under test, and a steady one that sees and sends everything."""
 
     def __init__(self, version: Version, qos: int, window: int) -> None:
-        self.door = Door(
+        self.door = MqttDoor(
             Broker(Limits(receive_maximum=window), AccessRules(())),
             Mqtt(),
             now_ms=lambda: 0,

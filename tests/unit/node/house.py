@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 
 from millrace.broker.access import AccessRules, Rule
 from millrace.broker.machine import Broker
-from millrace.broker.session_store import SessionStore
-from millrace.broker.session_store import decode as decode_operations
-from millrace.broker.session_store import encode as encode_operations
+from millrace.broker.sessions.session_store import SessionStore
+from millrace.broker.sessions.session_store import decode as decode_operations
+from millrace.broker.sessions.session_store import encode as encode_operations
 from millrace.limits import Limits
 from millrace.node.config import Mqtt
-from millrace.node.door import Door
-from millrace.node.mqtt_door import MqttConnection
-from millrace.node.mqtt_terms import EnhancedAuthentication
+from millrace.node.doors.mqtt_connection import MqttConnection
+from millrace.node.doors.mqtt_door import MqttDoor
+from millrace.node.doors.mqtt_terms import EnhancedAuthentication
 from millrace.types import Message, Properties, Reason, Subscription, Version, Will
 from millrace.wire.mqtt.codec import decode, encode, split
 from millrace.wire.mqtt.packets import (
@@ -134,7 +134,7 @@ class House:
         # What an authenticator would answer; a test may keep the answers back in `undecided`.
         self.decides_later = False
         self.undecided: list[Callable[[bool], None]] = []
-        self.door = Door(
+        self.door = MqttDoor(
             self.broker,
             settings or Mqtt(),
             now_ms=lambda: self.now_ms,
@@ -175,7 +175,7 @@ class House:
             self.broker.interest_changes.clear()
             self.broker.inbound.retained_here.clear()
             # And nobody takes from the logs for groups that were made by command.
-            self.broker.joined_stirred = False
+            self.broker.joined_need_feeding = False
             operations, waiting = self.broker.journal.take()
             self.store.apply(decode_operations(encode_operations(operations)))
             for then in waiting:

@@ -9,13 +9,13 @@ from typing import Any
 
 from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker
-from millrace.broker.meta import MetaState
+from millrace.broker.meta.state import MetaState
 from millrace.kernels.blocks import Run
 from millrace.limits import DEFAULT_LIMITS
-from millrace.node.groups import Groups, Taken
-from millrace.node.publishing import make_run
-from millrace.node.reading import Reading
-from millrace.node.shard import Shard
+from millrace.node.groups.consumer_groups import Groups, Taken
+from millrace.node.logs.reading import Reading
+from millrace.node.shards.publishing import make_run
+from millrace.node.shards.shard import Shard
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, data_blocks
 from millrace.types import Message, Properties

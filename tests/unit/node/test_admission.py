@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from millrace import Broker as Node
-from millrace.broker import message
 from millrace.broker.access import AccessRules
-from millrace.broker.intake import Arrival
 from millrace.broker.machine import Broker
-from millrace.broker.producers import RANGES_MAX, Verdict
-from millrace.broker.staging import Place, make_key
-from millrace.broker.stream import DEFAULT_SPEC, Stream
+from millrace.broker.messages import message
+from millrace.broker.messages.intake import Arrival
+from millrace.broker.shards.producers import RANGES_MAX, Verdict
+from millrace.broker.shards.staging import Place, make_key
+from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
 from millrace.kernels.blocks import Run
 from millrace.limits import DEFAULT_LIMITS
-from millrace.node.shard import Shard
+from millrace.node.shards.shard import Shard
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind, data_blocks, keyed_block
 from millrace.types import Reason

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.inbound import Inbound
-from millrace.broker.intake import Arrival, Intake
-from millrace.broker.message import Run
-from millrace.broker.stream import DEFAULT_SPEC, Stream
+from millrace.broker.messages.inbound import Inbound
+from millrace.broker.messages.intake import Arrival, Intake
+from millrace.broker.messages.message import Run
+from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
 from millrace.kernels import packet_ids
 from millrace.kernels.blocks import Run as Messages
-from millrace.node.shard import Shard
+from millrace.node.shards.shard import Shard
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind, data_blocks, opaque_block
 from millrace.types import Reason, Version
@@ -41,7 +41,7 @@ class Moving:
         made = Arrival(None, self.house.broker.router.route("t"), 0, run, topic, b"")
         made.done = self.answers.append
         self._made += 1
-        made.came = self._made
+        made.arrival_number = self._made
         self.inbound.uncommitted_bytes += 0 if run is None else len(PACKET)
         return made
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from millrace.broker.access import AccessRules
-from millrace.broker.consumer import TAKEN_BYTES_MAX
-from millrace.broker.durable_group import GroupSpec
+from millrace.broker.groups.cursor import TAKEN_BYTES_MAX
+from millrace.broker.groups.definitions import GroupSpec
 from millrace.broker.machine import Broker
-from millrace.broker.stream import DEFAULT_SPEC, Stream
+from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
 from millrace.limits import DEFAULT_LIMITS
-from millrace.node.shard import Shard
+from millrace.node.shards.shard import Shard
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block
 from unit.node.lone_groups import LoneGroups

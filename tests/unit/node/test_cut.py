@@ -4,8 +4,8 @@ import asyncio
 from contextlib import suppress
 
 from millrace import Broker
-from millrace.broker.stream import StreamSpec
-from millrace.node.publishing import Publishing
+from millrace.broker.streams.stream import StreamSpec
+from millrace.node.shards.publishing import Publishing
 from millrace.types import Message
 
 

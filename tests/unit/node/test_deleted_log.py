@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from millrace.broker.meta import delete_stream, spec_from_dict
+from millrace.broker.meta.state import delete_stream, spec_from_dict
 from millrace.client import Client
 from millrace.errors import LocalError
 from millrace.node import config as settings
-from millrace.node.replica_log import ReplicaLog
+from millrace.node.logs.replica_log import ReplicaLog
 from millrace.node.server import Server
 from millrace.node.surroundings import SYSTEM
 from millrace.storage.disk import SystemDisk, SystemFile

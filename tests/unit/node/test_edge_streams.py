@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.meta import spec_from_dict
+from millrace.broker.meta.state import spec_from_dict
 from millrace.client import Client
 from millrace.embedded import Broker
-from millrace.node.edge import EdgeFunctions, EdgeUnavailable
-from millrace.node.edge_streams import EDGE_CURSOR, EdgeStreams
+from millrace.node.edge.functions import EdgeFunctions, EdgeUnavailable
+from millrace.node.edge.streams import EDGE_CURSOR, EdgeStreams
 from unit.node.lone_groups import LoneGroups
 
 TURNS = 50

@@ -6,9 +6,10 @@ from random import Random
 import pytest
 
 from millrace.errors import StorageError
-from millrace.node.group import Group
-from millrace.node.replica_log import ReplicaLog
-from millrace.node.syncer import Job, Syncer
+from millrace.lab.sim.surroundings.disk import SimDisk
+from millrace.node.logs.replica_log import ReplicaLog
+from millrace.node.logs.syncer import Job, Syncer
+from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.replication.contract import (
     Damage,
     Entry,
@@ -19,8 +20,7 @@ from millrace.replication.contract import (
     ReplicaId,
     StartOver,
 )
-from millrace.replication.messages import Append, AppendReply
-from millrace.sim.disk import SimDisk
+from millrace.replication.raft.messages import Append, AppendReply
 from millrace.storage.block import Block
 from millrace.storage.directory import DataDirectory
 from millrace.storage.disk import FsyncFailed
@@ -92,7 +92,7 @@ class Follower:
             asyncio.get_running_loop(), self.failures.append, in_place=True, sync_every_s=0.0
         )
         directory = DataDirectory.open(self.disk, "/data", owner="test", fresh=bytes(24))
-        self.group = Group(
+        self.group = ReplicationGroup(
             7,
             ME,
             ReplicaLog(self.disk, directory, 7, (ME, LEADER), has_peers=True),

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from millrace.broker import meta
-from millrace.broker.inbound import Inbound
-from millrace.broker.intake import Arrival
-from millrace.broker.message import Run
-from millrace.broker.meta import spec_from_dict
-from millrace.broker.producers import PRODUCER, SEQUENCE
+from millrace.broker.messages.inbound import Inbound
+from millrace.broker.messages.intake import Arrival
+from millrace.broker.messages.message import Run
+from millrace.broker.meta import state as meta
+from millrace.broker.meta.state import spec_from_dict
+from millrace.broker.shards.producers import PRODUCER, SEQUENCE
 from millrace.client import Client
 from millrace.client.errors import ClientError
 from millrace.embedded import Broker
-from millrace.node import frame_words as words
-from millrace.node.primary_backup import PairGroup
-from millrace.node.primary_backup_frame import FrameShard
+from millrace.node.pairs import frame_messages as words
+from millrace.node.pairs.frame_shard import FrameShard
+from millrace.node.pairs.pair_keeper import PairGroup
 from millrace.replication.contract import Appointed, ReplicaId
-from millrace.replication.messages import Heartbeat
-from millrace.replication.pair_messages import CheckReply
+from millrace.replication.pair.messages import CheckReply
+from millrace.replication.raft.messages import Heartbeat
 from millrace.types import Index, Properties, Term
 from waiting import until_async
 
@@ -80,7 +80,7 @@ def test_of_messages_in_one_piece_only_those_without_a_class_are_refused() -> No
 
 
 def test_a_queue_without_room_refuses_a_run_whole_and_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace.node.primary_backup_frame._JOBS_MAX", 4)
+    monkeypatch.setattr("millrace.node.pairs.frame_shard._JOBS_MAX", 4)
 
     async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
         topics = [f"line/b/{n}" for n in range(5)]
@@ -118,8 +118,8 @@ def replaced(shard: FrameShard) -> None:
 
 def test_without_a_primary_publishers_are_refused_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were passed on to one that is gone, and those that came when there was none."""
-    monkeypatch.setattr("millrace.node.frame_offers._OFFER_S_MAX", 0.3)
-    monkeypatch.setattr("millrace.node.primary_backup_frame._WAIT_S_MAX", 0.3)
+    monkeypatch.setattr("millrace.node.pairs.frame_offers._OFFER_S_MAX", 0.3)
+    monkeypatch.setattr("millrace.node.pairs.frame_shard._WAIT_S_MAX", 0.3)
 
     async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
         await client.publish("line/a/1", "taken", qos=1)

@@ -2,16 +2,16 @@
 
 import pytest
 
-from millrace.broker.inbound import topic_of
-from millrace.broker.intake import Arrival
-from millrace.broker.message import Run
-from millrace.broker.pair_spec import PairSpec, TopicClass
-from millrace.broker.producers import Producers, Verdict
+from millrace.broker.messages.inbound import topic_of
+from millrace.broker.messages.intake import Arrival
+from millrace.broker.messages.message import Run
+from millrace.broker.shards.producers import Producers, Verdict
+from millrace.broker.streams.pair_spec import PairSpec, TopicClass
 from millrace.errors import MalformedPacket
 from millrace.kernels import skip
-from millrace.node import frame_words as words
-from millrace.node.frame_classes import FrameClasses
-from millrace.node.frame_offers import OfferedOrder, Offers
+from millrace.node.pairs import frame_messages as words
+from millrace.node.pairs.frame_classes import FrameClasses
+from millrace.node.pairs.frame_offers import OfferedOrder, Offers
 
 SPEC = PairSpec(
     schedule="frame",

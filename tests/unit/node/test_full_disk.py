@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.meta import META_GROUP
-from millrace.node.cluster import Cluster
-from millrace.node.group import Group
-from millrace.node.replica_log import ReplicaLog
-from millrace.node.syncer import Job, write
+from millrace.broker.meta.state import META_GROUP
+from millrace.lab.sim.surroundings.disk import SimDisk, SimFile
+from millrace.node.cluster.cluster import Cluster
+from millrace.node.logs.replica_log import ReplicaLog
+from millrace.node.logs.syncer import Job, write
+from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.replication.contract import Config, Entry, EntryKind, Persist, Snapshot
-from millrace.replication.messages import Append, SnapshotChunk
-from millrace.sim.disk import SimDisk, SimFile
+from millrace.replication.raft.messages import Append, SnapshotChunk
 from millrace.storage.directory import DataDirectory
 from millrace.storage.disk import DiskFull
 from millrace.storage.snapshot import CHUNK_BYTES
@@ -111,7 +111,7 @@ def test_no_snapshot_is_taken_while_one_from_the_leader_waits_for_room() -> None
     async def scene() -> None:
         disk = SimDisk(Random(1))
         syncer = Patient(asyncio.get_running_loop(), _unexpected, in_place=True, sync_every_s=0.0)
-        group = Group(
+        group = ReplicationGroup(
             *(7, ME, replica_log(disk), Nothing(), syncer),
             origin=1,
             rng=Random(1),

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from millrace.broker.durable_group import GroupSpec
-from millrace.broker.session import Session
-from millrace.node.group_members import GroupMembers
+from millrace.broker.groups.definitions import GroupSpec
+from millrace.broker.sessions.session import Session
+from millrace.node.groups.mqtt_members import GroupMembers
 from millrace.types import Subscription
 from unit.node.lone_groups import LoneGroups
 from waiting import until_async
@@ -26,7 +26,7 @@ def test_a_worker_that_left_the_group_still_acknowledges_what_it_was_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It works on while another client's acknowledgement makes the node look at all groups."""
-    monkeypatch.setattr("millrace.node.group_members._WAIT_MS", 20)
+    monkeypatch.setattr("millrace.node.groups.mqtt_members._WAIT_MS", 20)
 
     async def scene() -> None:
         node = LoneGroups()
@@ -40,7 +40,7 @@ def test_a_worker_that_left_the_group_still_acknowledges_what_it_was_given(
         assert session.inflight is not None
         node.broker.unsubscribe(session, FILTER)
         await until_async(lambda: members._feeds["g"].taking is None, "nothing more is taken")
-        node.broker.joined_stirred = True
+        node.broker.joined_need_feeding = True
         members.flush()
         node.broker.on_acks(session, PUBACK, session.inflight[0].first_id, 1, 0)
         members.flush()

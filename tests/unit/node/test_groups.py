@@ -3,9 +3,9 @@
 import asyncio
 from dataclasses import replace
 
-from millrace.broker.consumer import Consumers, Cursor
-from millrace.broker.durable_group import DurableGroups, GroupSpec
-from millrace.node.groups import GROUP_EXPIRY_US, is_idle
+from millrace.broker.groups.cursor import Consumers, Cursor
+from millrace.broker.groups.definitions import DurableGroups, GroupSpec
+from millrace.node.groups.consumer_groups import GROUP_EXPIRY_US, is_idle
 from unit.node.lone_groups import LoneGroups
 
 NOW_US = 10 * GROUP_EXPIRY_US

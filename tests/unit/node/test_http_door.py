@@ -7,9 +7,9 @@ from typing import Any
 from millrace.broker.stats import Stats
 from millrace.limits import DEFAULT_LIMITS
 from millrace.node.config import Address
-from millrace.node.descriptors import Descriptors
-from millrace.node.http.door import HttpConnection, HttpDoor
-from millrace.node.listeners import listen
+from millrace.node.doors.descriptors import Descriptors
+from millrace.node.doors.http.door import HttpConnection, HttpDoor
+from millrace.node.doors.listeners import listen
 from waiting import until_async
 
 HEAD_S = DEFAULT_LIMITS.connect_deadline_ms / 1000

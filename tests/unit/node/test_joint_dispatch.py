@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.inbound import Inbound
-from millrace.broker.message import Run
-from millrace.broker.meta import spec_from_dict
-from millrace.broker.routing import Route
+from millrace.broker.messages.inbound import Inbound
+from millrace.broker.messages.message import Run
+from millrace.broker.meta.state import spec_from_dict
+from millrace.broker.topics.routing import Route
 from millrace.client import Client, Subscription
 from millrace.embedded import Broker
 

@@ -7,8 +7,8 @@ import pytest
 from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker
 from millrace.limits import DEFAULT_LIMITS
-from millrace.node import leaderless_keys
-from millrace.node.leaderless_keys import Retained, StreamKeys, Value
+from millrace.node.leaderless import keys as leaderless_keys
+from millrace.node.leaderless.keys import Retained, StreamKeys, Value
 
 PACKET = b"\x31\x06\x00\x03tpcx"
 

@@ -5,14 +5,14 @@ from random import Random
 
 import pytest
 
-from millrace.broker.stream import Replication, Stream, StreamSpec
+from millrace.broker.streams.stream import Replication, Stream, StreamSpec
 from millrace.kernels.blocks import Run
-from millrace.node.leaderless_log import OriginFiles
-from millrace.node.replica_log import ReplicaLog
-from millrace.node.syncer import Job
+from millrace.lab.sim.surroundings.disk import PowerCut, SimDisk
+from millrace.node.leaderless.origin_logs import OriginFiles
+from millrace.node.logs.replica_log import ReplicaLog
+from millrace.node.logs.syncer import Job
 from millrace.replication.contract import EntryKind, ReplicaId
-from millrace.replication.leaderless_messages import LogEntry, Origin, PersistLog, Position
-from millrace.sim.disk import PowerCut, SimDisk
+from millrace.replication.leaderless.messages import LogEntry, Origin, PersistLog, Position
 from millrace.storage.block import data_blocks
 from millrace.storage.directory import DataDirectory
 from millrace.storage.disk import DiskFull

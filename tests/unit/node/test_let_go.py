@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.meta import spec_from_dict
+from millrace.broker.meta.state import spec_from_dict
 from millrace.node import config as settings
-from millrace.node.replica_log import ReplicaLog
+from millrace.node.logs.replica_log import ReplicaLog
 from millrace.node.server import Server
 from millrace.node.surroundings import SYSTEM
 from millrace.replication.contract import Config, Entry, EntryKind, Persist, ReplicaId

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from millrace.node import links
 from millrace.node.config import Address
-from millrace.node.links import Identity, Links
+from millrace.node.peers import links
+from millrace.node.peers.links import Identity, Links
 
 
 class Silent:

@@ -14,8 +14,8 @@ import uvloop
 from millrace.broker.stats import Stats
 from millrace.errors import ConfigError
 from millrace.node.config import Address
-from millrace.node.descriptors import Descriptors, raise_limit
-from millrace.node.listeners import listen
+from millrace.node.doors.descriptors import Descriptors, raise_limit
+from millrace.node.doors.listeners import listen
 from waiting import until_async
 
 LOOPS = pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.session import Session
-from millrace.broker.stream import DEFAULT_SPEC, Stream
+from millrace.broker.sessions.session import Session
+from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
 from millrace.errors import StorageError
 from millrace.kernels.blocks import Run
-from millrace.node.log_reader import LogReader
-from millrace.node.shard import Shard
+from millrace.node.logs.log_reader import LogReader
+from millrace.node.shards.shard import Shard
 from millrace.storage.block import Block, data_blocks
 from millrace.storage.log import LogFailed
 from millrace.storage.scan import Damage, RangeDamaged

@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from millrace.broker import meta
 from millrace.broker.access import AccessRules
-from millrace.broker.intake import Arrival
 from millrace.broker.machine import Broker
-from millrace.broker.message import Run
-from millrace.broker.meta import spec_from_dict
-from millrace.broker.stream import DEFAULT_SPEC, Stream
+from millrace.broker.messages.intake import Arrival
+from millrace.broker.messages.message import Run
+from millrace.broker.meta import state as meta
+from millrace.broker.meta.state import spec_from_dict
+from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
 from millrace.limits import DEFAULT_LIMITS
 from millrace.node import config as settings
 from millrace.node.server import Server
-from millrace.node.shard import Shard
+from millrace.node.shards.shard import Shard
 from millrace.node.surroundings import SYSTEM
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind

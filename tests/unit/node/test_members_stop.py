@@ -5,10 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from millrace.broker.access import AccessRules
-from millrace.broker.joined import JoinedGroup
+from millrace.broker.groups.joined import JoinedGroup
 from millrace.broker.machine import Broker
 from millrace.limits import DEFAULT_LIMITS
-from millrace.node.group_members import GroupMembers
+from millrace.node.groups.mqtt_members import GroupMembers
 
 NAMES = ("a", "b", "c")
 
@@ -29,7 +29,7 @@ def test_a_group_that_cannot_be_settled_takes_no_time_from_the_others() -> None:
         for name in NAMES:
             group = broker.joined[name] = JoinedGroup(name)
             group.given_back.append(f"receipt of {name}")
-        broker.joined_stirred = True
+        broker.joined_need_feeding = True
         members.flush()
         await members.stop()
         return settled

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.message import Segment
-from millrace.broker.session_store import encode
-from millrace.broker.unfinished import pack
-from millrace.node.handover import Handover
-from millrace.node.session_group import SessionGroup
+from millrace.broker.messages.message import Segment
+from millrace.broker.sessions.session_store import encode
+from millrace.broker.sessions.unfinished import pack
+from millrace.node.sessions.handover import Handover
+from millrace.node.sessions.session_group import SessionGroup
 from millrace.storage.block import Kind, opaque_block
 from millrace.types import Reason, Version
 from millrace.wire.mqtt.packets import Connack

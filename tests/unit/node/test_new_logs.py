@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from millrace.broker.access import AccessRules
-from millrace.broker.intake import Arrival
 from millrace.broker.machine import Broker
-from millrace.broker.message import Run
-from millrace.broker.stream import DEFAULT_SPEC, Stream
+from millrace.broker.messages.intake import Arrival
+from millrace.broker.messages.message import Run
+from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
 from millrace.limits import DEFAULT_LIMITS
-from millrace.node.shard import Shard
+from millrace.node.shards.shard import Shard
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind
 
@@ -76,20 +76,20 @@ def kinds(line: Line) -> list[str]:
 def test_groups_of_older_logs_are_named_before_the_first_message() -> None:
     """The node with the members falls before it spoke in the new log: its next run owes what came."""
     old, new, line = shards()
-    old.labour.put(G, "there", 1, True, offset=40)
+    old.work_division.put(G, "there", 1, True, offset=40)
     publish(new)
     publish(new)
     assert kinds(line) == ["labour.inherit", "data", "data"]
     commit(new, line)
-    assert new.next_offset == 2 and new.labour.known(G, "there") == (1, True)
-    (news,) = new.labour.begin("there", offset=2)
+    assert new.next_offset == 2 and new.work_division.known(G, "there") == (1, True)
+    (news,) = new.work_division.begin("there", offset=2)
     assert news.granted["there"] == [(0, 2, "there")]
 
 
 def test_a_log_that_knows_the_groups_is_told_nothing() -> None:
     old, new, line = shards()
     for shard in (old, new):
-        shard.labour.put(G, "there", 1, True, offset=0)
+        shard.work_division.put(G, "there", 1, True, offset=0)
     publish(new)
     assert kinds(line) == ["data"]
 
@@ -97,7 +97,7 @@ def test_a_log_that_knows_the_groups_is_told_nothing() -> None:
 @pytest.mark.parametrize("is_given_up", [False, True])
 def test_what_could_not_be_said_is_said_before_the_next_message(is_given_up: bool) -> None:
     old, new, line = shards(room=100 if is_given_up else 0)
-    old.labour.put(G, "there", 1, True, offset=0)
+    old.work_division.put(G, "there", 1, True, offset=0)
     publish(new)
     for _, token in line.entries:
         new.lost(token)

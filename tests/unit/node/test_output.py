@@ -4,7 +4,7 @@ import socket
 
 from millrace.errors import MalformedPacket
 from millrace.limits import Limits
-from millrace.node.output import OutputBudget, PacedOutput
+from millrace.node.doors.output import OutputBudget, PacedOutput
 from unit.node.house import House, Wire
 
 ONE_BYTES_MAX, ALL_BYTES_MAX = 1_200_000, 3_000_000

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from millrace.broker.meta import spec_from_dict
-from millrace.broker.pair_spec import PairSpec, TopicClass
+from millrace.broker.meta.state import spec_from_dict
+from millrace.broker.streams.pair_spec import PairSpec, TopicClass
 from millrace.client import Client, ClientError
 from millrace.embedded import Broker
 from millrace.errors import LocalError
-from millrace.node.primary_backup import PairGroup, admit, options_of
-from millrace.node.primary_backup_frame import FrameShard, Measured
+from millrace.node.pairs.frame_shard import FrameShard, Measured
+from millrace.node.pairs.pair_keeper import PairGroup, admit, options_of
 from millrace.replication.contract import Appointed, ReplicaId
-from millrace.replication.messages import Heartbeat
+from millrace.replication.raft.messages import Heartbeat
 from millrace.types import Index, Term
 from waiting import until_async
 
@@ -156,7 +156,7 @@ async def unanswered(*, is_primary: bool) -> None:
 def test_what_a_primary_without_a_lease_cannot_take_is_refused_in_bounded_time(
     monkeypatch: pytest.MonkeyPatch, is_primary: bool
 ) -> None:
-    monkeypatch.setattr("millrace.node.group._LEADERLESS_TICKS_MAX", 20)
+    monkeypatch.setattr("millrace.node.replicas.replication_group._LEADERLESS_TICKS_MAX", 20)
     asyncio.run(unanswered(is_primary=is_primary))
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.errors import MalformedPacket
-from millrace.node.listeners import ProxyHeader, Tuned
-from millrace.node.mqtt_door import MqttConnection
+from millrace.node.doors.listeners import ProxyHeader, Tuned
+from millrace.node.doors.mqtt_connection import MqttConnection
 from millrace.types import Version
 from millrace.wire.mqtt.codec import encode
 from millrace.wire.mqtt.packets import Connect, Pingreq

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.durable_group import GroupSpec
-from millrace.broker.meta import put_stream
-from millrace.broker.stream import Capture, StreamSpec
+from millrace.broker.groups.definitions import GroupSpec
+from millrace.broker.meta.state import put_stream
+from millrace.broker.streams.stream import Capture, StreamSpec
 from millrace.errors import LocalError
-from millrace.node.http.queue import MessageForm, put_message
+from millrace.node.doors.http.queue import MessageForm, put_message
 from unit.node.lone_groups import LoneGroups
 
 

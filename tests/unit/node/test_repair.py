@@ -12,14 +12,15 @@ import pytest
 
 from millrace.errors import LocalError, StorageError
 from millrace.kernels.blocks import Run
-from millrace.node.group import Group
-from millrace.node.reading import Reading
-from millrace.node.repair import Repairs
-from millrace.node.replica_log import ReplicaLog
-from millrace.node.replicas import Replicas
-from millrace.node.shard import Shard
+from millrace.lab.sim.surroundings.disk import SimDisk
+from millrace.node.logs.reading import Reading
+from millrace.node.logs.replica_log import ReplicaLog
+from millrace.node.replicas.repair import Repairs
+from millrace.node.replicas.replicas import Replicas
+from millrace.node.replicas.replication_group import ReplicationGroup
+from millrace.node.shards.shard import Shard
 from millrace.replication.contract import Entry, EntryKind, PeerBody, Persist, ReplicaId
-from millrace.replication.messages import (
+from millrace.replication.raft.messages import (
     Append,
     AppendReject,
     AppendReply,
@@ -28,7 +29,6 @@ from millrace.replication.messages import (
     SnapshotReply,
     VoteReply,
 )
-from millrace.sim.disk import SimDisk
 from millrace.storage.block import Block, data_blocks, parse_block
 from millrace.storage.directory import DataDirectory
 from millrace.storage.log import LogSettings
@@ -64,7 +64,7 @@ class Node:
         self.has_peers = True
         self.failures: list[StorageError] = []
         self.sent: list[tuple[ReplicaId, PeerBody]] = []
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[int, ReplicationGroup] = {}
         self.repairs = Repairs(cast(Replicas, self))
         self.start()
         for last in filter(None, (snapshot_at, LAST)):
@@ -77,7 +77,7 @@ class Node:
         self.syncer = InPlace(
             asyncio.get_running_loop(), self.failures.append, in_place=True, sync_every_s=0.0
         )
-        self.group = self.groups[NUMBER] = Group(
+        self.group = self.groups[NUMBER] = ReplicationGroup(
             *(NUMBER, self.replica),
             ReplicaLog(self.disk, self.directory, NUMBER, (A, B, LEADER), has_peers=self.has_peers),
             Led(),
@@ -160,7 +160,7 @@ class Stored:
     """What a reader needs of a shard."""
 
     number: int
-    group: Group
+    group: ReplicationGroup
     first_offset: int = 0
     next_offset: int = LAST
 
@@ -368,10 +368,10 @@ def test_a_replica_alone_passes_over_what_is_damaged_and_serves_the_rest(
     async def scene() -> None:
         disk, failures, app = SimDisk(Random(1)), list[StorageError](), Kept()
 
-        def start() -> Group:
+        def start() -> ReplicationGroup:
             syncer = InPlace(asyncio.get_running_loop(), failures.append, in_place=True, sync_every_s=0.0)
             directory = DataDirectory.open(disk, "/data", owner="test", fresh=bytes(24))
-            group = Group(
+            group = ReplicationGroup(
                 *(NUMBER, A),
                 # A small segment each: what is damaged in one says nothing about the next.
                 ReplicaLog(disk, directory, NUMBER, (A,), has_peers=False, settings=SMALL),

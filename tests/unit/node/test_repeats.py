@@ -7,14 +7,14 @@ import pytest
 
 from millrace import Broker as Node
 from millrace.broker.access import AccessRules
-from millrace.broker.intake import Arrival, Intake
 from millrace.broker.machine import Broker
-from millrace.broker.message import Run as Packets
-from millrace.broker.stream import DEFAULT_SPEC, Stream, StreamSpec
+from millrace.broker.messages.intake import Arrival, Intake
+from millrace.broker.messages.message import Run as Packets
+from millrace.broker.streams.stream import DEFAULT_SPEC, Stream, StreamSpec
 from millrace.kernels.blocks import Run
 from millrace.limits import DEFAULT_LIMITS
-from millrace.node.shard import FINISH_MS, Shard
-from millrace.node.streams import Streams
+from millrace.node.shards.shard import FINISH_MS, Shard
+from millrace.node.streams.streams import Streams
 from millrace.storage.block import Block, Kind, data_blocks
 from millrace.types import Message, Reason
 from millrace.wire.mqtt.codec import encode_publish

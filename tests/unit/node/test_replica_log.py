@@ -3,9 +3,9 @@
 from random import Random
 
 from millrace.kernels.blocks import Run
-from millrace.node.replica_log import ReplicaLog
+from millrace.lab.sim.surroundings.disk import SimDisk
+from millrace.node.logs.replica_log import ReplicaLog
 from millrace.replication.contract import Entry, EntryKind, ReplicaId
-from millrace.sim.disk import SimDisk
 from millrace.storage.block import Block, data_blocks
 from millrace.storage.directory import DataDirectory
 from millrace.types import Index, Term

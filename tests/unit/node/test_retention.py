@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.broker.stream import Retention
-from millrace.node.retention import is_to_end, kept_from, segment_share, trim_offset
+from millrace.broker.streams.stream import Retention
+from millrace.node.logs.retention import is_to_end, kept_from, segment_share, trim_offset
 from millrace.storage.log import SEGMENT_BYTES, SegmentInfo
 from millrace.types import Index, Offset
 

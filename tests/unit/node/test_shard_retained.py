@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from millrace.broker.access import AccessRules
-from millrace.broker.intake import Arrival
 from millrace.broker.machine import Broker
-from millrace.broker.message import Run
-from millrace.broker.stamps import Stamps
+from millrace.broker.messages.intake import Arrival
+from millrace.broker.messages.message import Run
+from millrace.broker.shards.stamps import Stamps
 from millrace.limits import DEFAULT_LIMITS
-from millrace.node.shard_retained import DELETED_MAX, ShardRetained
+from millrace.node.shards.retained import DELETED_MAX, ShardRetained
 from millrace.types import Reason
 
 

@@ -11,13 +11,13 @@ import pytest
 
 from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker
-from millrace.broker.message import Run
-from millrace.broker.session import Session
-from millrace.broker.stream import DEFAULT_SPEC, Replication, Stream, StreamSpec, StreamTable
+from millrace.broker.messages.message import Run
+from millrace.broker.sessions.session import Session
+from millrace.broker.streams.stream import DEFAULT_SPEC, Replication, Stream, StreamSpec, StreamTable
 from millrace.kernels.blocks import Run as Messages
 from millrace.limits import DEFAULT_LIMITS
-from millrace.node.labour import SharedWork
-from millrace.node.shard import Shard
+from millrace.node.groups.work_division import NodeWorkDivision
+from millrace.node.shards.shard import Shard
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, data_blocks
 from millrace.storage.log import Trimmed
@@ -63,7 +63,7 @@ class Node:
             reading=self,
         )
         self.streams, self.read = streams, None
-        self.work = SharedWork(streams, self.broker, **clock)
+        self.work = NodeWorkDivision(streams, self.broker, **clock)
 
     async def blocks(self, shard: Shard, offset: int, keys: None = None) -> list[Block]:
         """In place of the disk: what the test says."""
@@ -90,7 +90,7 @@ class Node:
 
     def owed(self) -> list[tuple[int, int, str]]:
         """Below the end of the log, by this node."""
-        mark = self.shard.labour.mark(G, "here")
+        mark = self.shard.work_division.mark(G, "here")
         assert mark is not None
         rest = (
             [(mark.position, self.shard.next_offset, "here")]
@@ -105,7 +105,7 @@ def test_what_came_while_the_group_was_not_here_is_owed(is_after_restart: bool) 
     """The log has it that the node holds the group: from an earlier run, or from before its last session
     left. Messages come, then a session of the group, before the node has said that there was none."""
     node = Node()
-    node.shard.labour.put(G, "here", 1, True, offset=0)
+    node.shard.work_division.put(G, "here", 1, True, offset=0)
     if is_after_restart:
         node.divide()
     else:
@@ -118,7 +118,7 @@ def test_what_came_while_the_group_was_not_here_is_owed(is_after_restart: bool) 
     node.joins("b")
     while node.divide():
         pass
-    assert node.shard.labour.known(G, "here")[1]
+    assert node.shard.work_division.known(G, "here")[1]
     assert node.owed() == [(0, 10, "here")]
     assert list(node.shard.work.backlog[G]) == [(0, 10, "here")]
 
@@ -134,7 +134,7 @@ def test_a_group_that_no_session_outlives_begins_anew() -> None:
     node.joins("b")
     while node.divide():
         pass
-    assert node.shard.labour.known(G, "here")[1]
+    assert node.shard.work_division.known(G, "here")[1]
     assert node.owed() == [] and not node.shard.work.backlog
 
 
@@ -162,11 +162,11 @@ def test_a_sealed_log_keeps_its_groups_until_it_is_complete() -> None:
     node.shard.seal(is_complete=False)
     while node.divide():
         pass
-    assert node.shard.intake.is_sealed and node.shard.labour.known(G, "here")[1]
+    assert node.shard.intake.is_sealed and node.shard.work_division.known(G, "here")[1]
     node.shard.seal(is_complete=True)
     while node.divide():
         pass
-    assert node.shard.is_finished and node.shard.labour.known(G, "here") == (0, False)
+    assert node.shard.is_finished and node.shard.work_division.known(G, "here") == (0, False)
 
 
 @pytest.mark.parametrize(
@@ -236,18 +236,18 @@ def test_a_group_that_nobody_took_over_in_time_is_forgotten(is_back: bool) -> No
     """The leader says so. A member that comes at that moment begins a new group of this name."""
     node = Node()
     node.line.is_leader = True
-    node.shard.labour.put(G, "there", 1, True, offset=0)
+    node.shard.work_division.put(G, "there", 1, True, offset=0)
     node.divide()
-    node.shard.labour.put(G, "there", 0, False, offset=0, time_us=0, is_gone=True)
+    node.shard.work_division.put(G, "there", 0, False, offset=0, time_us=0, is_gone=True)
     node.wall_us = 60_000_000
-    assert not node.divide() and node.shard.labour.groups() == [G]
+    assert not node.divide() and node.shard.work_division.groups() == [G]
     node.wall_us += 1
     if is_back:
         node.joins("b")
     while node.divide():
         pass
-    assert node.shard.labour.groups() == ([G] if is_back else [])
-    assert node.shard.labour.known(G, "here") == (0, is_back)
+    assert node.shard.work_division.groups() == ([G] if is_back else [])
+    assert node.shard.work_division.known(G, "here") == (0, is_back)
 
 
 def test_what_was_said_before_a_snapshot_is_said_again() -> None:
@@ -263,18 +263,18 @@ def test_what_was_said_before_a_snapshot_is_said_again() -> None:
     node.shard.restore(state)
     while node.divide():
         pass
-    assert node.shard.labour.known(G, "here")[1]
+    assert node.shard.work_division.known(G, "here")[1]
 
 
 def test_a_full_backlog_takes_own_messages_in_behind_those_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A range means the turns of one node: what joins that of another would be passed over."""
-    monkeypatch.setattr("millrace.node.labour._BACKLOG_RANGES_MAX", 2)
+    monkeypatch.setattr("millrace.node.groups.work_division._BACKLOG_RANGES_MAX", 2)
     node = Node()
-    labour, work = node.shard.labour, node.shard.work
-    labour.put(G, "here", 1, True, offset=0)
-    labour.put(G, "there", 1, True, offset=0)
+    work_division, work = node.shard.work_division, node.shard.work
+    work_division.put(G, "here", 1, True, offset=0)
+    work_division.put(G, "there", 1, True, offset=0)
     work.backlog[G] = deque([(1, 2, "there"), (201, 202, "there")])
     put_off = [400, 601, 800, 1001, 1200]
     for offset in put_off:
@@ -282,7 +282,9 @@ def test_a_full_backlog_takes_own_messages_in_behind_those_of_another(
     ranges = list(work.backlog[G])
     assert len(ranges) == 3, "one more for a node that had none"
     for offset in (1, 201, *put_off):
-        assert any(first <= offset < end and labour.is_of(G, offset, by) for first, end, by in ranges), offset
+        assert any(
+            first <= offset < end and work_division.is_of(G, offset, by) for first, end, by in ranges
+        ), offset
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 
 import millrace
 from millrace.errors import ConfigError
-from millrace.node import sys_topics
-from millrace.node.authentication import is_loopback
+from millrace.node.access.authentication import is_loopback
+from millrace.node.cluster import sys_topics
 from millrace.testing import ThreadedBroker
 from millrace.types import Version
 from millrace.wire.mqtt.codec import encode

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from millrace.node import streams
-from millrace.node.replica_log import ReplicaLog
-from millrace.node.streams import Streams
+from millrace.lab.sim.surroundings.disk import SimDisk
+from millrace.node.logs.replica_log import ReplicaLog
+from millrace.node.streams import streams
+from millrace.node.streams.streams import Streams
 from millrace.replication.contract import Config, Entry, EntryKind, Persist, ReplicaId
-from millrace.sim.disk import SimDisk
 from millrace.storage.directory import DataDirectory
 from millrace.storage.log import LogSettings
 from millrace.types import Index, Term

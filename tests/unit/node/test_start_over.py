@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.broker import meta
-from millrace.broker.meta import spec_from_dict
+from millrace.broker.meta import state as meta
+from millrace.broker.meta.state import spec_from_dict
 from millrace.client import Client, Refused
 from millrace.node import config as settings
 from millrace.node.server import Server

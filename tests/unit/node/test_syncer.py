@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millrace.errors import LocalError, StorageError
-from millrace.node.syncer import Job, Syncer, ThreadSyncer
+from millrace.node.logs.syncer import Job, Syncer, ThreadSyncer
 from millrace.replication.contract import Persist
 from millrace.storage.block import Block
 from millrace.storage.disk import DiskFull

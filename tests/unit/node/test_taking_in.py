@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.broker import meta
-from millrace.broker.meta import spec_from_dict
+from millrace.broker.meta import state as meta
+from millrace.broker.meta.state import spec_from_dict
 from millrace.errors import LocalError
 from millrace.local_cluster import PortBlock
 from millrace.node import config as settings

@@ -9,8 +9,8 @@ import pytest
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, Pong, Request, TextMessage
 
-from millrace.node.mqtt_door import MqttConnection
-from millrace.node.websocket import WebSocketAdapter
+from millrace.node.doors.mqtt_connection import MqttConnection
+from millrace.node.doors.websocket import WebSocketAdapter
 from millrace.types import Message, Subscription, Version
 from millrace.wire.mqtt.codec import encode
 from millrace.wire.mqtt.packets import Connect, Pingreq, Publish, Subscribe

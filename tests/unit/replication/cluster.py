@@ -52,8 +52,8 @@ from millrace.replication.contract import (
     TransferLeadership,
     checksum,
 )
-from millrace.replication.options import RaftOptions
-from millrace.replication.raft import Raft
+from millrace.replication.raft.machine import Raft
+from millrace.replication.raft.options import RaftOptions
 from millrace.types import Index, Term
 
 MOMENTS_PER_TICK = 10

@@ -5,9 +5,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from millrace.lab.sim.leaderless.host import OriginDisk
 from millrace.replication.contract import PeerMessage, Persisted, ReplicaId, RequestId, Send, Tick
-from millrace.replication.leaderless import Leaderless, LeaderlessOptions
-from millrace.replication.leaderless_messages import (
+from millrace.replication.leaderless.machine import Leaderless, LeaderlessOptions
+from millrace.replication.leaderless.messages import (
     Acknowledged,
     Connected,
     Given,
@@ -26,7 +27,6 @@ from millrace.replication.leaderless_messages import (
     Take,
     Unsubscribe,
 )
-from millrace.sim.leaderless_host import OriginDisk
 
 OPTIONS = LeaderlessOptions(pulse_ticks=1, silent_ticks=5, resend_ticks=4, pull_ticks=2)
 
@@ -229,5 +229,5 @@ class Stage:
         return found
 
     def is_divided(self, group: str, *names: str) -> bool:
-        divisions = [self[name].machine.labour.division(group) for name in names]
+        divisions = [self[name].machine.work_division.division(group) for name in names]
         return all(d.is_in_force for d in divisions) and len({d.promised for d in divisions}) == 1

@@ -8,7 +8,7 @@ histories are what it is about.
 import random
 from dataclasses import replace
 
-from millrace.broker.pairs import Pair, Pairs
+from millrace.broker.meta.pairs import Pair, Pairs
 from millrace.errors import LocalError
 from millrace.replication.contract import (
     Appointed,
@@ -21,9 +21,9 @@ from millrace.replication.contract import (
     Report,
     StartOver,
 )
-from millrace.replication.options import RaftOptions
-from millrace.replication.pair_options import PairOptions
-from millrace.replication.primary_backup import PrimaryBackup
+from millrace.replication.pair.machine import PrimaryBackup
+from millrace.replication.pair.options import PairOptions
+from millrace.replication.raft.options import RaftOptions
 from millrace.types import Term
 from unit.replication.cluster import SMALL, DiskState, Node
 from unit.replication.stage import Stage

@@ -23,8 +23,8 @@ from millrace.replication.contract import (
     RoleChanged,
     Tick,
 )
-from millrace.replication.messages import Append, AppendReject, AppendReply, VoteReply, VoteRequest
-from millrace.replication.options import RaftOptions
+from millrace.replication.raft.messages import Append, AppendReject, AppendReply, VoteReply, VoteRequest
+from millrace.replication.raft.options import RaftOptions
 from millrace.types import Index, Term
 from unit.replication.cluster import SMALL, Cluster, Node, Violation
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.broker.filters import is_valid, matches
-from millrace.replication.filter_table import FilterTable, candidates, shape_of
+from millrace.broker.topics.filters import is_valid, matches
+from millrace.replication.routed.filter_table import FilterTable, candidates, shape_of
 
 LEVELS = st.sampled_from(["a", "b", "", "+"])
 FILTERS = st.builds(

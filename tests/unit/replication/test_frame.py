@@ -3,7 +3,7 @@
 import pytest
 
 from millrace.errors import LocalError
-from millrace.replication.frame import (
+from millrace.replication.frame.schedule import (
     Deadlines,
     Job,
     JobKind,
@@ -13,7 +13,7 @@ from millrace.replication.frame import (
     TopicTerms,
     deadlines,
 )
-from millrace.replication.frame_pair import Discard, FrameBackup, FramePrimary
+from millrace.replication.frame.sides import Discard, FrameBackup, FramePrimary
 
 BOUNDS = LinkBounds(failover_ms=50, publisher_ms=1, subscriber_ms=20, backup_ms=0.05)
 

@@ -6,16 +6,15 @@ import random
 import pytest
 
 from millrace.errors import RemoteError
-from millrace.replication import leaderless_state
 from millrace.replication.contract import EntryKind, PeerMessage, ReplicaId, RequestId
-from millrace.replication.leaderless import LeaderlessOptions
-from millrace.replication.leaderless_labour import IDLE_TICKS, place_of
-from millrace.replication.leaderless_messages import (
+from millrace.replication.leaderless import state as leaderless_state
+from millrace.replication.leaderless.machine import LeaderlessOptions
+from millrace.replication.leaderless.messages import (
     Await,
     Begin,
     Connected,
     Entries,
-    Lapsed,
+    GroupRemoved,
     Level,
     LogEntry,
     Origin,
@@ -28,7 +27,7 @@ from millrace.replication.leaderless_messages import (
     Reorganise,
     Subscribe,
 )
-from millrace.replication.leaderless_state import (
+from millrace.replication.leaderless.state import (
     FIRST_LIFE,
     ControlState,
     Ranges,
@@ -38,6 +37,7 @@ from millrace.replication.leaderless_state import (
     put_client,
     remove_group,
 )
+from millrace.replication.leaderless.work_division import IDLE_TICKS, place_of
 from unit.replication.leaderless_stage import Stage
 
 # ------------------------------------------------------------------------------------------------ logs
@@ -234,7 +234,9 @@ def test_what_a_member_left_unacknowledged_goes_to_another_node() -> None:
     assert stage.texts("a", spans) == ["x", "y"]
     stage.join("b", "g", "two")
     stage.until(
-        lambda: stage["b"].machine.labour.division("g").connected == 1 and stage.is_divided("g", "a", "b")
+        lambda: (
+            stage["b"].machine.work_division.division("g").connected == 1 and stage.is_divided("g", "a", "b")
+        )
     )
     stage.tick(20)
     assert stage.take("b", "g") == (), "what is in a member's hands stays there"
@@ -274,7 +276,8 @@ def test_across_a_partition_each_side_delivers_and_afterwards_one_division_is_le
     stage.tick(60)
     assert stage.is_divided("g", "a", "b", "c")
     assert (
-        stage["a"].machine.labour.division("g").installed == stage["c"].machine.labour.division("g").installed
+        stage["a"].machine.work_division.division("g").installed
+        == stage["c"].machine.work_division.division("g").installed
     )
     assert settle_all(stage, "a", "g") == settle_all(stage, "b", "g") == []
 
@@ -388,7 +391,7 @@ def test_the_division_of_a_group_that_is_gone_is_forgotten_and_a_new_one_is_agre
     stage.tick(100)
     stage.step("c", Connected(group="g", members=0))
     stage.tick(IDLE_TICKS - 50)
-    assert [len(stage[name].machine.labour.divisions) for name in "abc"] == [0, 0, 1]
+    assert [len(stage[name].machine.work_division.divisions) for name in "abc"] == [0, 0, 1]
     stage.join("a", "g", "client a", from_start=False)
     stage.publish("b", "after")
     stage.until(lambda: stage.is_divided("g", *"abc"))
@@ -396,7 +399,7 @@ def test_the_division_of_a_group_that_is_gone_is_forgotten_and_a_new_one_is_agre
     stage.settle("a", "g", stage["a"].given)
     stage.leave("a", "g", "client a")
     stage.tick(IDLE_TICKS + 10)
-    assert [stage[name].machine.labour.in_force() for name in "abc"] == [(), (), ()]
+    assert [stage[name].machine.work_division.in_force() for name in "abc"] == [(), (), ()]
 
 
 def test_a_group_that_lapses_under_a_member_goes_on_where_it_was() -> None:
@@ -413,8 +416,8 @@ def test_a_group_that_lapses_under_a_member_goes_on_where_it_was() -> None:
     stage.leave("a", "g", "one")
     stage.heal()
     stage.tick(5)
-    lapsed = [e for _, effects in stage["b"].steps for e in effects if isinstance(e, Lapsed)]
-    assert len(lapsed) == 1
+    removed_group = [e for _, effects in stage["b"].steps for e in effects if isinstance(e, GroupRemoved)]
+    assert len(removed_group) == 1
     stage.step(
         "b",
         Subscribe(
@@ -423,7 +426,7 @@ def test_a_group_that_lapses_under_a_member_goes_on_where_it_was() -> None:
             client="two",
             filters=("#",),
             wall_us=99,
-            heritage=lapsed[0].heritage,
+            saved_position=removed_group[0].saved_position,
         ),
     )
     stage.deliver()
@@ -447,14 +450,14 @@ def test_a_group_that_lapses_while_its_members_here_are_away_says_where_it_was(t
         elsewhere.apply(removal, "a", "a")
         body = Begin(origin=Origin("a", 1), begin=Position(1, 0), state=elsewhere.to_bytes({}))
     stage.step("b", PeerMessage(sender=ReplicaId("a"), body=body))
-    (lapsed,) = [e for _, effects in stage["b"].steps for e in effects if isinstance(e, Lapsed)]
+    (removed_group,) = [e for _, effects in stage["b"].steps for e in effects if isinstance(e, GroupRemoved)]
     again = Subscribe(
         request=RequestId(99),
         group="g",
         client="durable",
         filters=("#",),
         wall_us=2000,
-        heritage=lapsed.heritage,
+        saved_position=removed_group.saved_position,
     )
     stage.step("b", again)
     group = stage["b"].machine.state.find("g")
@@ -577,7 +580,7 @@ def test_nonsense_is_refused_and_a_stranger_is_not_heard() -> None:
         number=1,
         positions=((Origin("z", 1), stage["a"].machine.positions[Origin("a", 1)]),),
         hears=(),
-        labour=(),
+        work_division=(),
     )
     assert stage["a"].machine.step(PeerMessage(sender=ReplicaId("z"), body=pulse)) == []
     assert stage["a"].machine.to_bytes() == before

@@ -3,8 +3,8 @@
 from collections import Counter
 
 from millrace.replication.contract import LinkClosed, LinkOpened, ReplicaId, RequestId, Tick
-from millrace.replication.leaderless import LeaderlessOptions
-from millrace.replication.leaderless_messages import Connected, Level, Origin, Slept, Subscribe
+from millrace.replication.leaderless.machine import LeaderlessOptions
+from millrace.replication.leaderless.messages import Connected, Level, Origin, Slept, Subscribe
 from unit.replication.leaderless_stage import OPTIONS, Stage
 
 LINKS = LeaderlessOptions(pulse_ticks=1, silent_ticks=60, closed_ticks=8)
@@ -83,13 +83,13 @@ def test_a_node_that_stood_still_takes_nothing_before_it_has_heard_from_the_othe
 
 def test_a_short_sleep_ends_with_the_next_pulses_and_the_division_stands() -> None:
     stage = shared()
-    generation = stage["a"].machine.labour.division("g").promised
+    generation = stage["a"].machine.work_division.division("g").promised
     stage.publish("a", *map(str, range(20)))
     stage.step("b", Slept(ticks=OPTIONS.silent_ticks))
     assert not taken(stage, "b")
     stage.tick(3)
     assert taken(stage, "a", "b") == Counter(map(str, range(20)))
-    assert stage["a"].machine.labour.division("g").promised == generation
+    assert stage["a"].machine.work_division.division("g").promised == generation
 
 
 def after_a_partition(*mutations: str) -> Counter[str]:
@@ -101,7 +101,7 @@ def after_a_partition(*mutations: str) -> Counter[str]:
     got: Counter[str] = Counter()
     for number in range(30):
         stage.tick()
-        is_talking = all(stage[n].machine.labour._contacts.live for n in "ab")
+        is_talking = all(stage[n].machine.work_division._contacts.live for n in "ab")
         if is_talking:
             stage.publish("a", str(number))
         got += taken(stage, "a", "b")
@@ -116,7 +116,7 @@ def test_two_that_meet_again_stop_at_once_and_divide_anew() -> None:
 
 def test_a_link_that_is_made_again_soon_changes_nothing() -> None:
     stage = shared(options=LINKS)
-    generation = stage["a"].machine.labour.division("g").promised
+    generation = stage["a"].machine.work_division.division("g").promised
     _break(stage)
     stage.tick(LINKS.closed_ticks - 1)
     stage.publish("a", *map(str, range(20)))
@@ -127,7 +127,7 @@ def test_a_link_that_is_made_again_soon_changes_nothing() -> None:
     stage.deliver()
     stage.tick(3)
     assert taken(stage, "a", "b") == Counter(map(str, range(20)))
-    assert stage["a"].machine.labour.division("g").promised == generation
+    assert stage["a"].machine.work_division.division("g").promised == generation
 
 
 def test_a_node_without_a_link_is_left_out_before_it_has_been_silent_for_long() -> None:
@@ -178,9 +178,14 @@ def test_a_group_that_turns_out_to_begin_earlier_is_done_with_what_was_removed_t
             stage.settle(name, "g", spans)
     stage.until(lambda: stage["a"].removed.get(origin) == 2)
     stage.partition("a", "b")
-    for name, heritage in (("a", b'[["a",1,1,[]]]'), ("b", b'[["a",1,0,[]]]')):
+    for name, saved_position in (("a", b'[["a",1,1,[]]]'), ("b", b'[["a",1,0,[]]]')):
         join = Subscribe(
-            request=RequestId(1_000), group="late", client="one", filters=("#",), wall_us=1, heritage=heritage
+            request=RequestId(1_000),
+            group="late",
+            client="one",
+            filters=("#",),
+            wall_us=1,
+            saved_position=saved_position,
         )
         stage.step(name, join)
     stage.step("a", Connected(group="late", members=1))

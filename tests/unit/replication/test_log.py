@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.replication.contract import Config, Entry, EntryKind, HardState, Persist, Snapshot, checksum
-from millrace.replication.log import RaftLog
+from millrace.replication.raft.log import RaftLog
 from millrace.types import Index, Term
 from unit.replication.cluster import DiskState
 

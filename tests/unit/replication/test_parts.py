@@ -14,12 +14,12 @@ from millrace.replication.contract import (
     RequestId,
     Snapshot,
 )
-from millrace.replication.core import TRANSITIONS, Role
-from millrace.replication.membership import ConfigHistory, change
-from millrace.replication.messages import Append, check_append
-from millrace.replication.options import RaftOptions
-from millrace.replication.progress import Pace, Progress, SnapshotTransfer
-from millrace.replication.reads import Reads
+from millrace.replication.raft.core import TRANSITIONS, Role
+from millrace.replication.raft.membership import ConfigHistory, change
+from millrace.replication.raft.messages import Append, check_append
+from millrace.replication.raft.options import RaftOptions
+from millrace.replication.raft.progress import Pace, Progress, SnapshotTransfer
+from millrace.replication.raft.reads import Reads
 from millrace.types import Index, Term
 
 A, B, C = ReplicaId("a"), ReplicaId("b"), ReplicaId("c")

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.pairs import Pair
+from millrace.broker.meta.pairs import Pair
 from millrace.replication.contract import PeerMessage, ReplicaId
-from millrace.replication.messages import Heartbeat
-from millrace.replication.pair_messages import Check, CheckReply
+from millrace.replication.pair.messages import Check, CheckReply
+from millrace.replication.raft.messages import Heartbeat
 from millrace.types import Index, Term
 from unit.replication.cluster import SMALL
 from unit.replication.pair_stage import CHECK_TICKS, SHARD, PairStage, appointed

@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.replication.quorum import is_majority, majority, reached_by_majority
+from millrace.replication.raft.quorum import is_majority, majority, reached_by_majority
 
 
 @given(st.integers(min_value=1, max_value=9))

@@ -33,7 +33,8 @@ from millrace.replication.contract import (
     Tick,
     Transferred,
 )
-from millrace.replication.messages import (
+from millrace.replication.raft.machine import Raft
+from millrace.replication.raft.messages import (
     Append,
     AppendReply,
     Heartbeat,
@@ -43,7 +44,6 @@ from millrace.replication.messages import (
     VoteReply,
     VoteRequest,
 )
-from millrace.replication.raft import Raft
 from millrace.types import Index, Term
 from unit.replication.cluster import SMALL, DiskState
 from unit.replication.stage import Stage

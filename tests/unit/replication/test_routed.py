@@ -6,19 +6,19 @@ import pytest
 
 from millrace.errors import RemoteError
 from millrace.replication.contract import LinkClosed, LinkOpened, PeerBody, PeerMessage, ReplicaId, Send, Tick
-from millrace.replication.routed import (
+from millrace.replication.routed.machine import (
     Effect,
     Event,
     Forgotten,
-    Inherited,
     InterestChanged,
     Noted,
     Published,
+    RetainedCarriedOver,
     Routed,
     RoutedOptions,
 )
-from millrace.replication.routed_messages import Change, Digest, Filters, Hello, Known, Summary, Value
-from millrace.replication.routed_retained import Deliver, Keep, RetainedOptions
+from millrace.replication.routed.messages import Change, Digest, Filters, Hello, Known, Summary, Value
+from millrace.replication.routed.retained import Deliver, Keep, RetainedOptions
 
 A, B, C = ReplicaId("a"), ReplicaId("b"), ReplicaId("c")
 
@@ -301,10 +301,10 @@ def test_nodes_that_agree_exchange_checksums_and_nothing_else() -> None:
 def test_a_value_of_a_log_gives_way_to_any_write() -> None:
     node = Node(A)
     node.kept["t"] = b"from the log"
-    node.step(Inherited(topics=("t",)))
+    node.step(RetainedCarriedOver(topics=("t",)))
     node.hear(B, Value(topic="t", time=1, node=B, value=b"written"))
     assert node.kept["t"] == b"written"
-    node.step(Inherited(topics=("t",)))
+    node.step(RetainedCarriedOver(topics=("t",)))
     assert node.machine.retained.stamp("t") == (1, B)
 
 

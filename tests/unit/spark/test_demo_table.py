@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from millrace.demo.pipeline import committed, windows_of
+from millrace.lab.demo.pipeline import committed, windows_of
 
 
 def _log(table: Path, name: str, *files: str) -> None:

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from millrace.sim.disk import Keep, PowerCut, SimDisk
+from millrace.lab.sim.surroundings.disk import Keep, PowerCut, SimDisk
 from millrace.storage.block import Block
 from millrace.storage.log import Log
 from millrace.storage.recover import IndexLost

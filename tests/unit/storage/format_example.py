@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from millrace.kernels.blocks import Run
-from millrace.sim.disk import SimDisk
+from millrace.lab.sim.surroundings.disk import SimDisk
 from millrace.storage.block import Block, Codec, Kind, data_blocks, opaque_block
 from millrace.storage.files import HardState, write_hard_state
 from millrace.storage.log import Log

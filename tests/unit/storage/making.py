@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable, Sequence
 
 from millrace.kernels.blocks import Run
-from millrace.sim.disk import SimDisk
+from millrace.lab.sim.surroundings.disk import SimDisk
 from millrace.storage.block import Block, Codec, Kind, data_blocks, opaque_block
 from millrace.storage.log import Log, LogSettings
 from millrace.storage.records import EMPTY, Tail, tail_after

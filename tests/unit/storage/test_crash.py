@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from millrace.sim.disk import Keep, PowerCut, SimDisk
+from millrace.lab.sim.surroundings.disk import Keep, PowerCut, SimDisk
 from millrace.storage.block import Block
 from millrace.storage.log import Log, LogSettings
 from millrace.storage.records import MARK_BYTES, tail_after

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millrace.errors import StorageError
-from millrace.sim.disk import Keep, SimDisk
+from millrace.lab.sim.surroundings.disk import Keep, SimDisk
 from millrace.storage.block import HEAD_BYTES, Block
 from millrace.storage.directory import DataDirectory
 from millrace.storage.disk import DiskFull

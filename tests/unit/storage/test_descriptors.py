@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from millrace.sim.disk import Keep, SimDisk, SimFile
+from millrace.lab.sim.surroundings.disk import Keep, SimDisk, SimFile
 from millrace.storage.disk import DiskFull
 from millrace.storage.log import Log
 from millrace.types import Index, Offset, Term

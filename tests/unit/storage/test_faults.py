@@ -5,7 +5,7 @@ import random
 import pytest
 
 from millrace.errors import StorageError
-from millrace.sim.disk import Keep, PowerCut, SimDisk
+from millrace.lab.sim.surroundings.disk import Keep, PowerCut, SimDisk
 from millrace.storage.directory import DataDirectory
 from millrace.storage.disk import DirectoryLocked, DiskError, DiskFull, FsyncFailed
 from millrace.storage.files import (

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from millrace.sim.disk import Keep, SimDisk
+from millrace.lab.sim.surroundings.disk import Keep, SimDisk
 from millrace.storage.block import Block
 from millrace.storage.disk import DiskFull
 from millrace.storage.log import LogSettings

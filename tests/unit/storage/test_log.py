@@ -9,7 +9,7 @@ import pytest
 from millrace.errors import LocalError
 from millrace.kernels.blocks import Run
 from millrace.kernels.checksum import crc32c
-from millrace.sim.disk import SimDisk, SimFile
+from millrace.lab.sim.surroundings.disk import SimDisk, SimFile
 from millrace.storage.block import Block, BlockDamaged, Kind, data_blocks, opaque_block
 from millrace.storage.log import Log, LogFailed, LogSettings, Trimmed
 from millrace.storage.records import MARK_BYTES, tail_after

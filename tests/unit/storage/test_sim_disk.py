@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from millrace.sim.disk import FaultRates, Keep, PowerCut, SimDisk
+from millrace.lab.sim.surroundings.disk import FaultRates, Keep, PowerCut, SimDisk
 from millrace.storage.disk import DiskError, DiskFull, FsyncFailed
 
 

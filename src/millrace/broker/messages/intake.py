@@ -1,0 +1,86 @@
+"""Captured messages on their way into a shard's log.
+
+A message of a captured stream reaches nobody, and its publisher hears nothing, before it is committed
+(PROTOCOLS.md 1). What arrived in one turn of the loop, over all connections, gathers here; the node cuts it
+into blocks, proposes them, and brings each `Arrival` back when its block is committed or cannot be.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from millrace.broker.messages.message import Run
+from millrace.broker.sessions.session import Session
+from millrace.types import Reason
+
+
+class Arrival:
+    """One run of one publisher and the answer it waits for. `run` is None where only the answer waits."""
+
+    __slots__ = (
+        "ack",
+        "arrival_number",
+        "done",
+        "epoch",
+        "generation",
+        "is_doubtful",
+        "is_input",
+        "is_retained_only",
+        "is_shown",
+        "producer",
+        "reason",
+        "route",
+        "run",
+        "sequence",
+        "session",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        session: Session | None,
+        route: Any,
+        generation: int,
+        run: Run | None,
+        topic: str | None,
+        ack: bytes,
+    ) -> None:
+        self.session = session
+        # The route of all messages of the run, good while the router's generation is the same.
+        self.route = route
+        self.generation = generation
+        # A client that went away and came back meanwhile is not answered: it will send again.
+        self.epoch = session.epoch if session is not None else 0
+        self.run = run
+        # Given where all messages of the run are of one topic and the careful path handled them, and where
+        # only an answer waits.
+        self.topic = topic
+        self.ack = ack
+        # The how manyth it is of all that came in; 0: not in yet.
+        self.arrival_number = 0
+        # Delivered from memory already; only the value to retain is logged (PROTOCOLS.md 6).
+        self.is_retained_only = False
+        # Subscribers get that value already.
+        self.is_shown = False
+        # For an edge function alone: logged and acknowledged, not delivered.
+        self.is_input = False
+        # Key of the first message, counting up through the run, where they can be sent again.
+        self.producer: bytes | None = None
+        self.sequence = 0
+        # Whether the key may be in the log already: asked when the block is cut.
+        self.is_doubtful = False
+        # For those who are not sessions: called with the offset, or None where it could not be stored.
+        self.done: Callable[[int | None], None] | None = None
+        # Why it could not be.
+        self.reason: Reason | None = None
+
+
+class Intake:
+    """The way into one shard."""
+
+    __slots__ = ("arrivals", "captures_all", "is_sealed", "shard")
+
+    def __init__(self, shard: int, captures_all: bool) -> None:
+        self.shard = shard
+        self.captures_all = captures_all
+        self.is_sealed = False
+        self.arrivals: list[Arrival] = []

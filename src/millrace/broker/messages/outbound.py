@@ -1,0 +1,519 @@
+"""How messages leave: sharing bytes, giving packet ids, respecting each client's window.
+
+Packet ids come from one sequence for the whole broker, so that a QoS 1 run has the same bytes for every
+receiver (PROTOCOLS.md 5). `serial` counts all ids ever given; an id is safe for a session while its oldest
+unanswered one is less than 65,535 behind. A session that kept an answer back longer gets ids picked around
+those it still holds.
+
+What cannot be sent now (window full, client away or not reading) waits in the session, bounded; QoS 0 does
+not wait, it is dropped and counted (PROTOCOLS.md 1).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from millrace.broker.groups.joined import JoinedGroup
+from millrace.broker.groups.share_group import ShareGroup
+from millrace.broker.messages.message import UNHELD, Run, Segment
+from millrace.broker.sessions.session import Session
+from millrace.broker.sessions.session_store import Journal
+from millrace.broker.stats import Stats
+from millrace.broker.topics.filters import matches
+from millrace.broker.topics.routing import Receivers, Route, merge
+from millrace.kernels import PACKET_ID_MAX, ack_run, reframe, skip
+from millrace.limits import Limits
+
+# What one session may be sent from its queue per loop turn, so that a long queue neither floods the output
+# buffer nor starves the others.
+_PUMP_BYTES_MAX = 256 * 1024
+# The property that sets an alias, and a byte more in each of the two lengths before it.
+_ALIAS_BYTES_MAX = 5
+
+
+class PutOff(Protocol):
+    def __call__(self, group: ShareGroup, run: Run, first: int, count: int, *, only_behind: bool) -> bool: ...
+
+
+class Outbound:
+    def __init__(self, limits: Limits, stats: Stats) -> None:
+        self._limits = limits
+        self._in_flight_bytes_max = limits.in_flight_bytes_max
+        self._stats = stats
+        self._next_id = 1
+        self._serial = 0
+        # Sessions with bytes to write; the node takes the list and leaves an empty one.
+        self.dirty: list[Session] = []
+        # Sessions that are behind in some log and could take more; the node reads it for them. A dict for
+        # its order: a set's would not be the same in every run.
+        self.behind: dict[Session, None] = {}
+        # Which offsets of a log this node gives to members of a group: (group, shard, first, end) to spans
+        # (first, end). Set by the node.
+        self.turns: Callable[[str, int, int, int], list[tuple[int, int]]] | None = None
+        # Logs that take no more: a session reads them to their end before others, those with the smallest
+        # number here first (PROTOCOLS.md 16).
+        self.sealed: dict[int, int] = {}
+        # Logs from which nothing is delivered yet: older ones of theirs are not complete here.
+        self.held: set[int] = set()
+        # For messages of a group that stand in a log and that nobody can take now: keeps in mind where they
+        # stand, and says whether it did. Set by the node.
+        self.put_off: PutOff | None = None
+        # Both are the broker's; see there.
+        self.journal = Journal()
+        self.touched: dict[Session, None] = {}
+
+    # ------------------------------------------------------------------------------- runs to routes
+
+    def put(self, session: Session, data: bytes) -> None:
+        """Bytes for this client's connection, in order."""
+        session.out.append(data)
+        if not session.dirty:
+            session.dirty = True
+            self.dirty.append(session)
+
+    def forward(self, sessions: list[Session], data: bytes, count: int) -> None:
+        """QoS 0 packets for clients that take these very bytes."""
+        dirty = self.dirty
+        reached = len(sessions)
+        for session in sessions:
+            if session.blocked:
+                self._drop_qos0(session, count)
+                reached -= 1
+                continue
+            session.out.append(data)
+            if not session.dirty:
+                session.dirty = True
+                dirty.append(session)
+        self._stats.sent += count * reached
+
+    def deliver(
+        self,
+        publisher: Session | None,
+        topic: str | None,
+        route: Route,
+        run: Run,
+        now_ms: int,
+        *,
+        with_groups: bool = True,
+    ) -> None:
+        """Give a run to everyone on its route. `topic` may be None unless the route has no-local members."""
+        # A retained QoS 0 message looks different to those who want the flag kept, so none are plain.
+        plain = not run.qos and not run.retain
+        for receivers in route.rest[run.v5] if plain else route.receivers:
+            if receivers.individual:
+                for session in receivers.sessions:
+                    self._deliver_one(publisher, topic, route, receivers, session, run, now_ms)
+            elif run.qos and receivers.qos:
+                self.deliver_shared(receivers, run, now_ms)
+            else:
+                self._deliver_qos0(receivers, run)
+        if plain:
+            self.forward(route.plain[run.v5], run.data, run.count)
+        if with_groups:
+            for group in route.groups:
+                self.deliver_group(group, run, now_ms)
+
+    def _deliver_qos0(self, receivers: Receivers, run: Run) -> None:
+        first = 0x31 if run.retain and receivers.retain_as_published else 0x30
+        data = reframe(run.data, run.v5, receivers.v5, first, 0, receivers.extra)
+        self.forward(receivers.sessions, data, run.count)
+
+    def deliver_shared(self, receivers: Receivers, run: Run, now_ms: int) -> None:
+        """QoS 1 or 2: one rewritten copy with ids from the common sequence for all that can take it now."""
+        count = run.count
+        qos = run.qos if run.qos < receivers.qos else receivers.qos
+        retain = run.retain and receivers.retain_as_published
+        extra = receivers.extra
+        data: bytes | None = None
+        first_id = serial = sent = 0
+        dirty = self.dirty
+        for session in receivers.sessions:
+            if (session.lag or self.held) and self._is_read_later(session, run):
+                continue
+            inflight = session.inflight
+            if (
+                session.blocked
+                or session.queue
+                or session.resending
+                or session.restored
+                or session.inflight_count + count > session.window
+                or session.inflight_bytes > self._in_flight_bytes_max
+                or (inflight and self._serial + count - inflight[0].serial > PACKET_ID_MAX)
+                or (session.released and self._serial + count - session.released_serial > PACKET_ID_MAX)
+            ):
+                self.send(session, Segment(run, count, qos, retain, extra), now_ms)
+                continue
+            if data is None:
+                first_id, serial = self._next_id, self._serial
+                self._serial = serial + count
+                self._next_id = (first_id + count - 1) % PACKET_ID_MAX + 1
+                data = reframe(
+                    run.data, run.v5, receivers.v5, 0x30 | qos << 1 | (1 if retain else 0), first_id, extra
+                )
+            # A session that ends with its connection is never sent anything again: only ids are kept.
+            held = run if session.expiry_s else UNHELD
+            segment = Segment(held, count, qos, retain, extra, first_id, serial)
+            if inflight is None:
+                inflight = session.inflight = deque()
+            if first_id + count - 1 > PACKET_ID_MAX:
+                inflight.append(segment.take(PACKET_ID_MAX + 1 - first_id))
+                segment.first_id = 1
+            inflight.append(segment)
+            session.inflight_count += count
+            if held is run:
+                session.inflight_bytes += len(run.data)
+            sent += count
+            if session.is_recorded:
+                self._emit_recorded(session, segment, first_id, data)
+                continue
+            session.out.append(data)
+            if not session.dirty:
+                session.dirty = True
+                dirty.append(session)
+        self._stats.sent += sent
+
+    def _deliver_one(
+        self,
+        publisher: Session | None,
+        topic: str | None,
+        route: Route,
+        receivers: Receivers,
+        session: Session,
+        run: Run,
+        now_ms: int,
+    ) -> None:
+        qos, retain, extra = receivers.qos, receivers.retain_as_published, receivers.extra
+        if session is publisher and session in route.no_local:
+            # [MQTT-3.8.3-3]: subscriptions with no local do not count for its own messages.
+            assert topic is not None
+            others = self.own_subscriptions(session, topic)
+            if not others:
+                return
+            qos, retain, extra = others
+        self.send(session, Segment(run, run.count, min(run.qos, qos), run.retain and retain, extra), now_ms)
+
+    @staticmethod
+    def own_subscriptions(session: Session, topic: str) -> tuple[int, bool, bytes] | None:
+        """What the session's subscriptions without no local ask of this topic, merged."""
+        found = [s for s in session.subscriptions.values() if not s.no_local and matches(s.filter, topic)]
+        return merge(found) if found else None
+
+    def deliver_group(self, group: ShareGroup, run: Run, now_ms: int) -> None:
+        """Give a run to the group's members here, as far as it is this node's turn (PROTOCOLS.md 13)."""
+        if not run.shard or self.turns is None:
+            self._deliver_turn(group, run, now_ms)
+            return
+        base = run.offset
+        for first, end in self.turns(group.key, run.shard, base, base + run.count):
+            is_whole = end - first == run.count
+            self._deliver_turn(group, run if is_whole else run.part(first - base, end - base), now_ms)
+
+    def _deliver_turn(self, group: ShareGroup, run: Run, now_ms: int) -> None:
+        """What comes while others wait in the log waits behind them."""
+        put_off = self.put_off if run.shard and run.qos else None
+        if put_off is None or not put_off(group, run, run.offset, run.count, only_behind=True):
+            self.share_out(group, run, now_ms)
+
+    def is_put_off(self, segment: Segment) -> bool:
+        """Whether the log keeps these messages of a group for later."""
+        group, run = segment.group, segment.run
+        if self.put_off is None or not (run.shard and run.qos and isinstance(group, ShareGroup)):
+            return False
+        return self.put_off(group, run, segment.offset, segment.count, only_behind=False)
+
+    def share_out(self, group: ShareGroup, run: Run, now_ms: int) -> None:
+        """Give a run to members of the group, whoever's turn it is."""
+        whole = Segment(run, run.count, run.qos, False, b"")
+        whole.group = group
+        chosen = group.choose(run)
+        if not chosen:
+            if (
+                run.qos
+                and group.collects
+                and self._has_room(group.queued_messages, group.queued_bytes, whole)
+            ):
+                group.collect(whole)
+            elif not self.is_put_off(whole):
+                self._stats.dropped_queue += run.count
+            return
+        for session, count in chosen:
+            part = whole if count == whole.count else whole.take(count)
+            self.assign(group, session, part, now_ms)
+
+    def assign(self, group: ShareGroup, session: Session, segment: Segment, now_ms: int) -> None:
+        """Hand a group's messages to one of its members, as that member's subscription asks."""
+        subscription = group.members[session]
+        segment.qos = min(segment.run.qos, subscription.qos)
+        segment.retain = segment.run.retain and subscription.retain_as_published
+        segment.extra = merge((subscription,))[2] if session.v5 else b""
+        self.send(session, segment, now_ms)
+
+    # --------------------------------------------------------------------------- segments to clients
+
+    def send(self, session: Session, segment: Segment, now_ms: int) -> None:
+        """Send a segment now if it can be, else let it wait (QoS 1, 2) or drop it (QoS 0)."""
+        if segment.qos == 0:
+            if session.blocked or session.out_bytes >= self._limits.output_buffer_bytes_max:
+                self._drop_qos0(session, segment.count)
+            else:
+                self._write(session, segment, now_ms)
+            return
+        if segment.run.shard and segment.group is None:
+            self._send_logged(session, segment, now_ms)
+            return
+        if not (
+            # It is leased from a log, and would count as acknowledged; the group takes no more meanwhile.
+            isinstance(segment.group, JoinedGroup)
+            or self._has_room(session.queued_messages, session.queued_bytes, segment)
+        ):
+            if self.is_put_off(segment):
+                return
+            session.dropped += segment.count
+            self._stats.dropped_queue += segment.count
+            return
+        session.enqueue(segment)
+        self.pump(session, now_ms)
+
+    def pump(self, session: Session, now_ms: int) -> None:
+        """Send what waits, as far as the window allows."""
+        if session.resending:
+            self._send_again_some(session, now_ms)
+        full = min(self._limits.output_buffer_bytes_max, session.out_bytes + _PUMP_BYTES_MAX)
+        queue = session.queue
+        while (
+            queue
+            and not (session.resending or session.restored or session.blocked)
+            and session.out_bytes < full
+        ):
+            room = self._room(session)
+            head = queue[0]
+            if head.run.expires_ms is not None and head.run.expires_ms <= now_ms:
+                session.dequeue(head.count)
+                self._stats.expired += 1
+                continue
+            if room <= 0:
+                return
+            first_id, serial, room = self._allocate_for(session, min(room, head.count))
+            segment = session.dequeue(room)
+            segment.first_id = first_id
+            segment.serial = serial
+            for piece in self._write(session, segment, now_ms):
+                session.track(piece)
+        if (
+            session.lag
+            and not queue
+            and not session.resending
+            and not session.blocked
+            and self._room(session) > 0
+        ):
+            self.behind[session] = None
+
+    def send_some(self, session: Session, segment: Segment, now_ms: int) -> bool:
+        """Send the first messages of a segment as far as the window goes; True when none is left."""
+        while not session.blocked and session.out_bytes < self._limits.output_buffer_bytes_max:
+            room = self._room(session)
+            if room <= 0:
+                return False
+            first_id, serial, count = self._allocate_for(session, min(room, segment.count))
+            piece = segment if count == segment.count else segment.take(count)
+            piece.first_id = first_id
+            piece.serial = serial
+            for sent in self._write(session, piece, now_ms):
+                session.track(sent)
+            if piece is segment:
+                return True
+        return False
+
+    def _send_logged(self, session: Session, segment: Segment, now_ms: int) -> None:
+        """Send what can be sent now; from the first message that cannot, the session reads the log."""
+        run = segment.run
+        if (session.lag or self.held) and self._is_read_later(session, run):
+            return
+        if (
+            session.queue
+            or session.resending
+            or session.restored
+            or not self.send_some(session, segment, now_ms)
+        ):
+            session.fall_behind(run.shard, segment.offset)
+
+    def _is_read_later(self, session: Session, run: Run) -> bool:
+        """Whether the session gets this from the log, because it has earlier messages to get first."""
+        shard, lag = run.shard, session.lag
+        if not shard:
+            return False
+        if lag and shard in lag:
+            return True
+        if shard not in self.held and (not lag or self.sealed.keys().isdisjoint(lag)):
+            return False
+        session.fall_behind(shard, run.offset)
+        self.behind[session] = None
+        return True
+
+    def resend(self, session: Session, now_ms: int) -> None:
+        """After a reconnect: unanswered messages again with DUP, releases again, then what waits (4.4)."""
+        waiting = session.resending or ()
+        session.resending = deque((*(session.inflight or ()), *waiting))
+        session.inflight = None
+        session.inflight_count = session.inflight_bytes = 0
+        for segment in session.released or ():
+            self.put(session, ack_run(0x62, segment.first_id, segment.count))
+            session.inflight_count += segment.count
+        if session.restored:
+            self.behind[session] = None
+        self.pump(session, now_ms)
+
+    def _send_again_some(self, session: Session, now_ms: int) -> None:
+        """Unanswered messages after a reconnect, as far as the window lets them ([MQTT-3.3.4-9])."""
+        resending = session.resending
+        full = min(self._limits.output_buffer_bytes_max, session.out_bytes + _PUMP_BYTES_MAX)
+        while resending and not session.blocked and session.out_bytes < full:
+            room = self._room(session)
+            if room <= 0:
+                return
+            head = resending[0]
+            piece = resending.popleft() if head.count <= room else head.take(room)
+            for sent in self._write(session, piece, now_ms, dup=True):
+                session.track(sent)
+
+    def send_again(self, session: Session, segment: Segment, packet_id: int, now_ms: int) -> None:
+        """A message from before a restart, under the id that the client knows it by."""
+        segment.first_id = packet_id
+        # Old enough that new ids are picked around it.
+        segment.serial = self._serial - PACKET_ID_MAX
+        session.track(segment)
+        self.put(session, segment.encode(session.v5, now_ms, dup=True))
+
+    def _write(self, session: Session, segment: Segment, now_ms: int, dup: bool = False) -> list[Segment]:
+        """Encode for this client and put it out; returns what was really sent of it."""
+        data = segment.encode(session.v5, now_ms, dup)
+        if session.packet_bytes_max and len(data) > session.packet_bytes_max:
+            if segment.count > 1:
+                half = segment.take(segment.count // 2)
+                return self._write(session, half, now_ms, dup) + self._write(session, segment, now_ms, dup)
+            # [MQTT-3.1.2-25]: too large for this client: dropped as if it had been sent.
+            self._stats.dropped_too_large += 1
+            return []
+        if session.alias_max and not (session.is_recorded and segment.qos == 2 and segment.run.shard):
+            # Not for what waits for its ids to be written: others of its topic leave before it.
+            data = _aliased(session, data)
+        session.out_bytes += len(data)
+        if session.is_recorded and segment.qos:
+            self._emit_recorded(session, segment, segment.first_id, data)
+        else:
+            self.put(session, data)
+        self._stats.sent += segment.count
+        return [segment]
+
+    def _emit_recorded(self, session: Session, segment: Segment, first_id: int, data: bytes) -> None:
+        """To a session with a record: its cursor moves, and QoS 2 leaves only once its ids are on disk."""
+        self.touched[session] = None
+        run = segment.run
+        if segment.qos != 2 or not run.shard:
+            self.put(session, data)
+            return
+        epoch = session.epoch
+
+        def written() -> None:
+            segment.is_noted = True
+            if session.epoch == epoch:
+                self.put(session, data)
+
+        offset, left = segment.offset, segment.count
+        # Ids wrap inside a run; each operation names ids without a wrap.
+        ahead = segment.first_id - first_id
+        if ahead < 0:
+            before = PACKET_ID_MAX + 1 - first_id
+            self.journal.add(["out", session.client_id, first_id, before, run.shard, offset - before])
+        self.journal.add(["out", session.client_id, segment.first_id, left, run.shard, offset], written)
+
+    # ------------------------------------------------------------------------------------ bookkeeping
+
+    def _room(self, session: Session) -> int:
+        """How many more messages may be in flight: by the client's window, and none once what is kept to be
+        sent again is too much. A message that is larger than that goes out alone."""
+        if session.inflight_bytes > self._in_flight_bytes_max:
+            return 0
+        return session.window - session.inflight_count
+
+    def _has_room(self, messages: int, bytes_held: int, segment: Segment) -> bool:
+        return (
+            messages + segment.count <= self._limits.queued_messages_max
+            and bytes_held + segment.size_bytes <= self._limits.queued_bytes_max
+        )
+
+    def _drop_qos0(self, session: Session, count: int) -> None:
+        if session.connection is not None:
+            session.dropped += count
+            self._stats.dropped_qos0 += count
+
+    def _allocate(self, count: int) -> tuple[int, int]:
+        """`count` ids in a row (wrapping): the first one and its serial."""
+        first_id, serial = self._next_id, self._serial
+        self._serial += count
+        self._next_id = (first_id + count - 1) % PACKET_ID_MAX + 1
+        return first_id, serial
+
+    def _allocate_for(self, session: Session, count: int) -> tuple[int, int, int]:
+        """Up to `count` consecutive ids, without wrapping, that this client does not hold."""
+        count = min(count, PACKET_ID_MAX + 1 - self._next_id)
+        # What was given before this serial may have the same ids.
+        oldest = self._serial + count - PACKET_ID_MAX
+        inflight, released = session.inflight, session.released
+        if (not inflight or inflight[0].serial >= oldest) and (
+            not released or session.released_serial >= oldest or session.oldest_released() >= oldest
+        ):
+            first_id, serial = self._allocate(count)
+            return first_id, serial, count
+        held = session.in_use()
+        while self._next_id in held:
+            self._allocate(1)
+        free = 1
+        while free < count and self._next_id + free <= PACKET_ID_MAX and self._next_id + free not in held:
+            free += 1
+        first_id, serial = self._allocate(free)
+        return first_id, serial, free
+
+
+def _aliased(session: Session, data: bytes) -> bytes:
+    """Replace topics by aliases toward a client that allows them: the first topics get one each."""
+    if session.aliases is None:
+        session.aliases = {}
+    aliases = session.aliases
+    out: list[bytes] = []
+    end = 0
+    while end < len(data):
+        start, end = end, skip(data, 1, end)
+        packet = data[start:end]
+        body = 1
+        while packet[body] > 127:
+            body += 1
+        body += 1
+        after = body + 2 + (packet[body] << 8 | packet[body + 1])
+        topic = packet[body + 2 : after]
+        alias = aliases.get(topic)
+        known = alias is not None
+        if alias is None:
+            room = session.packet_bytes_max - len(packet) if session.packet_bytes_max else _ALIAS_BYTES_MAX
+            if len(aliases) >= session.alias_max or room < _ALIAS_BYTES_MAX:
+                out.append(packet)
+                continue
+            alias = aliases[topic] = len(aliases) + 1
+        property_bytes = b"\x23" + alias.to_bytes(2, "big")
+        packet_id = int.from_bytes(packet[after : after + 2], "big") if packet[0] & 6 else 0
+        if known:
+            # An empty topic name means the alias alone (3.3.2.3.4).
+            packet = _without_topic(packet, body, after)
+        out.append(reframe(packet, True, True, packet[0], packet_id, property_bytes))
+    return b"".join(out)
+
+
+def _without_topic(packet: bytes, body: int, after: int) -> bytes:
+    rest = b"\0\0" + packet[after:]
+    length = len(rest)
+    head = bytearray(packet[:1])
+    while length > 127:
+        head.append(length & 127 | 128)
+        length >>= 7
+    head.append(length)
+    return bytes(head) + rest

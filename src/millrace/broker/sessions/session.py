@@ -1,0 +1,343 @@
+"""One client's state: what it subscribed to, what it was sent and has not answered, what waits for it.
+
+A session is pure data with its own consistency. `out` collects bytes for its connection; the node writes
+them once per loop turn. `blocked` says that nothing may be sent now: the client is away, or does not read.
+Structures that most sessions never need stay None: an idle connection must cost little.
+"""
+
+import base64
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from millrace.broker.access import Principal
+from millrace.broker.messages.message import UNHELD, Run, Segment
+from millrace.kernels import PACKET_ID_MAX
+from millrace.types import Subscription
+
+
+class WillPlan:
+    """The will of one connection, checked and encoded when it connected."""
+
+    __slots__ = ("delay_s", "expiry_s", "run", "topic")
+
+    def __init__(self, topic: str, run: Run, delay_s: int, expiry_s: int | None) -> None:
+        self.topic = topic
+        self.run = run
+        self.delay_s = delay_s
+        # Counted from the moment the will is published, not from CONNECT.
+        self.expiry_s = expiry_s
+
+    def to_json(self) -> list[Any]:
+        run = self.run
+        packet = base64.b64encode(run.data).decode()
+        return [self.topic, packet, run.qos, run.v5, run.retain, self.delay_s, self.expiry_s]
+
+    @staticmethod
+    def from_json(fields: list[Any]) -> "WillPlan":
+        topic, packet, qos, v5, retain, delay_s, expiry_s = fields
+        return WillPlan(topic, Run(base64.b64decode(packet), 1, qos, v5, retain), delay_s, expiry_s)
+
+    def due(self, now_ms: int) -> Run:
+        """The message as it is published now."""
+        run = self.run
+        expires_ms = None if self.expiry_s is None else now_ms + self.expiry_s * 1000
+        return Run(run.data, 1, run.qos, run.v5, run.retain, expires_ms)
+
+
+class Session:
+    __slots__ = (
+        "alias_max",
+        "aliases",
+        "blocked",
+        "client_id",
+        "connected_us",
+        "connection",
+        "cursors",
+        "delayed_will",
+        "dirty",
+        "dropped",
+        "epoch",
+        "expiry_s",
+        "firing_will",
+        "inflight",
+        "inflight_bytes",
+        "inflight_count",
+        "is_recorded",
+        "lag",
+        "logged_ids",
+        "next_token",
+        "out",
+        "out_bytes",
+        "packet_bytes_max",
+        "principal",
+        "producer",
+        "queue",
+        "queued_bytes",
+        "queued_messages",
+        "received",
+        "record_epoch",
+        "released",
+        "released_serial",
+        "resending",
+        "restored",
+        "skip",
+        "subscriptions",
+        "uncertain",
+        "username",
+        "v5",
+        "will",
+        "window",
+    )
+
+    def __init__(self, client_id: str, principal: Principal) -> None:
+        self.client_id = client_id
+        self.principal = principal
+        self.username: str | None = None
+        # The node's handle of the live connection; opaque here, None while the client is away.
+        self.connection: Any = None
+        # When that began, in the order of all nodes.
+        self.connected_us = 0
+        self.v5 = False
+        # Raised by every connect and close, so that a timer of an earlier life is recognised.
+        self.epoch = 0
+        self.expiry_s = 0
+        self.will: WillPlan | None = None
+        # The will of a connection that is gone, until its delay has passed or the client is back.
+        self.delayed_will: WillPlan | None = None
+        # On its way into a log; its record keeps it until it is there.
+        self.firing_will: WillPlan | None = None
+        self.subscriptions: dict[str, Subscription] = {}
+
+        self.blocked = True
+        self.dirty = False
+        self.out: list[bytes] = []
+        # Bytes in `out` that were written for this session alone. What is shared with others is no more than
+        # was received; this can be more, so it is bounded.
+        self.out_bytes = 0
+        self.dropped = 0
+        self.packet_bytes_max = 0
+        self.alias_max = 0
+        self.aliases: dict[bytes, int] | None = None
+
+        self.window = 0
+        self.inflight_count = 0
+        # What `inflight` keeps in memory, to be sent again.
+        self.inflight_bytes = 0
+        # Sent, waiting for PUBACK or PUBREC, in order of sending.
+        self.inflight: deque[Segment] | None = None
+        # QoS 2 after PUBREC: PUBREL sent, waiting for PUBCOMP. Only ids matter here.
+        self.released: deque[Segment] | None = None
+        # No serial in `released` is lower. PUBRECs may come in any order, so the first is not the oldest.
+        self.released_serial = 0
+        # After a reconnect: unanswered segments that the window does not let out yet, ids kept.
+        self.resending: deque[Segment] | None = None
+        self.queue: deque[Segment] | None = None
+        self.queued_messages = 0
+        self.queued_bytes = 0
+        # Logs in which this session is behind, with the offset to go on from. A message that could not be
+        # sent when it was committed is not kept in memory: it is read again from here.
+        self.lag: dict[int, int] | None = None
+        # QoS 2 from this client: ids received and not yet released.
+        self.received: set[int] | None = None
+        # Those of them whose messages a log is to keep, by its record or on their way to it.
+        self.logged_ids: set[int] | None = None
+
+        # Whether there is a record of this session in the session store: what it must not forget is written
+        # there before anything that depends on it leaves.
+        self.is_recorded = False
+        self.record_epoch = 0
+        # Shards in which the record has a cursor.
+        self.cursors: set[int] | None = None
+        # Its QoS 2 messages are keyed (producer, token) in their shards.
+        self.producer = b""
+        self.next_token = 1
+        # After a restart: ids in `received` with their tokens, where it is not known whether the message
+        # reached its shard; messages sent at QoS 2 and not answered, by packet id; and ranges of offsets
+        # above a cursor that are done.
+        self.uncertain: dict[int, int] | None = None
+        self.restored: dict[int, tuple[int, int]] | None = None
+        self.skip: dict[int, list[tuple[int, int]]] | None = None
+
+    @property
+    def is_durable(self) -> bool:
+        return self.expiry_s > 0
+
+    def enqueue(self, segment: Segment) -> None:
+        if self.queue is None:
+            self.queue = deque()
+        self.queue.append(segment)
+        self.queued_messages += segment.count
+        self.queued_bytes += segment.size_bytes
+
+    def dequeue(self, count: int) -> Segment:
+        """The first `count` messages of the first waiting segment, which has at least that many."""
+        assert self.queue
+        head = self.queue[0]
+        self.queued_bytes -= head.size_bytes
+        if count == head.count:
+            self.queue.popleft()
+            segment = head
+        else:
+            segment = head.take(count)
+            self.queued_bytes += head.size_bytes
+        self.queued_messages -= count
+        return segment
+
+    def track(self, segment: Segment) -> None:
+        """A segment has been given ids and sent."""
+        if self.inflight is None:
+            self.inflight = deque()
+        self.inflight.append(segment)
+        self.inflight_count += segment.count
+        self.inflight_bytes += segment.size_bytes
+
+    def acknowledge(self, packet_id: int, count: int, qos: int) -> int:
+        """PUBACK (qos 1) or PUBREC (qos 2) for consecutive ids; returns how many of them were in flight."""
+        inflight = self.inflight
+        if not inflight:
+            return 0
+        front = inflight[0]
+        if front.first_id == packet_id and front.qos == qos and front.count >= count:
+            serial = front.serial
+            self.inflight_bytes -= front.size_bytes
+            if front.count == count:
+                inflight.popleft()
+            else:
+                front.drop(count)
+                self.inflight_bytes += front.size_bytes
+            if qos == 1:
+                self.inflight_count -= count
+            else:
+                self._release(packet_id, count, serial)
+            return count
+        known = 0
+        for piece in self._cut(inflight, packet_id, count, qos):
+            known += piece.count
+            if qos == 1:
+                self.inflight_count -= piece.count
+            else:
+                self._release(piece.first_id, piece.count, piece.serial)
+        self._weigh()
+        return known
+
+    def _weigh(self) -> None:
+        """Pieces were cut out: what is left is counted anew."""
+        self.inflight_bytes = sum(segment.size_bytes for segment in self.inflight or ())
+
+    def complete(self, packet_id: int, count: int) -> int:
+        """PUBCOMP for consecutive ids; returns how many of them were waiting for it."""
+        released = self.released
+        if not released:
+            return 0
+        front = released[0]
+        if front.first_id == packet_id and front.count >= count:
+            if front.count == count:
+                released.popleft()
+            else:
+                front.drop(count)
+            known = count
+        else:
+            known = sum(piece.count for piece in self._cut(released, packet_id, count, 2))
+        self.inflight_count -= known
+        return known
+
+    def is_released(self, packet_id: int) -> bool:
+        return any(s.first_id <= packet_id < s.first_id + s.count for s in self.released or ())
+
+    def _release(self, packet_id: int, count: int, serial: int) -> None:
+        if self.released is None:
+            self.released = deque()
+        released = self.released
+        self.released_serial = min(self.released_serial, serial) if released else serial
+        if released and released[-1].first_id + released[-1].count == packet_id:
+            last = released[-1]
+            last.serial = min(last.serial, serial - last.count)
+            last.count += count
+            return
+        segment = Segment(UNHELD, count, 2, False, b"")
+        segment.first_id = packet_id
+        segment.serial = serial
+        released.append(segment)
+
+    @staticmethod
+    def _cut(segments: deque[Segment], packet_id: int, count: int, qos: int) -> list[Segment]:
+        """Take the ids out wherever they are. Answers out of order are the exception ([MQTT-4.6.0-2])."""
+        last = packet_id + count
+        passed: list[Segment] = []
+        pieces: list[Segment] = []
+        # An id is held once, so nothing is left to find when all were seen.
+        while segments and count:
+            segment = segments.popleft()
+            first, end = segment.first_id, segment.first_id + segment.count
+            low, high = max(first, packet_id), min(end, last)
+            if low >= high:
+                passed.append(segment)
+                continue
+            count -= high - low
+            if segment.qos != qos:
+                passed.append(segment)
+                continue
+            if low > first:
+                before = segment.take(low - first)
+                before.shed()
+                passed.append(before)
+            if high < end:
+                pieces.append(segment.take(high - low))
+                segment.shed()
+                passed.append(segment)
+            else:
+                pieces.append(segment)
+        segments.extendleft(reversed(passed))
+        return pieces
+
+    def oldest_released(self) -> int:
+        """The lowest serial that waits for PUBCOMP, looked up anew. There must be one."""
+        assert self.released
+        self.released_serial = min(segment.serial for segment in self.released)
+        return self.released_serial
+
+    def in_use(self) -> set[int]:
+        """Every packet id that this client has not finished with."""
+        ids: set[int] = set(self.restored or ())
+        for segments in (self.inflight, self.released, self.resending):
+            for segment in segments or ():
+                ids.update(range(segment.first_id, segment.first_id + segment.count))
+        return ids
+
+    def give_back(self, is_given: Callable[[Segment], bool]) -> list[Segment]:
+        """Take out the segments, sent and waiting, that others get instead; oldest first."""
+        given: list[Segment] = []
+        for held in (self.inflight, self.resending, self.queue):
+            moving = [segment for segment in held or () if is_given(segment)]
+            if held and moving:
+                staying = [segment for segment in held if not is_given(segment)]
+                held.clear()
+                held.extend(staying)
+                given += moving
+                if held is self.inflight:
+                    self.inflight_count -= sum(segment.count for segment in moving)
+                elif held is self.queue:
+                    self.queued_messages = sum(segment.count for segment in staying)
+                    self.queued_bytes = sum(segment.size_bytes for segment in staying)
+        self._weigh()
+        return given
+
+    def forget_traffic(self) -> None:
+        """Drop everything on the way in either direction (a session that starts clean)."""
+        self.inflight = self.released = self.resending = self.queue = None
+        self.inflight_count = self.inflight_bytes = self.queued_messages = self.queued_bytes = 0
+        self.received = self.logged_ids = None
+        self.lag = self.cursors = self.uncertain = self.restored = self.skip = None
+
+    def add_released(self, packet_id: int) -> None:
+        """After a restart: PUBREL was due or sent for this id."""
+        # Older than any id that can be given, so that new ids are picked around it.
+        self._release(packet_id, 1, -PACKET_ID_MAX)
+        self.inflight_count += 1
+
+    def fall_behind(self, shard: int, offset: int) -> None:
+        """From this offset on, what the log of `shard` holds for this session must be read from it."""
+        if self.lag is None:
+            self.lag = {}
+        self.lag.setdefault(shard, offset)

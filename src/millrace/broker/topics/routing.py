@@ -1,0 +1,277 @@
+"""From a topic to everyone who gets its messages, remembered until a subscription changes it.
+
+`Receivers` are sessions for whom the bytes of a delivery are identical: same version, QoS, retain flag and
+subscription identifiers (PROTOCOLS.md 5). A `Route` is a list of them. Routes with the same receivers are
+one object, so that neighbouring packets of different topics join into one span in the scan.
+
+Every access class (`Principal`) has its own table, topic bytes -> Route, because the right to publish is
+part of the answer (PROTOCOLS.md 30). `_cached` knows which tables hold a topic, so a subscription change
+touches only the topics it concerns.
+"""
+
+from collections.abc import Callable, Iterable
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from millrace.broker.access import Principal
+from millrace.broker.groups.share_group import ShareGroup
+from millrace.broker.messages.intake import Intake
+from millrace.broker.sessions.session import Session
+from millrace.broker.topics.trees import SubscriptionTree, TopicTree, split_share
+from millrace.types import Subscription
+
+_IDENTIFIER = 0x0B
+# Tree nodes that one remembered route may hold on average: topics of many levels are made of them.
+_NODES_PER_ROUTE_MAX = 8
+
+
+class Receivers:
+    """Sessions that get the same bytes."""
+
+    __slots__ = ("extra", "individual", "qos", "retain_as_published", "sessions", "v5")
+
+    def __init__(self, v5: bool, qos: int, retain_as_published: bool, extra: bytes, individual: bool) -> None:
+        self.v5 = v5
+        self.qos = qos
+        self.retain_as_published = retain_as_published
+        # Subscription identifiers, encoded as properties.
+        self.extra = extra
+        # Bytes differ from session to session after all: aliases, a maximum packet size, no local.
+        self.individual = individual
+        self.sessions: list[Session] = []
+
+
+class Route:
+    """Where the messages of a topic go. `plain[v5]` lists sessions that take QoS 0 packets of that version
+    untouched; `rest[v5]` the receivers for which they must be rewritten."""
+
+    __slots__ = (
+        "__weakref__",
+        "allowed",
+        "direct",
+        "far_groups",
+        "groups",
+        "has_receivers",
+        "intake",
+        "lone",
+        "no_local",
+        "plain",
+        "receivers",
+        "remotes",
+        "rest",
+        "simple",
+    )
+
+    def __init__(
+        self,
+        receivers: list[Receivers],
+        groups: list[ShareGroup],
+        no_local: frozenset[Session],
+        allowed: bool,
+        intake: Intake | None,
+        remotes: tuple[str, ...] = (),
+        far_groups: tuple[tuple[str, tuple[str, ...]], ...] = (),
+    ) -> None:
+        # Shared groups without a member here, each with the nodes that have one.
+        self.far_groups = far_groups
+        # Other nodes with clients that want these topics: what no log carries there is sent to them.
+        self.remotes = remotes
+        self.receivers = receivers
+        self.groups = groups
+        self.no_local = no_local
+        self.allowed = allowed
+        # The log that keeps these topics, where there is one.
+        self.intake = intake
+        self.plain: tuple[list[Session], list[Session]] = ([], [])
+        self.rest: tuple[list[Receivers], list[Receivers]] = ([], [])
+        for r in receivers:
+            for version in (0, 1):
+                if r.v5 == bool(version) and not r.extra and not r.individual:
+                    self.plain[version].extend(r.sessions)
+                else:
+                    self.rest[version].append(r)
+        # True where QoS 0 packets need nothing but `plain`, by version of the publisher.
+        self.simple = tuple(
+            allowed and not (groups or remotes or far_groups or self.rest[version]) for version in (0, 1)
+        )
+        # The one session that gets QoS 0 packets of that version, where it is but one and no log wants them.
+        keeps_all = intake is not None and intake.captures_all
+        self.lone = tuple(
+            self.plain[version][0]
+            if self.simple[version] and not keeps_all and len(self.plain[version]) == 1
+            else None
+            for version in (0, 1)
+        )
+        # The one class of receivers of QoS 1 packets, where it is but one and needs no closer look.
+        only = receivers[0] if len(receivers) == 1 else None
+        is_direct = allowed and not (groups or remotes or far_groups) and intake is None
+        self.direct = only if is_direct and only is not None and only.qos and not only.individual else None
+        self.has_receivers = bool(receivers or groups or remotes or far_groups)
+
+
+DENIED = Route([], [], frozenset(), False, None)
+
+Table = dict[bytes, Route]
+
+Remotes = tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]
+"""Nodes whose clients want a topic, and groups with the nodes that have a member of each."""
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def merge(subscriptions: Iterable[Subscription]) -> tuple[int, bool, bytes]:
+    """Overlapping subscriptions of one session: one copy, the highest QoS, all identifiers (3.3.4)."""
+    qos, retain, ids = 0, False, []
+    for s in subscriptions:
+        qos = max(qos, s.qos)
+        retain = retain or s.retain_as_published
+        if s.identifier is not None:
+            ids.append(s.identifier)
+    return qos, retain, b"".join(bytes((_IDENTIFIER,)) + _varint(i) for i in sorted(set(ids)))
+
+
+class Router:
+    def __init__(self, cached_max: int) -> None:
+        self.tree: SubscriptionTree[Session, ShareGroup] = SubscriptionTree()
+        self._cached_max = cached_max
+        # Entries of all tables together.
+        self._remembered = 0
+        self._cached: TopicTree[list[Table]] = TopicTree()
+        self._tables: WeakKeyDictionary[Principal, Table] = WeakKeyDictionary()
+        self._routes: WeakValueDictionary[tuple[object, ...], Route] = WeakValueDictionary()
+        self._deliveries: Table = {}
+        # Raised with every change: what was routed before one and waits for its commit is routed again.
+        self.generation = 0
+        # The node says which log keeps a topic; without one nothing is captured.
+        self.find_intake: Callable[[str], Intake | None] = lambda topic: None
+        # The node says which others want a topic, and which groups have members where.
+        self.find_remotes: Callable[[str], Remotes] = lambda topic: ((), ())
+
+    def table(self, principal: Principal) -> Table:
+        """The routes known for this access class. Connections hold the dict itself and scan with it."""
+        table = self._tables.get(principal)
+        if table is None:
+            table = self._tables[principal] = {}
+        return table
+
+    def resolve(self, principal: Principal, table: Table, topic: str) -> Route:
+        """Find the route of a topic for this access class and remember it in its table."""
+        if not principal.may_publish(topic):
+            route = DENIED
+        else:
+            # Where messages of other nodes were delivered before their publishers came here, it is known.
+            route = self._deliveries.get(topic.encode()) or self._intern(topic)
+        self._remember(table, topic, route)
+        return route
+
+    def _remember(self, table: Table, topic: str, route: Route) -> None:
+        cached = self._cached
+        if self._remembered >= self._cached_max or cached.nodes >= self._cached_max * _NODES_PER_ROUTE_MAX:
+            self.forget_all()
+        key = topic.encode()
+        if key not in table:
+            self._remembered += 1
+            holders = cached.get(topic)
+            if holders is None:
+                cached.set(topic, [table])
+            else:
+                if len(holders) > 2 * len(self._tables) + 1:
+                    # Tables of access classes that are gone.
+                    live = {id(known) for known in (self._deliveries, *self._tables.values())}
+                    kept = [holder for holder in holders if id(holder) in live]
+                    self._remembered -= len(holders) - len(kept)
+                    holders[:] = kept
+                holders.append(table)
+        table[key] = route
+
+    @property
+    def deliveries(self) -> Table:
+        """Routes of messages that came in at another node, for the scan; see `delivery_route`."""
+        return self._deliveries
+
+    def delivery_route(self, topic: bytes) -> Route:
+        """The route of messages that came in at another node, where the right to publish was checked."""
+        route = self._deliveries.get(topic)
+        if route is None:
+            text = topic.decode()
+            route = self._intern(text)
+            self._remember(self._deliveries, text, route)
+        return route
+
+    def route(self, topic: str) -> Route:
+        """The route for a message of the broker itself: no access class, nothing remembered."""
+        return self._intern(topic)
+
+    def changed(self, filter: str) -> None:
+        """Subscriptions to this filter changed: forget the routes of the topics it takes."""
+        self.generation += 1
+        _, inner = split_share(filter)
+        for topic, tables in list(self._cached.match(inner)):
+            key = topic.encode()
+            for table in tables:
+                table.pop(key, None)
+            self._remembered -= len(tables)
+            self._cached.pop(topic)
+
+    def forget_all(self) -> None:
+        """Forget every route (access rules or streams changed, or too many are remembered)."""
+        self.generation += 1
+        for table in (self._deliveries, *self._tables.values()):
+            table.clear()
+        self._cached.clear()
+        self._remembered = 0
+
+    def matches(self, topic: str) -> tuple[dict[Session, list[Subscription]], list[ShareGroup]]:
+        """Plain subscriptions per session and shared groups that take this topic."""
+        found: dict[Session, list[Subscription]] = {}
+        groups: list[ShareGroup] = []
+        for node in self.tree.match(topic):
+            for session, subscription in node.subscribers.items():
+                if session.principal.may_receive(topic):
+                    found.setdefault(session, []).append(subscription)
+            groups.extend(node.groups.values())
+        return found, groups
+
+    def _intern(self, topic: str) -> Route:
+        found, groups = self.matches(topic)
+        intake = self.find_intake(topic)
+        here = {group.key for group in groups}
+        remotes, elsewhere = self.find_remotes(topic)
+        far_groups = tuple(found for found in elsewhere if found[0] not in here)
+        classes: dict[tuple[bool, int, bool, bytes, bool], Receivers] = {}
+        no_local: set[Session] = set()
+        for session, subscriptions in found.items():
+            qos, retain, extra = merge(subscriptions)
+            own = any(s.no_local for s in subscriptions)
+            if own:
+                no_local.add(session)
+            if not session.v5:
+                extra = b""
+            individual = bool(own or session.alias_max or session.packet_bytes_max)
+            key = (session.v5, qos, retain, extra, individual)
+            if key not in classes:
+                classes[key] = Receivers(*key)
+            classes[key].sessions.append(session)
+        identity = (
+            tuple((key, tuple(r.sessions)) for key, r in sorted(classes.items())),
+            tuple(groups),
+            intake,
+            remotes,
+            far_groups,
+        )
+        # No local asks which of the session's subscriptions took this very topic, so it is not shared.
+        if no_local:
+            return Route(
+                list(classes.values()), groups, frozenset(no_local), True, intake, remotes, far_groups
+            )
+        route = self._routes.get(identity)
+        if route is None:
+            route = Route(list(classes.values()), groups, frozenset(), True, intake, remotes, far_groups)
+            self._routes[identity] = route
+        return route

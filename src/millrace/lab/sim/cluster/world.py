@@ -1,0 +1,307 @@
+"""A simulated cluster of whole nodes with MQTT clients, its faults, and the story of a run.
+
+The code under test is the node itself, from the MQTT door to the disk, on simulated loops (`loop`), sockets
+and disks; the HTTP server, TLS and the password workers are left out. One seed decides everything. A run:
+
+1. the nodes form a cluster, in some runs while they are killed and cut off; the clients connect, the
+   subscribers subscribe;
+2. clients work (`cluster_work` and its neighbours) while nodes crash, lose power, stop, pause, and are cut
+   off from each other and from clients, disks are slow, full and damaged, connections break
+   (`cluster_faults`), and an operator changes streams and members (`cluster_operator`);
+3. everything heals; within a bounded time everything is answered, everybody has what was promised, and every
+   group has a leader; then the checks;
+4. in some runs the whole cluster loses its power, and comes back with everything.
+"""
+
+import asyncio
+import gc
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from millrace.lab.sim.cluster.checks import Logs, check_groups, check_readable
+from millrace.lab.sim.cluster.faults import ClusterNemesis
+from millrace.lab.sim.cluster.groups import GroupWork
+from millrace.lab.sim.cluster.host import Host
+from millrace.lab.sim.cluster.node_mutations import NEVER_SYNCS, planted
+from millrace.lab.sim.cluster.operator import Operator
+from millrace.lab.sim.cluster.plan import ClusterPlan, make_cluster_plan
+from millrace.lab.sim.cluster.retained import RetainedWork
+from millrace.lab.sim.cluster.short import ShortWork
+from millrace.lab.sim.cluster.wills import Wills
+from millrace.lab.sim.cluster.work import PubSub, Shared, Work
+from millrace.lab.sim.surroundings.clock import US_PER_S, Clock
+from millrace.lab.sim.surroundings.loop import SimLoop
+from millrace.lab.sim.surroundings.sockets import Sockets
+from millrace.lab.sim.trace import Trace
+from millrace.lab.sim.verdict import Counts, RunResult, judge, violation_of
+from millrace.lab.sim.violation import Violation
+
+_CALLS_MAX = 20_000_000
+_FORM_S = 90
+_SUBSCRIBE_S = 60
+_HEAL_S = 120
+_SETTLE_S = 90
+_EXAM_S = 60
+_IDLE_S = 2
+_GAP_S = 2.0
+_FORMING_GAP_S = 0.3
+
+_WORK: dict[str, type[Work]] = {
+    "shared": Shared,
+    "wills": Wills,
+    "retained": RetainedWork,
+    "groups": GroupWork,
+    "short": ShortWork,
+}
+
+
+class ClusterWorld:
+    def __init__(self, plan: ClusterPlan, trace: Trace | None) -> None:
+        self.plan = plan
+        self.clock = Clock(calls_max=_CALLS_MAX)
+        self.trace = trace
+        self._violation: Violation | None = None
+        self._loops: list[SimLoop] = []
+        self._clients = 0
+        note = None if trace is None else self._note_bytes
+        self.sockets = Sockets(clock=self.clock, rng=self.chance("network"), note=note)
+        count = plan.nodes + plan.spares
+        self.hosts = [Host(self, i, self.chance(f"host {i}")) for i in range(count)]
+        self.addresses: list[str] = []
+        """Of the members: where clients go."""
+        for host in self.hosts[: plan.nodes]:
+            self.enter(host)
+        self.nemesis = ClusterNemesis(self, self.chance("nemesis"))
+        self.operator = Operator(self, self.chance("operator"))
+        self.work: list[Work] = [PubSub(self, self.chance("work"))]
+        self.work += [_WORK[name](self, self.chance(f"work {name}")) for name in plan.work]
+
+    def chance(self, name: str) -> random.Random:
+        """Each actor has its own stream of chance, so that a change in one does not reshuffle the others."""
+        return random.Random(f"{self.plan.seed} {name}")
+
+    def client_loop(self) -> SimLoop:
+        number = self._clients
+        self._clients += 1
+        return self.make_loop(
+            f"10.0.{1 + number // 250}.{number % 250}", self.chance(f"client loop {number}")
+        )
+
+    def make_loop(self, address: str, rng: random.Random) -> SimLoop:
+        # Abstract: what no node calls (files, processes, datagrams) is not there.
+        loop = SimLoop(  # type: ignore[abstract]
+            address, clock=self.clock, sockets=self.sockets, rng=rng, trouble=self.on_trouble
+        )
+        self._loops.append(loop)
+        return loop
+
+    @property
+    def now_s(self) -> float:
+        return self.clock.now_us / US_PER_S
+
+    # ---------------------------------------------------------------------------------------- members
+
+    @property
+    def members(self) -> list[Host]:
+        return [host for host in self.hosts if host.is_member]
+
+    def enter(self, host: Host) -> None:
+        host.is_member = True
+        self.addresses.append(host.address)
+
+    def leave(self, host: Host) -> None:
+        host.is_member = False
+        self.addresses.remove(host.address)
+
+    def is_whole(self) -> bool:
+        """Whether every member serves, every group is where it should be, and nothing is damaged."""
+        if not all(map(_is_settled, self.members)):
+            return False
+        is_repairing = any(path.endswith("/damage") for host in self.members for path in host.disk.paths())
+        return not is_repairing and not check_readable(self.members)
+
+    @property
+    def client_addresses(self) -> list[str]:
+        nodes = {host.address for host in self.hosts}
+        return [loop.address for loop in self._loops if loop.address not in nodes and not loop.is_dead]
+
+    # ------------------------------------------------------------------------------------------ notes
+
+    def note(self, who: str, text: str) -> None:
+        if self.trace is not None:
+            self.trace.note(self.clock.now_us, who, text)
+
+    def _note_bytes(self, sender: str, receiver: str, text: str) -> None:
+        self.note(receiver.removeprefix("10.0."), f"<{sender.removeprefix('10.0.')} {text}")
+
+    def on_trouble(self, loop: SimLoop, error: BaseException) -> None:
+        if self._violation is None:
+            self._violation = violation_of(error, f"{loop.address}: ")
+
+    def fail(self, rule: str, detail: str) -> None:
+        """A promise was broken at this moment, seen from outside any node."""
+        if self._violation is None:
+            self._violation = Violation(rule, detail)
+
+    # -------------------------------------------------------------------------------------------- run
+
+    def play(self) -> None:
+        """Raises Violation."""
+        if self.plan.forming_fault_s:
+            self._form_under_faults()
+        for host in self.members:
+            host.start()
+        self.until(_FORM_S, lambda: all(map(_is_settled, self.members)), "forming", self.describe)
+        self.until(_SUBSCRIBE_S, lambda: all(w.is_ready() for w in self.work), "subscribing", self.describe)
+        for work in self.work:
+            work.begin()
+        self.nemesis.start(_GAP_S)
+        self.operator.start()
+        self.until(self.plan.fault_s, None, "", str)
+        self.nemesis.stop()
+        self.operator.stop()
+        self.heal()
+        for work in self.work:
+            work.heal()
+        self.until(_HEAL_S, lambda: self.operator.is_idle, "the operator", self.describe)
+        self.until(_HEAL_S, lambda: all(w.is_answered() for w in self.work), "publishing", self.describe)
+        self.until(_HEAL_S, self.is_quiet, "groups", self.describe)
+        self.until(_HEAL_S, lambda: all(w.is_complete() for w in self.work), "delivery", self.describe)
+        self._check()
+        if self.plan.is_power_lost_at_end:
+            self.note("all", "power loss of everything")
+            for host in self.members:
+                host.crash(is_power_loss=True)
+            self.heal()
+            self.until(_HEAL_S, lambda: all(host.is_up for host in self.members), "starting", self.describe)
+            self._check()
+
+    def _form_under_faults(self) -> None:
+        """Nodes come one after the other, and fall while they join."""
+        rng = self.chance("forming")
+        for host in self.members:
+            self.clock.after(rng.randint(0, self.plan.forming_fault_s * US_PER_S), host.start)
+        self.nemesis.start(_FORMING_GAP_S)
+        self.until(self.plan.forming_fault_s, None, "", str)
+        self.nemesis.stop()
+        self.heal()
+
+    def end(self) -> None:
+        for loop in self._loops:
+            loop.bury()
+
+    def counts(self) -> Counts:
+        return Counts(
+            operations=sum(work.operations for work in self.work),
+            reads=sum(len(received) for work in self.work for received in work.history.received.values()),
+            entries=sum(len(work.history.sent) for work in self.work),
+            faults=self.nemesis.faults + self.operator.changes,
+            messages=self.sockets.delivered,
+        )
+
+    def heal(self) -> None:
+        self.note("all", "everything heals")
+        self.sockets.heal()
+        for host in self.members:
+            host.disk.cut_power_at(None)
+            host.disk.capacity_bytes = None
+            host.disk.mend()
+            host.slow_disk = 1
+            if host.loop is not None and host.loop.is_paused:
+                host.loop.resume()
+            host.start()
+
+    def is_quiet(self) -> bool:
+        is_settled = all(map(_is_settled, self.members))
+        return is_settled and not check_groups(self.members) and not check_readable(self.members)
+
+    def _check(self) -> None:
+        self.until(_IDLE_S, None, "", str)
+        self.until(_SETTLE_S, self.is_quiet, "groups", self.describe)
+        for work in self.work:
+            work.examine()
+        self.until(_EXAM_S, lambda: all(w.is_examined() for w in self.work), "the exam", self.describe)
+        self.until(_SETTLE_S, self.is_quiet, "groups", self.describe)
+        logs = Logs(self.members)
+        for work in self.work:
+            work.check(logs)
+
+    def describe(self) -> str:
+        """Who lacks what; raises the Violation that explains it, where there is one."""
+        if not check_groups(self.members) and not check_readable(self.members):
+            Logs(self.members)
+        silent = [f"{host.name} does not serve" for host in self.members if not host.is_up]
+        unsettled = [f"{host.name} is not settled" for host in self.members if not _is_settled(host)]
+        work = [work.describe() for work in self.work]
+        checks = check_groups(self.members), check_readable(self.members)
+        return ", ".join(filter(None, (*silent, *unsettled, *work, *checks)))
+
+    def until(
+        self, seconds: int, done: Callable[[], bool] | None, what: str, describe: Callable[[], str]
+    ) -> None:
+        """Let time pass until `done`; after so many seconds it is a violation."""
+        end_us = self.clock.now_us + seconds * US_PER_S
+        while self.clock.now_us < end_us:
+            step_us = min(end_us, self.clock.now_us + US_PER_S // 20)
+            self.clock.run(step_us, lambda: self._violation is not None)
+            if self._violation is not None:
+                raise self._violation
+            if done is not None and done():
+                return
+        if done is not None:
+            raise Violation("progress", f"{what} did not end within {seconds} s: {describe()}")
+
+
+def _is_settled(host: Host) -> bool:
+    if host.loop is None or host.server is None or not host.is_up:
+        return False
+    return bool(host.loop.inside(host.server.streams.cluster.status)["is_settled"])
+
+
+class _LogLines(logging.Handler):
+    """What the nodes write to their logs becomes part of the trace."""
+
+    def __init__(self, world: ClusterWorld) -> None:
+        super().__init__(logging.INFO)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        loop = asyncio._get_running_loop()
+        address = loop.address if isinstance(loop, SimLoop) else "?"
+        self._world.note(address.removeprefix("10.0."), f"{record.levelname}: {record.getMessage()}")
+
+
+def run_cluster_seed(
+    seed: int, mutations: frozenset[str] = frozenset(), trace: Trace | None = None
+) -> RunResult:
+    """One whole run, with these bugs planted in the nodes."""
+    return run_cluster_plan(make_cluster_plan(seed), mutations, trace)
+
+
+def run_cluster_plan(
+    plan: ClusterPlan, mutations: frozenset[str] = frozenset(), trace: Trace | None = None
+) -> RunResult:
+    if NEVER_SYNCS in mutations:
+        plan = replace(plan, sync="never")
+    with planted(mutations):
+        return _run(ClusterWorld(plan, trace))
+
+
+def _run(world: ClusterWorld) -> RunResult:
+    logger = logging.getLogger("millrace")
+    before = (logger.handlers, logger.propagate, logger.level)
+    logger.handlers, logger.propagate = [_LogLines(world)], False
+    logger.setLevel(logging.INFO if world.trace is not None else logging.CRITICAL + 1)
+    # A collector would run what dead tasks left behind at moments that no seed decides.
+    had_collector = gc.isenabled()
+    gc.disable()
+    try:
+        return judge(world.plan.seed, world)
+    finally:
+        world.end()
+        logger.handlers, logger.propagate = before[:2]
+        logger.setLevel(before[2])
+        if had_collector:
+            gc.enable()

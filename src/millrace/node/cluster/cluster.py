@@ -1,0 +1,469 @@
+"""Many nodes that are one broker: forming, joining, and bringing every group to where it belongs.
+
+What is wanted stands in the meta group's state (`broker/meta/members.py`), the same on every node. Each node
+then does its part: it keeps links to all members, opens the groups it takes part in, and where it leads a
+group it moves the group's configuration toward what is wanted, one replica at a time. The leader of the meta
+group also decides what is wanted when nodes come and go. A node that is merely silent is reported, never
+removed."""
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from millrace.broker.meta import state as meta
+from millrace.broker.meta.members import Member, Members
+from millrace.broker.streams.stream import Stream
+from millrace.errors import ConfigError, LocalError
+from millrace.node.config import Address, Config
+from millrace.node.peers.links import Identity
+from millrace.node.replicas.replicas import Replicas
+from millrace.replication.contract import ReplicaId
+from millrace.storage import files
+from millrace.storage.disk import DiskFull
+
+if TYPE_CHECKING:
+    from millrace.node.streams.streams import Streams
+
+log = logging.getLogger("millrace.cluster")
+
+_REVIEW_S = 0.25
+_JOIN_S = 60.0
+_JOIN_PAUSE_S = 0.3
+_META_VOTERS = 5
+_SESSION_VOTERS = 3
+_PEERS = "peers"
+_PEERS_TAG = b"MRPE"
+# Leaders are spread over the nodes once the cluster has been as it is for so long, and its leader has led for
+# a while: after a failure nobody is moved twice. While a node is away nothing is calm for a good while.
+_CALM_S = 10.0
+_CALM_WITHOUT_ALL_S = 60.0
+_LED_S = 5.0
+# Silence after which a member is no longer suspect but unreachable, and others look after its sessions.
+_UNREACHABLE_S = 5.0
+
+
+class Cluster:
+    def __init__(self, config: Config, replicas: Replicas, streams: "Streams") -> None:
+        self._config = config
+        self._replicas = replicas
+        self._streams = streams
+        self._ports: Callable[[], dict[str, int]] = dict
+        self._review_task: asyncio.Task[None] | None = None
+        self._silent_since_s: dict[str, float] = {}
+        self._peers_written: dict[str, str] = {}
+        self._scene: tuple[object, ...] = ()
+        self._calm_since_s = 0.0
+        # Group -> since when this node leads it.
+        self._led_since_s: dict[int, float] = {}
+
+    @property
+    def members(self) -> Members:
+        return self._streams.definitions.members
+
+    # ------------------------------------------------------------------------------------- forming
+
+    async def begin(self, ports: Callable[[], dict[str, int]]) -> None:
+        """Open the meta group: as its first node, as one that comes back, or as a newcomer that joins."""
+        self._ports = ports
+        replicas = self._replicas
+        replicas.may_link = self._may_link
+        replicas.on_request = self._on_request
+        known = self._read_peers()
+        replicas.has_peers = len(known) > 1
+        seeds = [word.strip() for word in self._config.cluster.join.split(",") if word.strip()]
+        if replicas.exists(meta.META_GROUP) and (known or not seeds):
+            # A first start may have been cut short before it wrote down who founds; what is written stays.
+            self._streams.open_meta(() if known else (replicas.replica,))
+            self._want(known)
+            await self._streams.served(self._streams.meta_group)
+        elif seeds:
+            # Also where an earlier attempt was cut short: whoever was taken in knows its peers.
+            if replicas.links is None:
+                raise ConfigError("to join a cluster a node needs --peer HOST:PORT")
+            self._streams.open_meta(())
+            await self._join(seeds)
+        else:
+            self._streams.open_meta((replicas.replica,))
+            await self._streams.meta_serving()
+        await self._formed()
+        replicas.cluster_id = self.members.cluster
+
+    async def _formed(self) -> None:
+        """Wait until the cluster is known here. Only a leader has applied everything that came before it, so
+        only a leader may conclude that there is none yet, and make one."""
+        while not self.members.cluster:
+            if not self._streams.meta_group.is_leader:
+                await asyncio.sleep(0.01)
+                continue
+            replicas = self._replicas
+            cluster = replicas.directory.identity.hex()[:16]
+            await self._streams.command(meta.command("cluster.init", cluster=cluster, member=self._myself()))
+            log.info("formed cluster %s", cluster)
+
+    def take_in(self) -> None:
+        """From now on take members into the groups led here. This node may wait for a group of which it is
+        one voter and a newcomer the other, while the newcomer waits to be taken into the meta group."""
+        self._repeat(self._approach)
+
+    def run(self) -> None:
+        """From now on keep everything where it belongs."""
+        self._repeat(self._review)
+
+    async def stop(self) -> None:
+        if self._review_task is not None:
+            self._review_task.cancel()
+
+    async def _join(self, seeds: list[str]) -> None:
+        """Ask any member to be taken in; it passes the request on to the leader (REQUIREMENTS.md A5)."""
+        try:
+            addresses = [Address.parse(seed) for seed in seeds]
+        except ValueError as error:
+            raise ConfigError(f"cluster.join: {error}") from None
+        deadline_s = asyncio.get_running_loop().time() + _JOIN_S
+        reason = "nobody answered"
+        while asyncio.get_running_loop().time() < deadline_s:
+            for address in addresses:
+                try:
+                    reply = await self._ask_to_join(address)
+                except (OSError, LocalError) as error:
+                    if reason != f"{address}: {error}":
+                        log.warning("cannot join at %s, trying again: %s", address, error)
+                    reason = f"{address}: {error}"
+                    continue
+                self._replicas.cluster_id = reply["cluster"]
+                self._want(dict(reply["members"]))
+                await self._streams.meta_serving()
+                await self._taken_in(deadline_s)
+                log.info("joined cluster %s", reply["cluster"])
+                return
+            await asyncio.sleep(_JOIN_PAUSE_S)
+        raise ConfigError(f"could not join: {reason}")
+
+    async def _ask_to_join(self, address: Address) -> Any:
+        links = self._replicas.links
+        assert links is not None
+        link = await links.connect(address)
+        for _ in range(100):
+            if link.identity is not None or link.is_closed:
+                break
+            await asyncio.sleep(0.02)
+        if link.identity is None:
+            raise LocalError(
+                "the node there did not accept this one; are cluster.secret "
+                "and the authority of cluster.tls_* the same?"
+            )
+        return await self._replicas.request(link.identity.replica, {"op": "join", "member": self._myself()})
+
+    async def _taken_in(self, deadline_s: float) -> None:
+        """Serve only once caught up: our own membership is applied here."""
+        while self._replicas.replica not in self.members.members:
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise ConfigError("joined, but did not catch up in time")
+            await asyncio.sleep(0.02)
+
+    def _myself(self) -> dict[str, str]:
+        ports = self._ports()
+        listeners = self._config.listeners
+
+        def public(name: str, address: Address | None) -> str:
+            return "" if address is None or name not in ports else str(Address(address.host, ports[name]))
+
+        return {
+            "replica": self._replicas.replica,
+            "name": self._config.node.id,
+            "peer": self._replicas.peer_address,
+            "mqtt": public("mqtt", listeners.mqtt),
+            "http": public("http", listeners.http),
+        }
+
+    def _may_link(self, identity: Identity) -> bool:
+        mine = self._replicas.cluster_id or self.members.cluster
+        return not mine or not identity.cluster or identity.cluster == mine
+
+    # -------------------------------------------------------------------------------------- review
+
+    def _repeat(self, review: Callable[[], Awaitable[None]]) -> None:
+        """In place of what was repeated before."""
+
+        async def for_ever() -> None:
+            while True:
+                try:
+                    await review()
+                except LocalError as error:
+                    log.debug("review: %s", error)
+                except Exception:
+                    # Without reviews nothing is linked, placed or led where it belongs any more.
+                    log.exception("a review ended in the middle")
+                await asyncio.sleep(_REVIEW_S)
+
+        if self._review_task is not None:
+            self._review_task.cancel()
+        self._review_task = asyncio.get_running_loop().create_task(for_ever())
+
+    async def _review(self) -> None:
+        members = self.members
+        mine = members.members.get(self._replicas.replica)
+        if mine is not None and self._has_moved(mine):
+            await self._streams.command(meta.command("member.put", member=self._myself()))
+        self._want(self._leaving() | {replica: member.peer for replica, member in members.members.items()})
+        self._streams.reconcile()
+        self._watch()
+        self._streams.divide_labour()
+        if self._streams.meta_group.is_leader:
+            await self._place()
+            await self._streams.pairs.review()
+        self._streams.pairs.appoint()
+        await self._approach()
+        self._spread_leaders()
+
+    async def _approach(self) -> None:
+        """Bring the groups led here one step closer to where they belong."""
+        members = self.members
+        everybody = tuple(members.members)
+        for number, group in list(self._replicas.groups.items()):
+            assignment = members.assignments.get(number)
+            if assignment is not None and group.is_leader:
+                others = tuple(r for r in everybody if r not in assignment.replicas)
+                group.approach(assignment.replicas, others)
+
+    def _spread_leaders(self) -> None:
+        """Hand groups over to the nodes that should lead them, when nothing else is going on."""
+        now_s = asyncio.get_running_loop().time()
+        groups = self._replicas.groups
+        led = {number for number, group in groups.items() if group.is_leader}
+        self._led_since_s = {number: self._led_since_s.get(number, now_s) for number in led}
+        members = self.members.members
+        scene = (sorted((r, m.is_draining) for r, m in members.items()), sorted(self._silent_since_s))
+        if scene != self._scene:
+            self._scene, self._calm_since_s = scene, now_s
+        calm_s = _CALM_WITHOUT_ALL_S if self._silent_since_s else _CALM_S
+        if now_s - self._calm_since_s < calm_s or not self._is_settled():
+            return
+        for number, replica in self.members.leaders(self._silent_since_s).items():
+            if (
+                number in led
+                and number not in self._streams.definitions.pairs.by_shard
+                and replica != self._replicas.replica
+                and now_s - self._led_since_s[number] >= _LED_S
+                and groups[number].is_caught_up(replica)
+            ):
+                # Whether it works or not, it is not tried again at once.
+                self._led_since_s[number] = now_s
+                groups[number].transfer(ReplicaId(replica))
+                return
+
+    def _watch(self) -> None:
+        """Who has been silent, and since when. What follows from it concerns sessions, never membership."""
+        now_s = asyncio.get_running_loop().time()
+        links = self._replicas.links
+        # Also who is no member: a node that was removed, or replaced before anybody missed it, leaves its
+        # sessions and their wills behind. They wait as long as others do, for this node may not know of a
+        # new member yet.
+        watched = dict.fromkeys((*self.members.members, *self._streams.sessions.store.owners))
+        for replica in self._silent_since_s.keys() - watched.keys():
+            del self._silent_since_s[replica]
+        for replica in watched:
+            if replica == self._replicas.replica or (links is not None and links.is_heard(replica)):
+                self._silent_since_s.pop(replica, None)
+                continue
+            silent_s = now_s - self._silent_since_s.setdefault(replica, now_s)
+            if silent_s >= _UNREACHABLE_S and self._streams.sessions.group.is_leader:
+                self._streams.adopt_sessions(replica)
+
+    def unreachable(self) -> set[str]:
+        """Members that have been silent for so long that nobody waits for them."""
+        now_s = asyncio.get_running_loop().time()
+        return {r for r, since_s in self._silent_since_s.items() if now_s - since_s >= _UNREACHABLE_S}
+
+    def _state_of(self, member: Member) -> str:
+        since_s = self._silent_since_s.get(member.replica)
+        if since_s is None:
+            return "draining" if member.is_draining else "up"
+        silent_s = asyncio.get_running_loop().time() - since_s
+        return "suspect" if silent_s < _UNREACHABLE_S else "unreachable"
+
+    def _has_moved(self, mine: Member) -> bool:
+        now = self._myself()
+        return any(now[key] and now[key] != getattr(mine, key) for key in ("name", "peer", "mqtt", "http"))
+
+    async def _place(self) -> None:
+        """As leader of the meta group: replicas grow toward their target as nodes join (rule 22)."""
+        members = self.members
+        for number, assignment in list(members.assignments.items()):
+            wanted = members.choose(self._target(number), assignment.replicas)
+            if wanted and set(wanted) != set(assignment.replicas):
+                await self._streams.command(meta.command("group.place", group=number, replicas=wanted))
+
+    def _target(self, number: int) -> int:
+        if number == meta.META_GROUP:
+            return _META_VOTERS
+        if number == meta.SESSION_GROUP:
+            return _SESSION_VOTERS
+        if number in self._streams.definitions.pairs.by_shard:
+            return 2
+        stream = self._streams.definitions.shards().get(number)
+        return stream.spec.replicas if stream is not None else 1
+
+    # --------------------------------------------------------------------------------------- peers
+
+    def _leaving(self) -> dict[str, str]:
+        """Where nodes are that were removed while a group here still counts on them: until its configuration
+        lets them go, one of them may lead it, and its vote may be needed."""
+        configs = [group.status().config for group in self._replicas.groups.values()]
+        counted = {replica for config in configs for replica in config.members}
+        return {replica: peer for replica, peer in self._peers_written.items() if replica in counted}
+
+    def _want(self, peers: dict[str, str]) -> None:
+        peers = {replica: peer for replica, peer in peers.items() if peer and _can_be_dialed(peer)}
+        if self._replicas.links is not None:
+            self._replicas.links.want({replica: Address.parse(peer) for replica, peer in peers.items()})
+        if peers and peers != self._peers_written:
+            # Where the others are, for a start at which nobody can be asked.
+            path = f"{self._replicas.directory.shard_path(meta.META_GROUP)}/{_PEERS}"
+            try:
+                files.write_record(self._replicas.disk, path, _PEERS_TAG, json.dumps(peers).encode())
+                self._peers_written = peers
+            except DiskFull as error:
+                # With the next review again, which has more to do than this.
+                log.debug("where the other nodes are is not written: %s", error)
+
+    def _read_peers(self) -> dict[str, str]:
+        if not self._replicas.exists(meta.META_GROUP):
+            return {}
+        path = f"{self._replicas.directory.shard_path(meta.META_GROUP)}/{_PEERS}"
+        known = files.read_record(self._replicas.disk, path, _PEERS_TAG)
+        return {} if known is None else dict(json.loads(known))
+
+    # ------------------------------------------------------------------------------------ requests
+
+    async def _on_request(self, replica: str, what: dict[str, Any]) -> Any:
+        match what.get("op"):
+            case "join":
+                name, peer = what["member"]["name"], what["member"]["peer"]
+                if not _can_be_dialed(peer):
+                    raise LocalError(f"node {name} cannot be reached at {peer!r}: that is not HOST:PORT")
+                await self._streams.command(meta.command("member.put", member=what["member"]))
+                members = [[m.replica, m.peer] for m in self.members.members.values()]
+                return {"cluster": self.members.cluster, "members": members}
+            case "taken":
+                self._streams.presence.on_word(replica, what)
+                return {}
+            case "hand_over":
+                return self._streams.handover.on_request(what["client"])
+            case "handed_on":
+                self._streams.handover.on_rest(what)
+                return {}
+            case "blocks":
+                return self._streams.repairs.answer(what)
+            case "pair.switch":
+                return await self._streams.pairs.switch(what["shard"])
+            case other:
+                raise LocalError(f"unknown request {other!r}")
+
+    # ------------------------------------------------------------------------------------ commands
+
+    async def drain(self, name: str, is_draining: bool) -> None:
+        member = self.members.by_name(name)
+        await self._streams.command(
+            meta.command("member.drain", replica=member.replica, draining=is_draining)
+        )
+
+    async def remove(self, name: str) -> None:
+        member = self.members.by_name(name)
+        await self._streams.command(meta.command("member.remove", replica=member.replica))
+
+    def status(self) -> dict[str, Any]:
+        """Members as this node sees them."""
+        leader = self._streams.meta_group.status().leader
+        leads = Counter(str(group.status().leader) for group in self._replicas.groups.values())
+        rows = [
+            {
+                "node": member.name,
+                "replica": replica,
+                "peer": member.peer,
+                "mqtt": member.mqtt,
+                "http": member.http,
+                "state": self._state_of(member),
+                "silent_s": self._silent_s(replica),
+                "leads_meta": replica == leader,
+                "leads": leads[replica],
+            }
+            for replica, member in sorted(self.members.members.items(), key=lambda item: item[1].name)
+        ]
+        return {
+            "cluster": self.members.cluster,
+            "members": rows,
+            "is_settled": self._is_settled(),
+            "is_spread": self._is_spread(),
+        }
+
+    def _silent_s(self, replica: str) -> float:
+        """How long this node has not heard that one."""
+        since_s = self._silent_since_s.get(replica)
+        return 0.0 if since_s is None else round(asyncio.get_running_loop().time() - since_s, 1)
+
+    def _is_spread(self) -> bool:
+        """Whether every group is led by the node that should lead it."""
+        groups = self._replicas.groups
+        wanted = self.members.leaders(self._silent_since_s)
+        return all(groups[n].status().leader == replica for n, replica in wanted.items() if n in groups)
+
+    def _is_settled(self) -> bool:
+        """Whether every group is kept by the nodes that should keep it."""
+        members = self.members
+        for number, assignment in members.assignments.items():
+            group = self._replicas.groups.get(number)
+            if group is None:
+                return False
+            config = group.status().config
+            wanted = members.choose(self._target(number), assignment.replicas)
+            if set(config.voters) != set(wanted) or set(config.members) != set(members.members):
+                return False
+        return True
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Every replication group as this node sees it."""
+        names = {replica: member.name for replica, member in self.members.members.items()}
+        rows = []
+        shards = self._streams.definitions.shards()
+        for number, group in sorted(self._replicas.groups.items()):
+            status = group.status()
+            lag = {names.get(p.replica, p.replica): int(status.last - p.match) for p in status.peers}
+            rows.append(
+                {
+                    "group": number,
+                    "keeps": _keeps(number, shards),
+                    "role": status.role,
+                    "term": int(status.term),
+                    "leader": names.get(status.leader, status.leader) if status.leader else None,
+                    "commit": int(status.commit),
+                    "applied": int(status.applied),
+                    "last": int(status.last),
+                    "voters": [names.get(v, v) for v in status.config.voters],
+                    "learners": [names.get(v, v) for v in status.config.learners],
+                    "lag": lag,
+                    "pending": group.pending_count,
+                }
+            )
+        return rows
+
+
+def _can_be_dialed(peer: str) -> bool:
+    try:
+        Address.parse(peer)
+    except ValueError:
+        return False
+    return True
+
+
+def _keeps(number: int, shards: Mapping[int, Stream]) -> str:
+    """What a group is for, in words."""
+    if number == meta.META_GROUP:
+        return "cluster"
+    if number == meta.SESSION_GROUP:
+        return "sessions"
+    stream = shards.get(number)
+    return "shard" if stream is None else f"stream {stream.spec.name}"

@@ -1,0 +1,47 @@
+"""The cluster: its nodes as this one sees them, and taking one out."""
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+
+from millrace.errors import LocalError
+from millrace.node.doors.http.forms import Form, server_of
+from millrace.node.doors.http.guard import CallerIs, identify
+from millrace.node.doors.http.problems import Problem
+
+router = APIRouter(prefix="/v1/cluster", tags=["cluster"], dependencies=[Depends(identify)])
+
+
+class DrainForm(Form):
+    draining: bool = True
+
+
+@router.get("")
+async def show(request: Request) -> dict[str, Any]:
+    """Members, their state, and every replication group of this node."""
+    streams = server_of(request).streams
+    return {**streams.cluster.status(), "groups": streams.cluster.groups()}
+
+
+@router.post("/nodes/{name}/drain")
+async def drain(name: str, form: DrainForm, request: Request, caller: CallerIs) -> dict[str, Any]:
+    """Move everything off a node, or let it take part again."""
+    caller.must_be_admin()
+    cluster = server_of(request).streams.cluster
+    try:
+        await cluster.drain(name, form.draining)
+    except LocalError as error:
+        raise Problem(409, str(error)) from None
+    return cluster.status()
+
+
+@router.delete("/nodes/{name}")
+async def remove(name: str, request: Request, caller: CallerIs) -> dict[str, Any]:
+    """Take a node out of the cluster, whether it is up or gone."""
+    caller.must_be_admin()
+    cluster = server_of(request).streams.cluster
+    try:
+        await cluster.remove(name)
+    except LocalError as error:
+        raise Problem(409, str(error)) from None
+    return cluster.status()

@@ -1,0 +1,105 @@
+"""uvicorn without its own signal handling and its own sockets: the node decides when to stop, and which
+connections are kept.
+
+uvicorn closes a connection that is silent between two requests, and no other. So the node looks at all of
+them now and then: one that we wait for, and which does not send or take what it should, is cut off.
+"""
+
+import asyncio
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from millrace.limits import Limits
+from millrace.node.config import Address
+from millrace.node.doors.descriptors import Descriptors
+from millrace.node.surroundings import Closeable, Listen
+
+_GOODBYE_S = 1.0
+# How long a body may stay away in the middle, or an answer be left where it is.
+_STILL_S = 60.0
+
+
+class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """Knows since when it waits for its client."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._free_s = self._moved_s = self.loop.time()
+        self._unsent_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._moved_s = self.loop.time()
+        super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        self._free_s = self.loop.time()
+        super().on_response_complete()
+
+    def is_late(self, now_s: float, head_s: float) -> bool:
+        """Bytes that do not make the head of a request buy no time."""
+        unsent_bytes, before = self.transport.get_write_buffer_size(), self._unsent_bytes
+        self._unsent_bytes = unsent_bytes
+        if unsent_bytes != before:
+            self._free_s = self._moved_s = now_s
+        cycle = self.cycle
+        if unsent_bytes == 0 and (cycle is None or cycle.response_complete):
+            return bool(now_s - self._free_s > head_s)
+        is_ours = unsent_bytes == 0 and (not cycle.more_body or self.flow.read_paused)
+        return not is_ours and now_s - self._moved_s > _STILL_S
+
+
+class HttpDoor:
+    def __init__(self, app: FastAPI, limits: Limits) -> None:
+        self._head_s = limits.connect_deadline_ms / 1000
+        self._config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            http=HttpConnection,
+            ws="none",
+            server_header=False,
+        )
+        self._config.load()
+        self._server = uvicorn.Server(self._config)
+        self._server.lifespan = self._config.lifespan_class(self._config)
+        self._listener: Closeable | None = None
+        self._loop_task: asyncio.Task[None] | None = None
+
+    async def start(self, address: Address, listen: Listen, descriptors: Descriptors) -> int:
+        """Serve; returns the port."""
+        self._listener, port = await listen(address, self._connection, descriptors)
+        await self._server.startup(sockets=[])
+        self._loop_task = asyncio.create_task(self._server.main_loop())
+        return port
+
+    def _connection(self) -> HttpConnection:
+        return HttpConnection(
+            config=self._config,
+            server_state=self._server.server_state,
+            app_state=self._server.lifespan.state,
+        )
+
+    def sweep(self) -> None:
+        """Cut off who keeps us waiting. Called about once a second."""
+        now_s = asyncio.get_running_loop().time()
+        for connection in list(self._server.server_state.connections):
+            if isinstance(connection, HttpConnection) and connection.is_late(now_s, self._head_s):
+                connection.transport.abort()
+
+    async def stop(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        if self._loop_task is None:
+            return
+        # Whoever waits for a message was told that the node stops; the answers may leave first.
+        answering = set(self._server.server_state.tasks)
+        if answering:
+            await asyncio.wait(answering, timeout=_GOODBYE_S)
+        self._server.should_exit = True
+        self._server.force_exit = True
+        await self._loop_task
+        await self._server.shutdown()

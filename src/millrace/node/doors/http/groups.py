@@ -1,0 +1,142 @@
+"""Durable groups: made, changed, reset and deleted; taken from and acknowledged."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import Field
+
+from millrace.broker.groups.definitions import group_from_dict
+from millrace.node.doors.http.forms import (
+    AckForm,
+    ExtendForm,
+    Form,
+    NackForm,
+    RequestId,
+    TakeForm,
+    from_taken,
+    server_of,
+)
+from millrace.node.doors.http.guard import CallerIs, identify
+
+router = APIRouter(prefix="/v1/groups", tags=["groups"], dependencies=[Depends(identify)])
+
+
+class GroupForm(Form):
+    name: str
+    filters: list[str]
+    deliveries_max: int | None = None
+    dead_letter: str | None = None
+    in_flight_max: int | None = None
+    start: Literal["latest", "earliest"] = "latest"
+
+
+class GroupChange(Form):
+    filters: list[str] | None = None
+    deliveries_max: int | None = None
+    dead_letter: str | None = None
+    in_flight_max: int | None = None
+
+
+class ResetForm(Form):
+    to: Literal["earliest", "latest"] | Annotated[int, Field(ge=0)]
+    """Where to begin again, in every shard."""
+
+
+class AdvanceForm(Form):
+    positions: Annotated[dict[int, Annotated[int, Field(ge=0)]], Field(max_length=10_000)]
+    """Shard -> the next offset to read."""
+
+
+@router.get("")
+async def list_groups(request: Request) -> dict[str, Any]:
+    """All groups made by command, the queues among them. `lag` counts other topics of the same shards in
+    until somebody has read that far; `GET /v1/groups/NAME` counts exactly."""
+    groups = server_of(request).streams.groups
+    return {"groups": [groups.summary(group) for _, group in sorted(groups.by_name.items())]}
+
+
+@router.post("", status_code=201)
+async def create_group(request: Request, form: GroupForm, caller: CallerIs) -> dict[str, Any]:
+    """Make a group; it collects from now on, or from the beginning of the logs. 409 if it exists."""
+    caller.must_be_admin()
+    groups = server_of(request).streams.groups
+    spec = group_from_dict(form.model_dump(exclude_none=True, exclude={"start"}))
+    await groups.create(spec, earliest=form.start == "earliest")
+    return await groups.show(spec.name)
+
+
+@router.get("/{name:path}")
+async def show_group(request: Request, name: str) -> dict[str, Any]:
+    return await server_of(request).streams.groups.show(name)
+
+
+@router.patch("/{name:path}")
+async def alter_group(request: Request, name: str, form: GroupChange, caller: CallerIs) -> dict[str, Any]:
+    """Change filters or settings; the cursors stay."""
+    caller.must_be_admin()
+    groups = server_of(request).streams.groups
+    await groups.alter(group_from_dict(form.model_dump(exclude_none=True), groups.named(name).spec))
+    return await groups.show(name)
+
+
+@router.delete("/{name:path}", status_code=204)
+async def delete_group(request: Request, name: str, caller: CallerIs) -> None:
+    caller.must_be_admin()
+    await server_of(request).streams.groups.delete(name)
+
+
+@router.post("/{name:path}/reset")
+async def reset_group(request: Request, name: str, form: ResetForm, caller: CallerIs) -> dict[str, Any]:
+    """Begin again somewhere; what is out is forgotten, and its receipts are void."""
+    caller.must_be_admin()
+    groups = server_of(request).streams.groups
+    await groups.reset(name, form.to)
+    return await groups.show(name)
+
+
+@router.post("/{name:path}/advance", status_code=204)
+async def advance_group(request: Request, name: str, form: AdvanceForm, caller: CallerIs) -> None:
+    """Say how far a reader by offset has come: what is below is done, the lag is what is above. It never goes
+    back, and what members of the group had out in these shards is forgotten."""
+    groups = server_of(request).streams.groups
+    caller.must_subscribe(*groups.named(name).spec.filters)
+    await groups.advance(name, form.positions)
+
+
+@router.post("/{name:path}/take")
+async def take(
+    request: Request, name: str, form: TakeForm, caller: CallerIs, request_id: RequestId = ""
+) -> dict[str, Any]:
+    """The next messages for one member; each goes to one. With `ack` = manual they are leased."""
+    groups = server_of(request).streams.groups
+    caller.must_subscribe(*groups.named(name).spec.filters)
+    taken = await groups.take(
+        name, count=form.count, lease_us=form.lease_us, wait_ms=form.wait_ms, request=request_id
+    )
+    return {"messages": [from_taken(one, is_leased=form.ack == "manual") for one in taken]}
+
+
+@router.post("/{name:path}/ack")
+async def ack(request: Request, name: str, form: AckForm, caller: CallerIs) -> dict[str, Any]:
+    """Done with these; `results` tells which receipts were still good."""
+    return await _settle(request, caller, name, "ack", form.receipts)
+
+
+@router.post("/{name:path}/nack")
+async def nack(request: Request, name: str, form: NackForm, caller: CallerIs) -> dict[str, Any]:
+    """Give these back: they come again, after `delay_ms`, or go to the dead letters."""
+    return await _settle(request, caller, name, "nack", form.receipts, form.delay_ms * 1000)
+
+
+@router.post("/{name:path}/extend")
+async def extend(request: Request, name: str, form: ExtendForm, caller: CallerIs) -> dict[str, Any]:
+    """Go on with these: the lease ends `lease_ms` from now."""
+    return await _settle(request, caller, name, "extend", form.receipts, form.lease_ms * 1000)
+
+
+async def _settle(
+    request: Request, caller: CallerIs, name: str, how: str, receipts: list[str], *extra: int
+) -> dict[str, Any]:
+    groups = server_of(request).streams.groups
+    caller.must_subscribe(*groups.named(name).spec.filters)
+    return {"results": await groups.settle(name, how, receipts, *extra)}

@@ -1,0 +1,128 @@
+"""Errors as problem documents (RFC 9457), and which error of the broker is which status.
+
+A problem always has `type`, `title`, `status` and `detail`; some say more: `earliest_offset` where retention
+was faster (410), `errors` where a request does not have the right form (422).
+"""
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from millrace.errors import LocalError, StorageError
+from millrace.node.groups.consumer_groups import GroupExists, NoSuchGroup, Unavailable
+from millrace.node.groups.leaderless_consumers import OrderNeeded
+from millrace.node.shards.publishing import NotStored
+from millrace.storage.log import Trimmed
+from millrace.storage.scan import RangeDamaged
+from millrace.types import Reason
+
+MEDIA_TYPE = "application/problem+json"
+# After a refusal for want of room or a leader.
+_RETRY_AFTER_S = "1"
+
+_TITLES = {
+    400: "Bad request",
+    401: "Who are you?",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    409: "Conflict",
+    410: "Gone",
+    413: "Too large",
+    422: "Not the right form",
+    500: "Internal error",
+    503: "Not now",
+    507: "No room",
+}
+
+SCHEMA: dict[str, Any] = {
+    "title": "Problem",
+    "description": "RFC 9457",
+    "type": "object",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "earliest_offset": {"type": "integer"},
+        "errors": {"type": "array", "items": {"type": "object"}},
+    },
+}
+
+
+class Problem(HTTPException):
+    """Raise it anywhere below a route. `more` becomes further members of the document."""
+
+    def __init__(
+        self, status: int, detail: str, *, headers: dict[str, str] | None = None, **more: Any
+    ) -> None:
+        super().__init__(status, detail, headers)
+        self.more = more
+
+
+def response(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> JSONResponse:
+    body = {
+        "type": "about:blank",
+        "title": _TITLES.get(status, "Error"),
+        "status": status,
+        "detail": detail,
+        **more,
+    }
+    return JSONResponse(body, status, headers, media_type=MEDIA_TYPE)
+
+
+def of_local(error: LocalError) -> JSONResponse:
+    """The answer to an error that the broker raised on purpose."""
+    match error:
+        case NoSuchGroup():
+            return response(404, str(error))
+        case GroupExists() | OrderNeeded():
+            return response(409, str(error))
+        case Unavailable():
+            return response(503, str(error), {"Retry-After": _RETRY_AFTER_S})
+        case NotStored():
+            return _of_not_stored(error)
+        case Trimmed():
+            return response(410, str(error), earliest_offset=int(error.first_offset))
+        case RangeDamaged():
+            return response(500, str(error), next_offset=int(error.damage.next_offset))
+        case StorageError():
+            return response(503, str(error), {"Retry-After": _RETRY_AFTER_S})
+    return response(400, str(error))
+
+
+def _of_not_stored(error: NotStored) -> JSONResponse:
+    match error.reason:
+        case Reason.IMPLEMENTATION_SPECIFIC:
+            return response(409, str(error))
+        case Reason.PACKET_TOO_LARGE:
+            return response(413, str(error))
+    return response(503, str(error), {"Retry-After": _RETRY_AFTER_S})
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of this application a problem document."""
+
+    async def on_http(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        more = error.more if isinstance(error, Problem) else {}
+        headers = None if error.headers is None else dict(error.headers)
+        return response(error.status_code, str(error.detail), headers, **more)
+
+    async def on_form(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        rows = [{"where": ".".join(map(str, row["loc"])), "what": str(row["msg"])} for row in error.errors()]
+        detail = "; ".join(f"{row['where']}: {row['what']}" for row in rows[:3])
+        return response(422, detail, errors=rows)
+
+    async def on_local(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, LocalError)
+        return of_local(error)
+
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(RequestValidationError, on_form)
+    app.add_exception_handler(LocalError, on_local)

@@ -1,0 +1,249 @@
+"""The queue: topics that keep messages until somebody takes them, first in first out.
+
+`PUT /topic` makes the durable group `queue` on that topic, and `GET /message` takes from it; what comes by
+MQTT is there too. Every answer has `success`; whether a topic exists or is empty is not an error. Without
+`ack=manual` a message is done when it is taken: an answer that gets lost on the way is a lost message, unless
+the request named itself (`Millrace-Request-Id`) and is repeated.
+"""
+
+import asyncio
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field, ValidationError, model_validator
+
+from millrace.broker.groups.definitions import GroupSpec
+from millrace.errors import LocalError
+from millrace.node.doors.http import forms
+from millrace.node.doors.http.forms import (
+    AckForm,
+    Count,
+    DelayMs,
+    Encoding,
+    ExtendForm,
+    Form,
+    LeaseMs,
+    NackForm,
+    RequestId,
+    TakeForm,
+    Topic,
+    WaitMs,
+    readable,
+    server_of,
+)
+from millrace.node.doors.http.guard import CallerIs, identify
+from millrace.node.doors.http.problems import Problem
+from millrace.node.groups.consumer_groups import GroupExists, NoSuchGroup, Taken, queue_name
+
+router = APIRouter(tags=["queue"], dependencies=[Depends(identify)])
+
+_PUT_MAX = 1_000
+
+
+class TopicForm(Form):
+    topic: Topic
+    deliveries_max: int = 0
+    """After so many deliveries without an acknowledgement a message goes to `dead_letter`; 0 is never."""
+    dead_letter: str = ""
+
+
+class MessageForm(Form):
+    topic: Topic
+    message: str | None = None
+    messages: Annotated[list[str], Field(max_length=_PUT_MAX)] | None = None
+    encoding: Encoding = "utf-8"
+    delay_ms: DelayMs = 0
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "MessageForm":
+        if (self.message is None) == (self.messages is None):
+            raise ValueError("give message or messages")
+        return self
+
+
+class GetForm(TakeForm):
+    topic: Topic
+
+
+class QueueAck(AckForm):
+    topic: Topic
+
+
+class QueueNack(NackForm):
+    topic: Topic
+
+
+class QueueExtend(ExtendForm):
+    topic: Topic
+
+
+@router.put("/topic")
+async def put_topic(request: Request, form: TopicForm, caller: CallerIs) -> dict[str, Any]:
+    """Make the queue of a topic; `success` is false if there is one."""
+    caller.must_be_admin()
+    topic = form.topic
+    if "+" in topic or "#" in topic:
+        raise Problem(400, f"{topic!r} is a filter, not a topic")
+    spec = GroupSpec(
+        name=queue_name(topic),
+        filters=(topic,),
+        deliveries_max=form.deliveries_max,
+        dead_letter=form.dead_letter or (f"dead-letter/{topic}" if form.deliveries_max else ""),
+    )
+    groups = server_of(request).streams.groups
+    try:
+        await groups.create(spec)
+    except GroupExists:
+        return {"success": False}
+    except LocalError:
+        if spec.name in groups.by_name:
+            return {"success": False}
+        raise
+    return {"success": True}
+
+
+@router.get("/topic")
+async def get_topics(request: Request, caller: CallerIs) -> dict[str, Any]:
+    """The topics that have a queue."""
+    groups = server_of(request).streams.groups.by_name.values()
+    topics = sorted(group.spec.filters[0] for group in groups if group.spec.is_queue)
+    return {"success": True, "topics": [topic for topic in topics if caller.principal.may_receive(topic)]}
+
+
+@router.delete("/topic")
+async def delete_topic(request: Request, topic: Topic, caller: CallerIs) -> dict[str, Any]:
+    """Remove the queue of a topic; its messages stay in the log for other readers."""
+    caller.must_be_admin()
+    try:
+        await server_of(request).streams.groups.delete(queue_name(topic))
+    except NoSuchGroup:
+        return {"success": False}
+    return {"success": True}
+
+
+@router.put("/message")
+async def put_message(request: Request, form: MessageForm, caller: CallerIs) -> dict[str, Any]:
+    """Put a message, or several in order; `success` is false without a queue, true means on disk. Where no
+    log keeps the topic any more, nothing is put."""
+    server = server_of(request)
+    caller.must_publish(form.topic)
+    groups = server.streams.groups
+    queue = groups.by_name.get(queue_name(form.topic))
+    if queue is None:
+        return {"success": False}
+    groups.check_stored(queue.spec)
+    texts = [form.message] if form.message is not None else form.messages or []
+    messages = [
+        forms.to_message(
+            forms.PublishForm(topic=form.topic, payload=text, encoding=form.encoding, delay_ms=form.delay_ms),
+            server.wall_us(),
+        )
+        for text in texts
+    ]
+    for message in messages:
+        groups.publishing.check(message)
+    published = await asyncio.gather(*(groups.publishing.publish(message) for message in messages))
+    if any(one.offset is None for one in published):
+        # The stream may have lost its log since it was asked for.
+        groups.check_stored(queue.spec)
+    return {"success": True}
+
+
+async def _get_form(
+    request: Request,
+    topic: Annotated[str | None, Query(max_length=65_535)] = None,
+    ack: Annotated[str | None, Query(description="auto, or manual for a lease and a receipt")] = None,
+    lease_ms: Annotated[LeaseMs | None, Query()] = None,
+    wait_ms: Annotated[WaitMs | None, Query(description="Wait for a message.")] = None,
+    count: Annotated[Count | None, Query(description="Up to so many; the answer is a list then.")] = None,
+) -> GetForm:
+    """From the query or from a JSON body, which wins."""
+    query = {"topic": topic, "ack": ack, "lease_ms": lease_ms, "wait_ms": wait_ms, "count": count}
+    given: dict[str, Any] = {name: value for name, value in query.items() if value is not None}
+    body = await request.body()
+    if body.strip():
+        try:
+            fields = json.loads(body)
+        except ValueError as error:
+            raise Problem(400, f"the body is not JSON: {error}") from None
+        if not isinstance(fields, dict):
+            raise Problem(400, "the body is not a JSON object")
+        given.update(fields)
+    try:
+        return GetForm.model_validate(given)
+    except ValidationError as error:
+        rows = [{**row, "loc": ("body or query", *row["loc"])} for row in error.errors(include_context=False)]
+        raise RequestValidationError(rows) from None
+
+
+@router.get("/message")
+async def get_message(
+    request: Request,
+    caller: CallerIs,
+    form: Annotated[GetForm, Depends(_get_form)],
+    request_id: RequestId = "",
+) -> dict[str, Any]:
+    """Take the next message, first in first out; `success` is false if there is none, or no such topic.
+
+    The parameters may also stand in a JSON body. Without `ack=manual` the message is done with this answer:
+    an answer that gets lost is a lost message, unless the request had a `Millrace-Request-Id` and is
+    repeated. With `ack=manual` the message is leased and the answer has a `receipt`: acknowledge it before
+    the lease ends, or the message comes again.
+    """
+    caller.must_subscribe(form.topic)
+    groups = server_of(request).streams.groups
+    try:
+        taken = await groups.take(
+            queue_name(form.topic),
+            count=form.count,
+            lease_us=form.lease_us,
+            wait_ms=form.wait_ms,
+            request=request_id,
+        )
+    except NoSuchGroup:
+        return {"success": False}
+    is_leased = form.ack == "manual"
+    if not taken:
+        return {"success": False}
+    if "count" in form.model_fields_set:
+        return {"success": True, "messages": [_shown(one, is_leased) for one in taken]}
+    return {"success": True, **_shown(taken[0], is_leased)}
+
+
+@router.put("/message/ack")
+async def ack_messages(request: Request, form: QueueAck, caller: CallerIs) -> dict[str, Any]:
+    """Done with these; `success` if every receipt was still good, `results` tells each."""
+    return await _settle(request, caller, form, "ack")
+
+
+@router.put("/message/nack")
+async def nack_messages(request: Request, form: QueueNack, caller: CallerIs) -> dict[str, Any]:
+    """Give these back: they come again, after `delay_ms`, or go to the dead letters."""
+    return await _settle(request, caller, form, "nack", form.delay_ms * 1000)
+
+
+@router.put("/message/extend")
+async def extend_messages(request: Request, form: QueueExtend, caller: CallerIs) -> dict[str, Any]:
+    """Go on with these: the lease ends `lease_ms` from now."""
+    return await _settle(request, caller, form, "extend", form.lease_ms * 1000)
+
+
+async def _settle(
+    request: Request, caller: CallerIs, form: QueueAck | QueueNack | QueueExtend, how: str, *extra: int
+) -> dict[str, Any]:
+    caller.must_subscribe(form.topic)
+    groups = server_of(request).streams.groups
+    try:
+        results = await groups.settle(queue_name(form.topic), how, form.receipts, *extra)
+    except NoSuchGroup:
+        return {"success": False, "results": [False] * len(form.receipts)}
+    return {"success": all(results), "results": results}
+
+
+def _shown(taken: Taken, is_leased: bool) -> dict[str, Any]:
+    shown: dict[str, Any] = readable("message", taken.message.payload)
+    if is_leased:
+        shown |= {"receipt": taken.receipt, "deliveries": taken.delivery}
+    return shown

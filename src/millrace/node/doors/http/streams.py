@@ -1,0 +1,460 @@
+"""Streams, their messages by offset, and publishing.
+
+A reader names an offset and gets what is there, with the offset to ask for next; at the end of the log it may
+wait. What retention has removed is answered 410 with the earliest offset that is left. Raw blocks go to
+programs that read columns: whole blocks, so the first may begin before the offset that was asked for.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import Field
+
+from millrace.broker.meta.state import spec_from_dict, spec_to_dict
+from millrace.broker.streams.stream import DEFAULT_STREAM, Replication, Stream
+from millrace.broker.streams.switching import consequences
+from millrace.broker.topics.filters import is_valid, matches
+from millrace.errors import LocalError
+from millrace.limits import MIB
+from millrace.node.doors.http import forms
+from millrace.node.doors.http.forms import BatchForm, Form, Producer, PublishForm, Sequence, key_of, server_of
+from millrace.node.doors.http.guard import Caller, CallerIs, identify
+from millrace.node.doors.http.problems import Problem
+from millrace.node.groups.consumer_groups import WAIT_MS_MAX
+from millrace.node.groups.shard_consumers import Unavailable
+from millrace.node.logs.reading import keys_of, matching_rows, stored_rows
+from millrace.node.logs.time_lookup import offset_at
+from millrace.node.pairs.pair_keeper import admit
+from millrace.node.shards.publishing import NotStored, Published
+from millrace.storage.block import Block, Kind
+
+if TYPE_CHECKING:
+    from millrace.node.server import Server
+    from millrace.node.shards.shard import Shard
+
+router = APIRouter(prefix="/v1", dependencies=[Depends(identify)])
+
+_LIMIT_MAX = 10_000
+_ANSWER_BYTES_MAX = 8 * MIB
+_BLOCKS_BYTES_MAX = 16 * MIB
+_BLOCKS_TYPE = "application/vnd.millrace.blocks"
+# One answer looks at no more of the log than this many reads of about 1 MiB.
+_READS_MAX = 64
+
+
+class StreamForm(Form):
+    name: str
+    filters: list[str] | None = None
+    replication: str | None = None
+    shards: int | None = None
+    replicas: int | None = None
+    capture: str | None = None
+    retention_age_s: int | None = None
+    retention_bytes: int | None = None
+    hold_age_s: int | None = None
+    hold_bytes: int | None = None
+    compression: str | None = None
+    edge: str | None = None
+    primary_backup: dict[str, Any] | None = None
+    ack: str | None = None
+    storage: str | None = None
+
+
+class StreamChange(Form):
+    filters: list[str] | None = None
+    replication: str | None = None
+    shards: int | None = None
+    replicas: int | None = None
+    capture: str | None = None
+    retention_age_s: int | None = None
+    retention_bytes: int | None = None
+    hold_age_s: int | None = None
+    hold_bytes: int | None = None
+    compression: str | None = None
+    edge: str | None = None
+    primary_backup: dict[str, Any] | None = None
+    ack: str | None = None
+    storage: str | None = None
+
+
+class PurgeForm(Form):
+    shard: int | None = None
+    before: Annotated[int, Field(ge=0)] | None = None
+    """Everything below this offset goes; without it all there is."""
+
+
+# ------------------------------------------------------------------------------------------- streams
+
+
+@router.get("/streams", tags=["streams"])
+async def list_streams(request: Request) -> dict[str, Any]:
+    """All streams with their shards."""
+    server = server_of(request)
+    streams = server.streams.table.streams
+    return {"streams": [_shown(server, stream) for _, stream in sorted(streams.items())]}
+
+
+@router.post("/streams", status_code=201, tags=["streams"])
+async def create_stream(request: Request, form: StreamForm, caller: CallerIs) -> dict[str, Any]:
+    """Make a stream. 409 if there is one of this name."""
+    caller.must_be_admin()
+    server = server_of(request)
+    if form.name in server.streams.table.streams:
+        raise Problem(409, f"stream {form.name!r} exists")
+    spec = spec_from_dict(form.model_dump(exclude_none=True))
+    if spec.edge:
+        server.streams.edges.functions.check(spec.edge)
+    stream = await server.streams.put(spec, create=True)
+    return _shown(server, stream)
+
+
+@router.get("/streams/{name}", tags=["streams"])
+async def show_stream(request: Request, name: str) -> dict[str, Any]:
+    return _shown(server_of(request), _stream(server_of(request), name))
+
+
+@router.patch("/streams/{name}", tags=["streams"])
+async def alter_stream(
+    request: Request,
+    name: str,
+    form: StreamChange,
+    caller: CallerIs,
+    preview: Annotated[bool, Query(description="Change nothing; say what the change would mean.")] = False,
+) -> dict[str, Any]:
+    """Change what is given. Other shards, filters or replication seal the shards and open new ones."""
+    caller.must_be_admin()
+    server = server_of(request)
+    known = _stream(server, name)
+    spec = spec_from_dict(form.model_dump(exclude_none=True), known.spec)
+    if preview:
+        return {"name": name, "means": list(consequences(known, spec))}
+    if spec.edge != known.spec.edge and spec.edge:
+        server.streams.edges.functions.check(spec.edge)
+    return _shown(server, await server.streams.put(spec, create=False))
+
+
+@router.post("/edge/reload", tags=["streams"])
+async def reload_edge_functions(request: Request, caller: CallerIs) -> dict[str, Any]:
+    """Load the edge functions of this node anew; calls under way end with the code they began with."""
+    caller.must_be_admin()
+    return {"reloaded": await server_of(request).streams.edges.functions.reload()}
+
+
+@router.delete("/streams/{name}", status_code=204, tags=["streams"])
+async def delete_stream(request: Request, name: str, caller: CallerIs) -> None:
+    """Remove a stream with everything in it; its topics belong to `default` from then on."""
+    caller.must_be_admin()
+    server = server_of(request)
+    _stream(server, name)
+    if name == DEFAULT_STREAM:
+        raise Problem(409, "the stream 'default' stays: it takes what no other stream does")
+    await server.streams.delete(name)
+
+
+@router.post("/streams/{name}/purge", tags=["streams"])
+async def purge_stream(request: Request, name: str, form: PurgeForm, caller: CallerIs) -> dict[str, Any]:
+    """Forget messages: below an offset, or all there are. Offsets go on counting."""
+    caller.must_be_admin()
+    server = server_of(request)
+    stream = _stream(server, name)
+    if stream.leaderless:
+        raise Problem(409, f"stream {name!r} has logs without a leader: what they forget follows from groups")
+    numbers = [*stream.sealed, *stream.shards] if form.shard is None else [form.shard]
+    if not numbers:
+        raise Problem(409, f"stream {name!r} is routed: there is nothing stored to forget")
+    if server.streams.is_refusing:
+        raise Unavailable("the disk of the node is full; a purge needs a little room as well")
+    for number in numbers:
+        shard = _shard(server, name, number)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        offset = shard.next_offset if form.before is None else form.before
+        if not shard.trim(offset, done):
+            raise Unavailable("the log takes nothing right now; try again")
+        await done
+    return _shown(server, stream)
+
+
+@router.post("/streams/{name}/switch", tags=["streams"])
+async def switch_stream(request: Request, name: str, caller: CallerIs) -> dict[str, Any]:
+    """Planned switch-over of a primary-backup stream: every backup that is in sync becomes primary."""
+    caller.must_be_admin()
+    server = server_of(request)
+    numbers = _stream(server, name).shards
+    try:
+        return {"switched": [await server.streams.pairs.switch(number) for number in numbers]}
+    except LocalError as error:
+        raise Problem(409, str(error)) from None
+
+
+# ------------------------------------------------------------------------------------------ messages
+
+
+@router.get("/streams/{name}/shards/{shard}/messages", tags=["messages"])
+async def read_messages(
+    request: Request,
+    caller: CallerIs,
+    name: str,
+    shard: int,
+    start: Annotated[str, Query(alias="from", description="An offset, earliest or latest.")] = "earliest",
+    limit: Annotated[int, Query(ge=1, le=_LIMIT_MAX)] = 100,
+    wait_ms: Annotated[int, Query(ge=0, le=WAIT_MS_MAX, description="Wait at the end of the log.")] = 0,
+    filter: Annotated[str, Query(description="Only topics of this MQTT filter.")] = "#",
+) -> dict[str, Any]:
+    """Messages from an offset on, and the offset to ask for next."""
+    if not is_valid(filter):
+        raise Problem(400, f"{filter!r} is not a topic filter")
+    server = server_of(request)
+    found = _shard(server, name, shard)
+    offset = _offset(found, start)
+    await _wait_for(server, found, offset, wait_ms)
+    _must_be_there(found, offset)
+    messages, offset = await _messages(server, found, offset, limit, filter, caller)
+    return {
+        "stream": name,
+        "shard": shard,
+        "messages": messages,
+        "next_offset": offset,
+        "end_offset": found.next_offset,
+    }
+
+
+@router.get(
+    "/streams/{name}/shards/{shard}/blocks",
+    tags=["messages"],
+    response_class=Response,
+    responses={200: {"content": {_BLOCKS_TYPE: {}}, "description": "Whole blocks, one after the other."}},
+)
+async def read_blocks(
+    request: Request,
+    caller: CallerIs,
+    name: str,
+    shard: int,
+    start: Annotated[int, Query(alias="from", ge=0)],
+    end: Annotated[int | None, Query(alias="to", ge=0)] = None,
+) -> Response:
+    """The blocks that hold [from, to), as they are in the log, cut at about 16 MiB; the header
+    `Millrace-Next-Offset` says where to go on."""
+    server = server_of(request)
+    stream, found = _stream(server, name), _shard(server, name, shard)
+    caller.must_subscribe(*(stream.spec.filters or ("#",)))
+    stop = found.next_offset if end is None else min(end, found.next_offset)
+    _must_be_there(found, start)
+    pieces: list[bytes] = []
+    proved: set[bytes] | None = None if caller.principal.may_subscribe("#") else set()
+    size, offset = 0, start
+    while offset < stop and size < _BLOCKS_BYTES_MAX:
+        blocks = await server.streams.reading.blocks(found, offset)
+        if not blocks:
+            break
+        for block in blocks:
+            if offset >= stop or size >= _BLOCKS_BYTES_MAX:
+                break
+            if block.header.kind is Kind.DATA:
+                if proved is not None:
+                    _must_receive(caller, block, proved)
+                pieces += block.buffers()
+                size += block.header.block_bytes
+            offset = max(offset, block.header.next_offset)
+    return Response(b"".join(pieces), media_type=_BLOCKS_TYPE, headers={"Millrace-Next-Offset": str(offset)})
+
+
+def _must_receive(caller: Caller, block: Block, proved: set[bytes]) -> None:
+    """All topics of a block: a sealed shard may have others than the stream's filters name now. Most blocks
+    have the topics of one before, and `proved` knows these (PROTOCOLS.md 30)."""
+    for topic in block.topics():
+        if topic not in proved:
+            if not caller.principal.may_receive(topic.decode()):
+                # Without its name, which is not for this user either.
+                raise Problem(403, "these blocks hold topics that you may not receive; ask for messages")
+            proved.add(topic)
+
+
+@router.get("/streams/{name}/shards/{shard}/offset", tags=["messages"])
+async def find_offset(
+    request: Request,
+    name: str,
+    shard: int,
+    time_us: Annotated[int, Query(description="Microseconds since 1970, UTC.")],
+) -> dict[str, Any]:
+    """The first offset whose message is from this time or later; the next one to come if there is none."""
+    server = server_of(request)
+    found = _shard(server, name, shard)
+    offset = await offset_at(server.streams.reading, found, time_us)
+    return {
+        "stream": name,
+        "shard": shard,
+        "offset": offset,
+        "first_offset": found.first_offset,
+        "next_offset": found.next_offset,
+    }
+
+
+async def _messages(
+    server: "Server", shard: "Shard", offset: int, limit: int, filter: str, caller: Caller
+) -> tuple[list[dict[str, Any]], int]:
+    messages: list[dict[str, Any]] = []
+    size = 0
+    keys = keys_of((filter,))
+
+    def takes(topic: bytes) -> bool:
+        text = topic.decode()
+        return matches(filter, text) and caller.principal.may_receive(text)
+
+    for _ in range(_READS_MAX):
+        end = shard.next_offset
+        blocks = await server.streams.reading.blocks(shard, offset, keys)
+        if not blocks:
+            return messages, max(offset, end)
+        for block in blocks:
+            for first, after in matching_rows(block, offset, takes):
+                for message in stored_rows(shard.number, block, range(first, after)):
+                    messages.append(forms.from_stored(message))
+                    size += len(message.payload)
+                    if len(messages) >= limit or size >= _ANSWER_BYTES_MAX:
+                        return messages, message.offset + 1
+            offset = max(offset, block.header.next_offset)
+        if messages:
+            break
+    return messages, offset
+
+
+def _offset(shard: "Shard", start: str) -> int:
+    if start == "earliest":
+        return shard.first_offset
+    if start == "latest":
+        return shard.next_offset
+    if start.isascii() and start.isdigit() and len(start) < 20:
+        return int(start)
+    raise Problem(400, f"from = {start!r} is not an offset, earliest or latest")
+
+
+async def _wait_for(server: "Server", shard: "Shard", offset: int, wait_ms: int) -> None:
+    """Until the message at this offset is committed, for a while."""
+    if wait_ms == 0 or offset < shard.next_offset:
+        return
+    watcher = asyncio.Event()
+    shard.consumers.watchers[watcher] = None
+    try:
+        async with asyncio.timeout(wait_ms / 1000):
+            while offset >= shard.next_offset and not server.streams.groups.is_stopping:
+                watcher.clear()
+                await watcher.wait()
+    except TimeoutError:
+        return
+    finally:
+        shard.consumers.watchers.pop(watcher, None)
+
+
+def _must_be_there(shard: "Shard", offset: int) -> None:
+    end = shard.next_offset
+    if offset > end:
+        raise Problem(409, f"offset {offset} is not there yet; the next is {end}", next_offset=end)
+
+
+def _stream(server: "Server", name: str) -> Stream:
+    stream = server.streams.table.streams.get(name)
+    if stream is None:
+        raise Problem(404, f"there is no stream {name!r}")
+    return stream
+
+
+def _shard(server: "Server", name: str, number: int) -> "Shard":
+    stream = _stream(server, name)
+    leaderless = server.streams.leaderless
+    origins = leaderless.numbers(stream)
+    if number in origins:
+        return cast("Shard", leaderless.logs[number])
+    shard = server.streams.shards.get(number)
+    numbers = [n for n in (*stream.sealed, *stream.shards) if not stream.is_leaderless(n)]
+    if shard is None or number not in numbers:
+        known = ", ".join(map(str, (*numbers, *origins)))
+        if stream.spec.replication is Replication.ROUTED:
+            sealed = f"; sealed shards from before it was: {known}" if known else ""
+            raise Problem(
+                409, f"stream {name!r} is routed: its messages are stored nowhere and have no offset{sealed}"
+            )
+        raise Problem(404, f"stream {name!r} has no shard {number}; it has {known}")
+    return shard
+
+
+def _shown(server: "Server", stream: Stream) -> dict[str, Any]:
+    name = stream.spec.name
+    stream = server.streams.table.streams.get(name, stream)
+    rows = [row for row in server.streams.status() if row["stream"] == name]
+    shown = {**spec_to_dict(stream.spec), "generation": stream.generation, "shard_list": rows}
+    if server.streams.pairs.takes(stream):
+        for row in rows:
+            if row["shard"] in server.streams.shards:
+                row.update(server.streams.pairs.shown(server.streams.shards[row["shard"]]))
+        shown["topic_classes"] = admit(stream.spec.primary_backup)
+        shown["warnings"] = server.streams.pairs.warnings(stream)
+    if stream.leaderless:
+        shown["groups"] = server.streams.leaderless.groups(stream)
+    return shown
+
+
+# ---------------------------------------------------------------------------------------- publishing
+
+
+@router.post("/publish", tags=["messages"])
+async def publish(
+    request: Request,
+    form: PublishForm,
+    caller: CallerIs,
+    producer: Producer = None,
+    sequence: Sequence = None,
+) -> dict[str, Any]:
+    """Publish a message; the answer comes when it is on disk and says where it stands."""
+    return _outcome(form, await _publish(server_of(request), form, caller, key_of(producer, sequence)))
+
+
+@router.post("/publish/batch", tags=["messages"])
+async def publish_batch(
+    request: Request,
+    form: BatchForm,
+    caller: CallerIs,
+    producer: Producer = None,
+    sequence: Sequence = None,
+) -> dict[str, Any]:
+    """Publish many messages in order; with a producer they are numbered from the given sequence on. After a
+    failure send the same batch again under the same numbers."""
+    server = server_of(request)
+    for one in form.messages:
+        caller.must_publish(one.topic)
+    keys = [key_of(producer, sequence, position) for position in range(len(form.messages))]
+    tasks = [_publish(server, one, caller, key) for one, key in zip(form.messages, keys, strict=True)]
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    failed = next((outcome for outcome in outcomes if isinstance(outcome, BaseException)), None)
+    if failed is not None:
+        raise failed
+    rows = [
+        _outcome(one, outcome)
+        for one, outcome in zip(form.messages, outcomes, strict=True)
+        if isinstance(outcome, Published)
+    ]
+    return {"published": rows}
+
+
+async def _publish(server: "Server", form: PublishForm, caller: Caller, key: Any) -> Published:
+    caller.must_publish(form.topic)
+    publishing = server.streams.groups.publishing
+    message = forms.to_message(form, server.wall_us())
+    try:
+        publishing.check(message)
+    except NotStored:
+        raise
+    except LocalError as error:
+        raise Problem(400, str(error)) from None
+    if message.retain and not server.config.mqtt.retain:
+        raise Problem(400, "retained messages are off here")
+    return await publishing.publish(message, key)
+
+
+def _outcome(form: PublishForm, published: Published) -> dict[str, Any]:
+    return {
+        "topic": form.topic,
+        "shard": published.shard,
+        "offset": published.offset,
+        "duplicate": published.is_repeat,
+    }

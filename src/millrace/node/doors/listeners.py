@@ -1,0 +1,226 @@
+"""Open sockets: which connections are kept, and which protocol object a fresh one gets.
+
+A `Listener` accepts by itself and hands what it keeps to the event loop: a loop that accepts takes all that
+wait in one go, before anybody could say that there are too many, and the faster one gives up a listener for
+good if it finds no descriptor at a bad moment.
+
+Plain TCP connections are `MqttConnection` itself; the PROXY header and WebSocket are small adapters in
+front of it. (Both event loops switch Nagle off; a broker writes once per loop turn already.)
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+from millrace.errors import ConfigError, RemoteError
+from millrace.node.config import Address, Tls
+from millrace.node.doors.descriptors import Descriptors
+from millrace.node.doors.output import SLOW_BYTES, PacedOutput
+from millrace.wire import proxy
+
+log = logging.getLogger("millrace.listeners")
+
+_BACKLOG = 4096
+# What one turn of the loop accepts; the others have their turn as well.
+_ACCEPTS_MAX = 256
+_PAUSE_S = 1.0
+# What can still be meant as a header; anything longer without one is refused by the parser before.
+_PROXY_BYTES_MAX = 4096
+
+
+class Tuned:
+    """Sets the transport's bounds, then steps aside: the loop calls the connection directly from then on."""
+
+    def __init__(self, make: Callable[[], Any], output_bytes_max: int) -> None:
+        self._make = make
+        self._output_bytes_max = output_bytes_max
+
+    def connection_made(self, transport: Any) -> None:
+        slow_bytes = min(SLOW_BYTES, self._output_bytes_max)
+        transport.set_write_buffer_limits(high=slow_bytes, low=slow_bytes // 4)
+        inner = self._make()
+        transport.set_protocol(inner)
+        inner.connection_made(transport)
+        if isinstance(inner, PacedOutput):
+            # Nothing stands between it and the socket.
+            inner.write_straight()
+
+    def data_received(self, data: bytes) -> None:
+        raise AssertionError("the connection was handed over when it was made")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Lost before it was made."""
+
+
+class ProxyHeader:
+    """Reads the PROXY header, then hands the connection on with the client's address."""
+
+    def __init__(self, inner: Any, set_peer: Callable[[tuple[str, int]], None]) -> None:
+        self._inner = inner
+        self._set_peer = set_peer
+        self._held = b""
+        self._transport: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._held += data
+        try:
+            found = proxy.parse(self._held[:_PROXY_BYTES_MAX])
+        except RemoteError as error:
+            log.info("closing %s: %s", self._transport.get_extra_info("peername"), error)
+            self._transport.abort()
+            return
+        if found is None:
+            return
+        used, source = found
+        rest, self._held = self._held[used:], b""
+        if source is not None:
+            self._set_peer(source)
+        self._transport.set_protocol(self._inner)
+        if rest:
+            self._inner.data_received(rest)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._inner.connection_lost(error)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+
+class Listener:
+    """Accepts connections on some sockets until it is closed."""
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        factory: Callable[[], Any],
+        descriptors: Descriptors,
+        tls: dict[str, Any],
+    ) -> None:
+        """`tls`: what the loop is told of it, if anything."""
+        self._loop = asyncio.get_running_loop()
+        self._sockets = sockets
+        self._factory = factory
+        self._descriptors = descriptors
+        self._tls = tls
+        # Connections that the loop is about to take over, and those on the way: with TLS that takes a while.
+        self._fresh: set[socket.socket] = set()
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        for listening in sockets:
+            self._resume(listening)
+
+    def close(self) -> None:
+        self._is_closed = True
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
+            listening.close()
+        for task in self._beginning:
+            task.cancel()
+        for connected in self._fresh:
+            connected.close()
+
+    def _resume(self, listening: socket.socket) -> None:
+        if not self._is_closed:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_ACCEPTS_MAX):
+            try:
+                connected = listening.accept()[0]
+            except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+                return
+            except OSError as error:
+                # No descriptor or no memory: it would be the same at once.
+                self._descriptors.warn(f"no connection can be accepted: {error.strerror}", self._loop.time())
+                self._loop.remove_reader(listening)
+                self._loop.call_later(_PAUSE_S, self._resume, listening)
+                return
+            if not self._descriptors.admits(connected.fileno(), self._loop.time()):
+                connected.close()
+                continue
+            connected.setblocking(False)
+            self._fresh.add(connected)
+            task = self._loop.create_task(self._begin(connected))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+
+    async def _begin(self, connected: socket.socket) -> None:
+        # From here on the loop closes it.
+        self._fresh.discard(connected)
+        try:
+            await self._loop.connect_accepted_socket(self._factory, connected, **self._tls)
+        except OSError as error:
+            log.debug("a connection ended before it began: %s", error)
+
+
+async def listen(
+    address: Address,
+    factory: Callable[[], Any],
+    descriptors: Descriptors,
+    *,
+    context: ssl.SSLContext | None = None,
+    handshake_s: float | None = None,
+) -> tuple[Listener, int]:
+    """Listen; returns the listener and the port it got. `handshake_s`: how long TLS may take to begin."""
+    try:
+        sockets = await _bound(address)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(
+            f"cannot listen on {address}: {reason}; is another broker running there?"
+        ) from error
+    tls = {} if context is None else {"ssl": context, "ssl_handshake_timeout": handshake_s}
+    return Listener(sockets, factory, descriptors, tls), sockets[0].getsockname()[1]
+
+
+async def _bound(address: Address) -> list[socket.socket]:
+    """A listening socket for each address that the host's name stands for."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sockets = []
+    try:
+        for family, kind, protocol, _, name in dict.fromkeys(found):
+            sockets.append(listening := socket.socket(family, kind, protocol))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # What is accepted inherits it. A client may ask for no keep alive, and a text client cannot.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if family == socket.AF_INET6:
+                # Its twin may listen on the same port.
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.setblocking(False)
+            listening.bind(name)
+            listening.listen(_BACKLOG)
+    except OSError:
+        for listening in sockets:
+            listening.close()
+        raise
+    return sockets
+
+
+def tls_context(settings: Tls) -> ssl.SSLContext:
+    """The server's side of TLS, from files that the configuration names."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.certificate, settings.key)
+        if settings.client_ca:
+            context.load_verify_locations(settings.client_ca)
+            required = settings.require_client_certificate
+            context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"the TLS files cannot be used: {error}") from error
+    return context

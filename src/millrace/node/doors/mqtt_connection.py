@@ -1,0 +1,788 @@
+"""The MQTT door: one client connection between the codec and the broker.
+
+`MqttConnection` has the methods that an event loop calls on a protocol object and asks of its transport
+only `write`, `get_write_buffer_size`, `close`, `abort`, `pause_reading` and `resume_reading`, and `write_eof`
+where it has that; it knows neither sockets nor tasks, so the same code serves TCP, TLS, WebSocket and tests.
+
+A chunk goes through the scan kernel: runs of publishes and acknowledgements reach the broker as they are.
+The first packet the kernel does not know is decoded and handled here, then the scan goes on behind it.
+An error of the client ends its connection with the reason code the standard names, and touches nobody else.
+"""
+
+import logging
+from dataclasses import replace
+from typing import Any, assert_never
+
+from millrace.broker.machine import ConnectRequest
+from millrace.broker.sessions.session import Session
+from millrace.broker.topics.routing import Table
+from millrace.errors import ProtocolError, RemoteError
+from millrace.kernels import scan
+from millrace.limits import PACKET_ID_TOP
+from millrace.node.doors import mqtt_terms as terms
+from millrace.node.doors.mqtt_door import MqttDoor
+from millrace.node.doors.mqtt_terms import EnhancedAuthentication as EnhancedAuthentication
+from millrace.node.doors.output import PacedOutput
+from millrace.node.shards import producer_keys as keys
+from millrace.types import Message, Reason, Version
+from millrace.wire.mqtt.codec import decode, encode
+from millrace.wire.mqtt.connection import Inbox, wanted_bytes
+from millrace.wire.mqtt.packets import (
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+)
+
+log = logging.getLogger("millrace.mqtt")
+
+# Parked: connected, and what else arrived waits for the next turn of the loop.
+_NEW, _AUTHENTICATING, _OPENING, _CONNECTED, _PARKED, _CLOSED = range(6)
+_PING = b"\xc0\x00"
+_PONG = b"\xd0\x00"
+# [MQTT-3.1.2-22]: one and a half times the keep alive.
+_KEEP_ALIVE_GRACE = 1.5
+# Messages at QoS 1 and 2 that one turn of the loop takes in before it turns to the others.
+_TURN_MESSAGES_MAX = 10_000
+# How long a closed connection may take to read its last bytes.
+_CLOSING_MS_MAX = 5_000
+
+
+class MqttConnection(PacedOutput):
+    __slots__ = (
+        "__weakref__",
+        "_aliases",
+        "_client_bytes_max",
+        "_door",
+        "_exchange",
+        "_inbox",
+        "_is_welcome",
+        "_packet_bytes_max",
+        "_parked",
+        "_state",
+        "_table",
+        "_v5",
+        "deadline_ms",
+        "peer",
+        "seen_ms",
+        "session",
+        "since_ms",
+        "username",
+        "version",
+    )
+
+    def __init__(self, door: MqttDoor) -> None:
+        super().__init__(door.output)
+        self._door = door
+        self._state = _NEW
+        self._inbox = Inbox()
+        # CONNACK is out.
+        self._is_welcome = False
+        self._parked: list[bytes] | None = None
+        self._packet_bytes_max = door.limits.packet_bytes_max
+        self._client_bytes_max = 0
+        self._table: Table = {}
+        self._v5 = False
+        self._aliases: dict[int, str] | None = None
+        self._exchange: tuple[str, EnhancedAuthentication, Connect] | None = None
+        self.version = Version.MQTT_3_1_1
+        self.session: Session | None = None
+        self.username: str | None = None
+        self.peer: Any = None
+        # Heard last; and the beginning of the time before the session, or after it.
+        self.seen_ms = self.since_ms = door.now_ms()
+        # Silence allowed: the CONNECT deadline first, then the keep alive; 0 is for ever.
+        self.deadline_ms = door.limits.connect_deadline_ms
+
+    # ----------------------------------------------------------------- called by the event loop
+
+    def connection_made(self, transport: Any) -> None:
+        self.begin_output(transport)
+        self.peer = self.peer or transport.get_extra_info("peername")
+        self._door.connections[self] = None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        door = self._door
+        door.connections.pop(self, None)
+        session, self.session = self.session, None
+        self._state = _CLOSED
+        self.end_output()
+        if session is not None and session.connection is self:
+            door.broker.disconnect(session, door.now_ms(), will=True)
+        self._wake()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def _block(self) -> None:
+        """The client does not read: send nothing more, and take nothing more that would need an answer."""
+        if self.session is not None:
+            self.session.blocked = True
+        self.transport.pause_reading()
+
+    def _unblock(self) -> None:
+        if self._state == _CLOSED:
+            return
+        self.transport.resume_reading()
+        self.seen_ms = self._door.now_ms()
+        if self.session is not None:
+            self._door.broker.unblock(self.session, self.seen_ms)
+            self.unpark()
+            self._wake()
+
+    def data_received(self, data: bytes) -> None:
+        door = self._door
+        if not door.awake:
+            door.begin_turn()
+        self.seen_ms = now_ms = door.turn_ms
+        broker = door.broker
+        broker.stats.bytes_received += len(data)
+        if self._state == _CONNECTED and self._inbox.parts is None:
+            session = self.session
+            assert session is not None
+            pos, spans = scan(data, 0, self._table, self._v5, self._packet_bytes_max)
+            if len(spans) == 5 and pos == len(data):
+                # One read, one span: the common case of unbatched traffic.
+                first, subject, _, _, count = spans
+                if first < 0x40:
+                    broker.publish_runs(session, first, subject, data, count, now_ms)
+                    if first != 0x30:
+                        self._check_bounds(first, count)
+                else:
+                    broker.on_acks(session, first, subject, count, now_ms)
+            else:
+                self._receive(data, pos, spans)
+        elif self._parked is not None:
+            self._parked.append(data)
+        else:
+            data = self._inbox.join(data)
+            if data:
+                self._receive(data, 0, [])
+
+    def is_late(self, now_ms: int) -> bool:
+        """Bytes that do not make a CONNECT buy no time: only a session is kept alive by being heard."""
+        if self._state == _PARKED and self.session is not None and not self.session.blocked:
+            # It is us who do not listen.
+            return False
+        begin_ms = self.since_ms if self.session is None else self.seen_ms
+        return bool(self.deadline_ms) and begin_ms + self.deadline_ms < now_ms
+
+    def expire(self) -> None:
+        if self._state == _CLOSED:
+            # It does not take its last bytes; they must not be kept for it.
+            self.transport.abort()
+        else:
+            self.fail(Reason.KEEP_ALIVE_TIMEOUT, "nothing was heard within the time agreed")
+
+    # --------------------------------------------------------------------------- incoming packets
+
+    def _receive(self, data: bytes, pos: int, spans: list[Any]) -> None:
+        """Handle a chunk whose first part, up to `pos`, is already scanned into `spans`."""
+        size = len(data)
+        try:
+            while True:
+                while pos < size and self._state == _CONNECTED and self._learn(data, pos):
+                    pos, more = scan(data, pos, self._table, self._v5, self._packet_bytes_max)
+                    _join(spans, more)
+                if spans:
+                    self._on_spans(data, spans)
+                if self._parked is not None:
+                    self._parked.append(data[pos:])
+                    return
+                if self._state == _CLOSED or pos == size:
+                    return
+                if self._state == _OPENING or (self._state == _AUTHENTICATING and self._exchange is None):
+                    # What follows CONNECT waits until we know whether the client may say it.
+                    self._inbox.keep(data, pos, self._packet_bytes_max)
+                    return
+                end = pos + wanted_bytes(data[pos : pos + 5], self._packet_bytes_max)
+                if end > size:
+                    self._inbox.keep(data, pos, self._packet_bytes_max)
+                    return
+                self._on_packet(data, pos, end)
+                pos = end
+                if self._state == _CONNECTED:
+                    pos, spans = scan(data, pos, self._table, self._v5, self._packet_bytes_max)
+                else:
+                    spans = []
+        except RemoteError as error:
+            self._door.broker.stats.protocol_errors += 1
+            self.fail(error.reason, error.detail)
+
+    def _learn(self, data: bytes, pos: int) -> bool:
+        """A packet that the scan stopped at, of a topic that clients of other nodes publish to: its route is
+        known here, though not to those who publish. They may all come at once, when that node is gone."""
+        topic = _topic_at(data, pos)
+        router = self._door.broker.router
+        if not topic or topic in self._table or topic not in router.deliveries:
+            return False
+        assert self.session is not None
+        text = topic.decode()
+        if not terms.is_topic_within(self._door.limits, text):
+            return False
+        router.resolve(self.session.principal, self._table, text)
+        return True
+
+    def _on_spans(self, data: bytes, spans: list[Any]) -> None:
+        session = self.session
+        assert session is not None
+        broker = self._door.broker
+        now_ms = self.seen_ms
+        for at in range(0, len(spans), 5):
+            first, subject, start, end, count = spans[at : at + 5]
+            if first < 0x40:
+                broker.publish_runs(session, first, subject, data[start:end], count, now_ms)
+                if first != 0x30:
+                    self._check_bounds(first, count)
+                    if self._state == _CLOSED:
+                        return
+            else:
+                broker.on_acks(session, first, subject, count, now_ms)
+
+    def _check_bounds(self, first: int, count: int) -> None:
+        """After messages at QoS 1 or 2: those unfinished, those of this turn, those not in the log yet."""
+        door, session = self._door, self.session
+        assert session is not None
+        if first == 0x34 and session.v5 and len(session.received or ()) > door.limits.receive_maximum:
+            self.fail(Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unfinished QoS 2 messages")
+            return
+        door.taken += count
+        if (door.taken > _TURN_MESSAGES_MAX or door.is_overloaded) and self._parked is None:
+            self._park()
+
+    def _on_packet(self, data: bytes, pos: int, end: int) -> None:
+        if end - pos == 2 and data[pos:end] == _PING and self._state == _CONNECTED:
+            assert self.session is not None
+            self._door.broker.outbound.put(self.session, _PONG)
+            return
+        body = pos + 1
+        while data[body] > 127:
+            body += 1
+        first = data[pos]
+        if self._state == _NEW:
+            # [MQTT-3.1.0-1]: the first packet is CONNECT.
+            if first >> 4 != 1:
+                raise ProtocolError("the first packet is not CONNECT")
+            self._on_connect_bytes(first, data[body + 1 : end])
+            return
+        self._on_decoded(decode(first, data[body + 1 : end], self.version))
+
+    def _on_decoded(self, packet: Packet) -> None:
+        session = self.session
+        match packet:
+            case Auth():
+                self._on_auth(packet)
+            case _ if session is None:
+                raise ProtocolError("a packet before the connection is accepted")
+            case Publish():
+                self._on_publish(session, packet)
+            case Subscribe():
+                self._on_subscribe(session, packet)
+            case Unsubscribe():
+                self._on_unsubscribe(session, packet)
+            case Pingreq():
+                self._door.broker.outbound.put(session, _PONG)
+            case Disconnect():
+                self._on_disconnect(session, packet)
+            case Puback() | Pubrec() | Pubrel() | Pubcomp():
+                self._on_answer(session, packet)
+            case Connect():
+                # [MQTT-3.1.0-2]
+                raise ProtocolError("a second CONNECT")
+            case Connack() | Suback() | Unsuback() | Pingresp():
+                raise ProtocolError(f"{type(packet).__name__.upper()} is sent by servers only")
+            case _:
+                assert_never(packet)
+
+    def _on_answer(self, session: Session, packet: Puback | Pubrec | Pubrel | Pubcomp) -> None:
+        """An acknowledgement with a reason code or properties."""
+        broker, now_ms = self._door.broker, self.seen_ms
+        failed = packet.reason >= Reason.UNSPECIFIED
+        match packet:
+            case Puback() | Pubrec() if failed:
+                broker.on_refused(session, packet.packet_id, 1 if isinstance(packet, Puback) else 2, now_ms)
+            case Puback():
+                broker.on_acks(session, 0x40, packet.packet_id, 1, now_ms)
+            case Pubrec():
+                broker.on_acks(session, 0x50, packet.packet_id, 1, now_ms)
+            case Pubrel():
+                broker.on_acks(session, 0x62, packet.packet_id, 1, now_ms)
+            case Pubcomp():
+                broker.on_acks(session, 0x70, packet.packet_id, 1, now_ms)
+
+    def _park(self) -> None:
+        """Let the others have a turn, and the logs catch up, before this client is heard again."""
+        self._state, self._parked = _PARKED, []
+        self.transport.pause_reading()
+        self._door.parked.append(self)
+        self._door.wake()
+
+    def unpark(self) -> None:
+        if self._state != _PARKED or self.session is None or self.session.blocked:
+            return
+        if self._door.taken > _TURN_MESSAGES_MAX or self._door.is_overloaded:
+            # Also for one that reads again just now, and would be read.
+            self.transport.pause_reading()
+            self._door.parked.append(self)
+            return
+        assert self._parked is not None
+        self.seen_ms = self._door.now_ms()
+        data, self._parked = b"".join(self._parked), None
+        self._state = _CONNECTED
+        self.transport.resume_reading()
+        if data:
+            self._receive(data, 0, [])
+        self._wake()
+
+    # --------------------------------------------------------------------------------- publishing
+
+    def _on_publish(self, session: Session, packet: Publish) -> None:
+        door, message = self._door, packet.message
+        if message.properties.subscription_ids:
+            # [MQTT-3.3.4-6]
+            raise ProtocolError("a PUBLISH from a client carries no subscription identifier")
+        topic = self._topic(message)
+        if not terms.is_topic_within(door.limits, topic):
+            raise ProtocolError("the topic has too many levels or bytes", Reason.TOPIC_NAME_INVALID)
+        if message.retain and not door.settings.retain:
+            raise ProtocolError("retained messages are off here", Reason.RETAIN_NOT_SUPPORTED)
+        packet_id = packet.packet_id or 0
+        key = keys.key_of(message.properties)
+        run = terms.run_of(message, topic, packet_id, self._v5, self.seen_ms)
+        if message.qos == 2 and session.received and packet_id in session.received:
+            door.broker.inbound.repeat(session, topic, run, packet_id, key)
+            return
+        if not door.broker.inbound.accept(session, topic, run, packet_id, self.seen_ms, key):
+            self.fail(Reason.QUOTA_EXCEEDED, "no room for another retained message")
+        elif message.qos:
+            self._check_bounds(0x30 | message.qos << 1, 1)
+
+    def _topic(self, message: Message) -> str:
+        """The topic of a publish, through its alias where it has one (3.3.2.3.4)."""
+        alias = message.properties.topic_alias
+        if alias is None:
+            return message.topic
+        if alias > self._door.limits.topic_alias_in_max:
+            raise ProtocolError(f"topic alias {alias} is above the maximum", Reason.TOPIC_ALIAS_INVALID)
+        if self._aliases is None:
+            self._aliases = {}
+        if message.topic:
+            self._aliases[alias] = message.topic
+            return message.topic
+        try:
+            return self._aliases[alias]
+        except KeyError:
+            raise ProtocolError(f"topic alias {alias} is not set") from None
+
+    # ------------------------------------------------------------------------------ subscriptions
+
+    def _on_subscribe(self, session: Session, packet: Subscribe) -> None:
+        broker = self._door.broker
+        results = [(s, *broker.subscribe(session, s)) for s in packet.subscriptions]
+        reasons = tuple(reason for _, reason, _ in results)
+
+        def answer() -> None:
+            if session.connection is not self:
+                return
+            self._send(session, Suback(packet_id=packet.packet_id, reasons=reasons))
+            for subscription, reason, is_new in results:
+                if reason.value < 0x80:
+                    broker.subscribed(session, subscription, is_new, self.seen_ms)
+
+        def announced() -> None:
+            # Whoever publishes after SUBACK, at whatever node, reaches this client.
+            self._door.when_known(answer)
+
+        shared = [s.filter for s, reason, _ in results if s.filter.startswith("$share/") and reason < 0x80]
+
+        def written() -> None:
+            if shared:
+                # A member takes part from a position that every node knows (PROTOCOLS.md 9, 13).
+                self._door.when_shared(shared, announced)
+            else:
+                announced()
+
+        if session.is_recorded:
+            broker.journal.after(written)
+        else:
+            written()
+        # A subscription costs what is kept here, not what it takes to ask.
+        self._park()
+
+    def _on_unsubscribe(self, session: Session, packet: Unsubscribe) -> None:
+        broker = self._door.broker
+        reasons = tuple(broker.unsubscribe(session, filter) for filter in packet.filters)
+
+        def answer() -> None:
+            if session.connection is self:
+                self._send(session, Unsuback(packet_id=packet.packet_id, reasons=reasons))
+
+        if session.is_recorded:
+            broker.journal.after(answer)
+        else:
+            answer()
+
+    # --------------------------------------------------------------------------------- connecting
+
+    def _on_connect_bytes(self, first: int, body: bytes) -> None:
+        try:
+            packet = decode(first, body, 0)
+        except RemoteError as error:
+            self._door.broker.stats.protocol_errors += 1
+            self._v5 = terms.level_of(body) >= Version.MQTT_5
+            self.version = Version.MQTT_5 if self._v5 else Version.MQTT_3_1_1
+            # A CONNACK is an answer to a CONNECT that could be read that far.
+            if self._v5 or error.reason in (Reason.UNSUPPORTED_VERSION, Reason.CLIENT_ID_NOT_VALID):
+                self._refuse(error.reason, error.detail)
+            else:
+                self._close(error.detail)
+            return
+        assert isinstance(packet, Connect)
+        self.version = packet.version
+        self._client_bytes_max = packet.packet_bytes_max or 0
+        self._v5 = packet.version == Version.MQTT_5
+        if packet.authentication_method is not None:
+            self._begin_exchange(packet)
+            return
+        self._state = _AUTHENTICATING
+        self._door.authenticate(self, packet, lambda allowed: self._authenticated(packet, allowed))
+        if self._state == _AUTHENTICATING:
+            self.transport.pause_reading()
+
+    def _authenticated(self, packet: Connect, allowed: bool) -> None:
+        """The answer of the authenticator, perhaps later and perhaps after the client went away."""
+        if self._state != _AUTHENTICATING:
+            return
+        if not allowed:
+            self._refuse(
+                Reason.NOT_AUTHORIZED if packet.username is None else Reason.BAD_USER_OR_PASSWORD,
+                "user name or password not accepted"
+                if packet.username
+                else "anonymous clients may not connect",
+            )
+            return
+        self.transport.resume_reading()
+        self._accept(packet, None)
+
+    def _resume_input(self) -> None:
+        data = self._inbox.join(b"")
+        if data:
+            self._receive(data, 0, [])
+        self._wake()
+
+    def _accept(self, packet: Connect, authentication_data: bytes | None) -> None:
+        door = self._door
+        limits, broker = door.limits, door.broker
+        client_id, assigned = packet.client_id, None
+        if not client_id:
+            if (not packet.clean_start and not self._v5) or packet.version == Version.MQTT_3_1:
+                # [MQTT-3.1.3-8] of 3.1.1; 3.1 knows no empty id
+                self._refuse(Reason.CLIENT_ID_NOT_VALID, "a session without a client id cannot be kept")
+                return
+            client_id = assigned = door.assigned_id()
+        if len(client_id.encode()) > limits.client_id_bytes_max:
+            self._refuse(
+                Reason.CLIENT_ID_NOT_VALID, f"a client id has at most {limits.client_id_bytes_max} bytes"
+            )
+            return
+        if broker.connected >= limits.connections_max or (
+            len(broker.sessions) >= limits.sessions_max and client_id not in broker.sessions
+        ):
+            self._refuse(Reason.QUOTA_EXCEEDED, "no more clients can be served")
+            return
+        principal = broker.rules.principal(self.username, client_id)
+        refused = terms.refused_will(packet.will, principal, door.settings, limits)
+        if refused is not None:
+            self._refuse(*refused)
+            return
+        request = ConnectRequest(
+            client_id=client_id,
+            clean_start=packet.clean_start,
+            expiry_s=terms.expiry_s(packet, limits),
+            v5=self._v5,
+            window=min(packet.receive_maximum or limits.inflight_max, PACKET_ID_TOP),
+            packet_bytes_max=packet.packet_bytes_max or 0,
+            alias_max=min(packet.topic_alias_max, limits.topic_alias_out_max),
+            principal=principal,
+            will=None if packet.will is None else terms.will_of(packet.will, self._v5, self.seen_ms),
+            username=self.username,
+        )
+        answer = terms.connack(packet, request, door.settings, limits, assigned, authentication_data)
+        if self._client_bytes_max and len(encode(answer, self.version)) > self._client_bytes_max:
+            # [MQTT-3.1.2-24]: what it says cannot be left out, and a client must not wait for it in vain.
+            self._close("the client takes no packet as large as the answer to CONNECT")
+            return
+        operation = broker.opening(request, self.username)
+        if operation is None:
+            self._open(packet, request, answer, is_opened=False)
+            return
+        # Whoever leaves something behind is accepted once that is on disk (PROTOCOLS.md 7, 10).
+        self._state = _OPENING
+
+        def begin() -> None:
+            if self._state != _OPENING:
+                # It went away while its messages were fetched; the client may be back by another one.
+                return
+            # Of two connections whose records are being written the later one counts: the first would take
+            # the record of the second for its own.
+            earlier = door.opening.get(client_id)
+            door.opening[client_id] = self
+            if earlier is not None and earlier._state != _CLOSED:
+                earlier._close("the client connected again")
+            broker.journal.add(operation, written)
+            self._wake()
+
+        def written() -> None:
+            if door.opening.get(client_id) is self:
+                del door.opening[client_id]
+                self._open(packet, request, answer, is_opened=True)
+
+        if request.clean_start:
+            begin()
+        else:
+            door.fetch_session(client_id, begin)
+        if self._state == _OPENING:
+            self.transport.pause_reading()
+            self._wake()
+
+    def _open(self, packet: Connect, request: ConnectRequest, answer: Connack, *, is_opened: bool) -> None:
+        """The client is accepted: open the session, answer, and go on with what it sent meanwhile."""
+        door = self._door
+        broker = door.broker
+        session, present, displaced = broker.connect(request, self, self.seen_ms, is_opened=is_opened)
+        if displaced is not None:
+            displaced.fail(Reason.SESSION_TAKEN_OVER, "the client connected again")
+        # What came along is queued before anything that comes from now on, and kept if the client goes.
+        session.blocked = True
+        door.session_opened(session, present)
+        if self._state == _CLOSED:
+            # It went away while its record was written.
+            broker.disconnect(session, self.seen_ms, will=True)
+            return
+        door.tell_others(session)
+        was_waiting = self._state == _OPENING
+        self.session = session
+        self._table = broker.router.table(request.principal)
+        self._state = _CONNECTED
+        keep_alive_s = terms.keep_alive_s(packet, door.settings, door.limits)
+        self.deadline_ms = int(keep_alive_s * 1000 * _KEEP_ALIVE_GRACE)
+        answer = replace(answer, session_present=present and packet.version != Version.MQTT_3_1)
+
+        def welcome() -> None:
+            if self.session is not session:
+                return
+            session.blocked = False
+            self._is_welcome = True
+            self._send(session, answer)
+            broker.resume(session, self.seen_ms)
+            if was_waiting:
+                self.transport.resume_reading()
+            if not self._inbox.is_empty:
+                self._resume_input()
+            self._wake()
+
+        if present and was_waiting:
+            # What is published after CONNACK, at whatever node, reaches a session that moved here.
+            door.when_known(welcome)
+        else:
+            welcome()
+
+    # ------------------------------------------------------------------- enhanced authentication
+
+    def _begin_exchange(self, packet: Connect) -> None:
+        method = packet.authentication_method
+        factory = self._door.methods.get(method or "")
+        if factory is None:
+            self._refuse(Reason.BAD_AUTHENTICATION_METHOD, f"authentication method {method!r} is not known")
+            return
+        assert method is not None
+        self._exchange = (method, factory(), packet)
+        self._state = _AUTHENTICATING
+        self._exchange_step(packet.authentication_data)
+
+    def _on_auth(self, packet: Auth) -> None:
+        if self._exchange is None or packet.authentication_method != self._exchange[0]:
+            # [MQTT-4.12.0-7], [MQTT-4.12.1-1]
+            raise ProtocolError("AUTH without an exchange of this method", Reason.PROTOCOL_ERROR)
+        if packet.reason is Reason.REAUTHENTICATE:
+            if self._state != _CONNECTED:
+                raise ProtocolError("re-authentication before the connection is accepted")
+            method, _, connect = self._exchange
+            self._exchange = (method, self._door.methods[method](), connect)
+        elif packet.reason is not Reason.CONTINUE_AUTHENTICATION:
+            raise ProtocolError("AUTH with a reason that clients do not send")
+        self._exchange_step(packet.authentication_data)
+
+    def _exchange_step(self, data: bytes | None) -> None:
+        assert self._exchange is not None
+        method, exchange, connect = self._exchange
+        verdict, answer, username = exchange.step(connect.client_id, data)
+        if verdict is False:
+            if self._state == _CONNECTED:
+                self.fail(Reason.NOT_AUTHORIZED, "re-authentication failed")
+            else:
+                self._refuse(Reason.NOT_AUTHORIZED, "authentication failed")
+        elif verdict is None:
+            reply = Auth(
+                reason=Reason.CONTINUE_AUTHENTICATION,
+                authentication_method=method,
+                authentication_data=answer,
+            )
+            self._write_packet(reply)
+        elif self._state == _CONNECTED:
+            self._write_packet(
+                Auth(reason=Reason.SUCCESS, authentication_method=method, authentication_data=answer)
+            )
+        else:
+            self.username = username
+            self._accept(connect, answer)
+
+    # ------------------------------------------------------------------------------------ leaving
+
+    def _on_disconnect(self, session: Session, packet: Disconnect) -> None:
+        door = self._door
+        if packet.session_expiry_s is not None:
+            if packet.session_expiry_s and not session.expiry_s:
+                # [MQTT-3.14.2-2] and 3.14.2.2.2
+                raise ProtocolError("a session expiry on DISCONNECT of a session that had none")
+            session.expiry_s = min(packet.session_expiry_s, door.limits.session_expiry_s_max)
+        keeps_will = packet.reason is not Reason.SUCCESS
+        self.session = None
+        self.hand_out(session)
+        self._end()
+        door.broker.disconnect(session, self.seen_ms, will=keeps_will)
+        self._wake()
+
+    def fail(self, reason: Reason, detail: str) -> None:
+        """End this connection from our side and, where the version allows, say why."""
+        if self._state == _CLOSED:
+            return
+        log.info("closing %s of %s: %s (0x%02x)", self.peer, self._name(), detail, reason)
+        if self._state not in (_CONNECTED, _PARKED):
+            if self._state == _OPENING:
+                # Its record could not be written in time (PROTOCOLS.md 7).
+                self._refuse(Reason.SERVER_UNAVAILABLE, "no majority of the cluster is there right now")
+            elif self._v5 and self._state == _AUTHENTICATING:
+                self._refuse(reason, detail)
+            else:
+                self._end()
+            return
+        session, self.session = self.session, None
+        if session is not None and session.connection is self:
+            self.hand_out(session)
+        # Before CONNACK nothing else may be sent ([MQTT-3.2.0-1]).
+        is_told = self._v5 and self._is_welcome
+        if is_told:
+            self._write_bounded(Disconnect(reason=reason, reason_string=detail), Disconnect(reason=reason))
+        self._end(told=is_told)
+        if session is not None and session.connection is self:
+            self._door.broker.disconnect(session, self._door.now_ms(), will=True)
+        self._wake()
+
+    def hand_out(self, session: Session) -> None:
+        """What was answered before the end still arrives."""
+        out, session.out = session.out, []
+        if out:
+            self.write(b"".join(out))
+
+    def reassign(self) -> None:
+        """The access rules changed: ask again who this client is to them."""
+        session = self.session
+        if session is not None:
+            broker = self._door.broker
+            principal = broker.rules.principal(self.username, session.client_id)
+            broker.reassign(session, principal)
+            self._table = broker.router.table(principal)
+
+    def _refuse(self, reason: Reason, detail: str) -> None:
+        """No to a CONNECT."""
+        log.info("refused %s: %s (0x%02x)", self.peer, detail, reason)
+        self._door.broker.stats.clients_refused += 1
+        self._write_bounded(
+            Connack(reason=reason, reason_string=detail if self._v5 else None), Connack(reason=reason)
+        )
+        self._end(told=True)
+
+    def _close(self, detail: str) -> None:
+        log.info("closing %s: %s", self.peer, detail)
+        self._end()
+
+    def _end(self, *, told: bool = False) -> None:
+        """Close once the client took what was written; `expire` sees to it that this is not for ever.
+
+        `told`: it was given a reason. A socket closed with bytes unread is reset, and a client that is still
+        sending would not see the reason. So, where the transport can, our side ends alone; what the client
+        sends until it ends too is dropped.
+        """
+        self._state, self._parked = _CLOSED, None
+        self.write_by_transport()
+        self.since_ms = self._door.now_ms()
+        self.deadline_ms = _CLOSING_MS_MAX
+        can_write_eof = getattr(self.transport, "can_write_eof", None)
+        if told and can_write_eof is not None and can_write_eof():
+            self.transport.resume_reading()
+            self.transport.write_eof()
+        else:
+            self.transport.close()
+
+    # ------------------------------------------------------------------------------------- output
+
+    def _send(self, session: Session, packet: Packet) -> None:
+        data = encode(packet, self.version)
+        if session.packet_bytes_max and len(data) > session.packet_bytes_max:
+            # [MQTT-3.1.2-25]: leave out what is optional rather than exceed the client's bound.
+            return
+        self._door.broker.outbound.put(session, data)
+
+    def _write_packet(self, packet: Packet) -> None:
+        self.write(encode(packet, self.version))
+
+    def _write_bounded(self, *packets: Packet) -> None:
+        """The first of these that the client has room for ([MQTT-3.2.2-19], [MQTT-3.14.2-3])."""
+        for data in (encode(packet, self.version) for packet in packets):
+            if not self._client_bytes_max or len(data) <= self._client_bytes_max:
+                self.write(data)
+                return
+
+    def _wake(self) -> None:
+        broker = self._door.broker
+        if broker.has_work:
+            self._door.wake()
+
+    def _name(self) -> str:
+        return self.session.client_id if self.session is not None else "a client not connected yet"
+
+
+def _join(spans: list[Any], more: list[Any]) -> None:
+    """Append what a scan found that went on where another stopped."""
+    if spans and more and more[0] < 0x40 and spans[-5] == more[0] and spans[-4] is more[1]:
+        spans[-2] = more[3]
+        spans[-1] += more[4]
+        more = more[5:]
+    spans += more
+
+
+def _topic_at(data: bytes, pos: int) -> bytes:
+    """The topic of the PUBLISH that begins here; nothing for other packets, and where it is not all there."""
+    if data[pos] not in (0x30, 0x32, 0x34):
+        return b""
+    body = pos + 1
+    while body < min(pos + 4, len(data)) and data[body] > 127:
+        body += 1
+    start = body + 3
+    if start > len(data):
+        return b""
+    end = start + (data[body + 1] << 8 | data[body + 2])
+    return data[start:end] if end <= len(data) else b""

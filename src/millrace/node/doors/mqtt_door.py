@@ -1,0 +1,162 @@
+"""What all MQTT connections of a node share: the broker, the clock, and the one flush of each loop turn.
+
+A read of any connection begins the turn; at its end everything that gathered for every client leaves, one
+write per connection. Connections that used up their part of a turn, or that the logs cannot follow, wait
+here and go on in a later one.
+"""
+
+import logging
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from millrace.broker.machine import Broker
+from millrace.broker.sessions.session import Session
+from millrace.errors import MillraceError
+from millrace.limits import MIB
+from millrace.node.config import Mqtt
+from millrace.node.doors.mqtt_terms import EnhancedAuthentication
+from millrace.node.doors.output import OutputBudget
+from millrace.wire.mqtt.packets import Connect
+
+if TYPE_CHECKING:
+    from millrace.node.doors.mqtt_connection import MqttConnection
+
+log = logging.getLogger("millrace.door")
+
+# Bytes that arrived and are not committed: beyond it no more is read from those who publish.
+_UNCOMMITTED_BYTES_MAX = 16 * MIB
+
+
+class MqttDoor:
+    """What all MQTT connections of a node share."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Mqtt,
+        *,
+        now_ms: Callable[[], int],
+        wake: Callable[[], None],
+        authenticate: Callable[["MqttConnection", Connect, Callable[[bool], None]], None],
+        random: Random,
+        methods: dict[str, Callable[[], EnhancedAuthentication]] | None = None,
+    ) -> None:
+        self.broker = broker
+        self.settings = settings
+        self.limits = broker.limits
+        self.output = OutputBudget(broker.limits)
+        self.now_ms = now_ms
+        # Called when sessions have output: the node then calls `flush` once per loop turn.
+        self.wake = wake
+        self.authenticate = authenticate
+        self.random = random
+        self.methods = methods or {}
+        # A dict for its order: who came first is swept first, the same in every run.
+        self.connections: dict[MqttConnection, None] = {}
+        # A client is connected here: other nodes end theirs of it. Set by the node.
+        self.tell_others: Callable[[Session], None] = _tell_nobody
+        # Calls back once other nodes send what clients here want. Set by the node.
+        self.when_known: Callable[[Callable[[], None]], None] = _known_to_all
+        # Calls back once what a client left under way at another node is here. Set by the node.
+        self.fetch_session: Callable[[str, Callable[[], None]], None] = _nothing_elsewhere
+        # A session is open and not yet resumed: give it what came along. Set by the node.
+        self.session_opened: Callable[[Session, bool], None] = _nothing_came
+        # The connection by which a client is being let in, while its record is written.
+        self.opening: WeakValueDictionary[str, MqttConnection] = WeakValueDictionary()
+        # Calls back once all nodes know of this node's members of these groups. Set by the node.
+        self.when_shared: Callable[[list[str], Callable[[], None]], None] = _at_once
+        # Connections whose further input waits for a later turn, and messages taken in this one.
+        self.parked: list[MqttConnection] = []
+        # Whether a flush is due at the end of this loop turn, and the time at which the turn began.
+        self.awake = False
+        self.turn_ms = 0
+        self.taken = 0
+
+    def begin_turn(self) -> None:
+        """The first read of a loop turn: what it and the others bring leaves at the end of the turn."""
+        self.awake = True
+        self.turn_ms = self.now_ms()
+        self.wake()
+
+    def flush(self) -> None:
+        """Write what gathered, one write per connection."""
+        self.awake = False
+        broker = self.broker
+        outbound = broker.outbound
+        dirty, outbound.dirty = outbound.dirty, []
+        now_ms = self.now_ms()
+        sent_bytes = 0
+        for session in dirty:
+            session.dirty = False
+            out = session.out
+            if not out:
+                continue
+            session.out_bytes = 0
+            connection = session.connection
+            if connection is None:
+                session.out = []
+                continue
+            data = out[0] if len(out) == 1 else b"".join(out)
+            out.clear()
+            sent_bytes += len(data)
+            try:
+                connection.write(data)
+            except MillraceError as error:
+                # Those that follow in the list are marked as being in it: nobody would put them there again.
+                log.warning("closing %s: what is for it cannot be written: %s", connection.peer, error)
+                connection.end_output()
+                connection.transport.abort()
+                continue
+            if session.queue or session.lag or session.resending:
+                outbound.pump(session, now_ms)
+        broker.stats.bytes_sent += sent_bytes
+        self.taken = 0
+        if self.parked:
+            parked, self.parked = self.parked, []
+            for connection in parked:
+                connection.unpark()
+            if self.parked and not self.is_overloaded:
+                self.wake()
+        if broker.has_work:
+            self.wake()
+
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether the logs are behind: nothing more is read for them (PROTOCOLS.md 1)."""
+        return self.broker.inbound.uncommitted_bytes > _UNCOMMITTED_BYTES_MAX
+
+    def sweep(self) -> None:
+        """Close connections that were silent for too long. Called about once a second."""
+        if self.parked:
+            self.wake()
+        now_ms = self.now_ms()
+        for connection in [c for c in self.connections if c.is_late(now_ms)]:
+            connection.expire()
+
+    def assigned_id(self) -> str:
+        return f"auto-{self.random.getrandbits(64):016x}"
+
+
+def _tell_nobody(session: Session) -> None:
+    """There are no other nodes."""
+
+
+def _known_to_all(then: Callable[[], None]) -> None:
+    """There are no other nodes."""
+    then()
+
+
+def _nothing_elsewhere(client_id: str, then: Callable[[], None]) -> None:
+    """There are no other nodes."""
+    then()
+
+
+def _nothing_came(session: Session, is_present: bool) -> None:
+    """There are no other nodes."""
+
+
+def _at_once(groups: list[str], then: Callable[[], None]) -> None:
+    """There are no other nodes."""
+    then()

@@ -1,0 +1,118 @@
+"""What a client asks for and what it is granted: plain functions between CONNECT, the limits and CONNACK."""
+
+from dataclasses import replace
+from typing import Protocol
+
+from millrace.broker.access import Principal
+from millrace.broker.machine import ConnectRequest
+from millrace.broker.messages.message import Run
+from millrace.broker.sessions.session import WillPlan
+from millrace.limits import PACKET_ID_TOP, Limits
+from millrace.node.config import Mqtt
+from millrace.types import Message, Properties, Reason, Version, Will
+from millrace.wire.mqtt.codec import encode_properties, encode_publish
+from millrace.wire.mqtt.packets import Connack, Connect
+
+_NOTHING = Properties()
+
+
+class EnhancedAuthentication(Protocol):
+    """One exchange of an authentication method (MQTT 5, 4.12); a fresh object for each connection."""
+
+    def step(self, client_id: str, data: bytes | None) -> "tuple[bool | None, bytes | None, str | None]":
+        """(True accept / False refuse / None go on, data for the client, user name once accepted)."""
+
+
+def expiry_s(packet: Connect, limits: Limits) -> int:
+    if packet.version == Version.MQTT_5:
+        return min(packet.session_expiry_s or 0, limits.session_expiry_s_max)
+    # 3.1.1 knows only "clean" and "keep"; how long is ours to say.
+    return 0 if packet.clean_start else limits.session_expiry_s_max
+
+
+def keep_alive_s(packet: Connect, settings: Mqtt, limits: Limits) -> int:
+    """What the connection is held to: MQTT 5 clients can be told, others keep their own."""
+    if packet.version != Version.MQTT_5:
+        return packet.keep_alive_s
+    most = limits.keep_alive_s_max
+    asked = settings.server_keep_alive_s or packet.keep_alive_s
+    return min(asked or most, most) if most else asked
+
+
+def connack(
+    packet: Connect,
+    request: ConnectRequest,
+    settings: Mqtt,
+    limits: Limits,
+    assigned: str | None,
+    authentication_data: bytes | None,
+) -> Connack:
+    """Yes to a CONNECT; whether a session was present is known only once it is opened."""
+    keep_s = keep_alive_s(packet, settings, limits)
+    return Connack(
+        reason=Reason.SUCCESS,
+        session_expiry_s=request.expiry_s if request.expiry_s != (packet.session_expiry_s or 0) else None,
+        receive_maximum=limits.receive_maximum if limits.receive_maximum < PACKET_ID_TOP else None,
+        packet_bytes_max=limits.packet_bytes_max,
+        topic_alias_max=limits.topic_alias_in_max or None,
+        assigned_client_id=assigned,
+        server_keep_alive_s=keep_s if keep_s != packet.keep_alive_s else None,
+        retain_available=None if settings.retain else False,
+        response_information=(
+            settings.response_information or None if packet.request_response_information else None
+        ),
+        authentication_method=packet.authentication_method,
+        authentication_data=authentication_data,
+    )
+
+
+def refused_will(
+    will: Will | None, principal: Principal, settings: Mqtt, limits: Limits
+) -> tuple[Reason, str] | None:
+    """Why this will cannot be taken: it is a publish, and what a PUBLISH may not do it may not do either."""
+    if will is None:
+        return None
+    if not is_topic_within(limits, will.message.topic):
+        return Reason.TOPIC_NAME_INVALID, "the will's topic has too many levels or bytes"
+    if not principal.may_publish(will.message.topic):
+        return Reason.NOT_AUTHORIZED, "the will's topic may not be published to"
+    if will.message.retain and not settings.retain:
+        return Reason.RETAIN_NOT_SUPPORTED, "retained messages are off here"
+    return None
+
+
+def is_topic_within(limits: Limits, topic: str) -> bool:
+    return topic.count("/") < limits.topic_levels_max and len(topic.encode()) <= limits.topic_bytes_max
+
+
+def run_of(message: Message, topic: str, packet_id: int, v5: bool, now_ms: int) -> Run:
+    """One message in the framing that runs have: no DUP, no RETAIN, no alias."""
+    properties, expires_ms = b"", None
+    if v5:
+        given = message.properties
+        properties = b"\0"
+        if given != _NOTHING:
+            properties = encode_properties(replace(given, topic_alias=None))
+        if given.message_expiry_s is not None:
+            expires_ms = now_ms + given.message_expiry_s * 1000
+    data = encode_publish(
+        topic.encode(),
+        message.payload,
+        0x30 | message.qos << 1,
+        packet_id if message.qos else 0,
+        properties,
+    )
+    return Run(data, 1, message.qos, v5, message.retain, expires_ms)
+
+
+def will_of(will: Will, v5: bool, now_ms: int) -> WillPlan:
+    run = run_of(will.message, will.message.topic, 1, v5, now_ms)
+    return WillPlan(will.message.topic, run, will.delay_s, will.message.properties.message_expiry_s)
+
+
+def level_of(body: bytes) -> int:
+    """The protocol level of a CONNECT that could not be decoded, 0 where there is none."""
+    if len(body) < 2:
+        return 0
+    at = 2 + (body[0] << 8 | body[1])
+    return body[at] if at < len(body) and body[2:at] == b"MQTT" else 0

@@ -1,0 +1,159 @@
+"""The text door: an adapter in front of an MQTT connection, as WebSocket is (see `wire/text.py`).
+
+A text client has no packet that says "I am slow", and no session to come back to. So one that does not read
+is cut off once more waits for it than a patient reader would ever leave, and one that asks without reading
+the answers is not heard until it does.
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+from millrace.limits import MIB
+from millrace.node.doors.mqtt_connection import MqttConnection
+from millrace.wire.text import LineTooLong, Translator
+
+log = logging.getLogger("millrace.text")
+
+_UNREAD_BYTES_MAX = 4 * MIB
+# Somebody who types needs longer for the first line than a program for CONNECT.
+_FIRST_LINE_S = 300.0
+
+
+class TextAdapter:
+    """A protocol toward the socket and a transport toward the connection inside."""
+
+    def __init__(self, inner: MqttConnection, line_bytes_max: int) -> None:
+        self._inner = inner
+        self._translator = Translator(line_bytes_max)
+        self._transport: Any = None
+        self._is_joined = False
+        self._is_over = False
+        # The client sends nothing more but may still read.
+        self._is_ended = False
+        self._is_held = False
+        self._is_paused_inside = False
+        self._answers: list[bytes] = []
+        self._deadline: asyncio.TimerHandle | None = None
+
+    # ----------------------------------------------------------------- called by the event loop
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        # The connection inside begins with the first line: its deadline is made for programs.
+        self._deadline = asyncio.get_running_loop().call_later(_FIRST_LINE_S, transport.abort)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_over = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._is_joined:
+            self._inner.connection_lost(error)
+
+    def eof_received(self) -> bool:
+        """As `printf ... | nc -N` leaves it: answers and messages are still wanted."""
+        self._is_ended = True
+        return self._is_joined and not self._is_over and self._translator.expects
+
+    def pause_writing(self) -> None:
+        if self._is_joined:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._is_joined:
+            self._inner.resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        try:
+            packets, lines = self._translator.receive(data)
+        except LineTooLong as error:
+            if self._is_joined:
+                self._inner.fail(error.reason, error.detail)
+            else:
+                self._is_over = True
+                self._transport.write(f"ERROR|{error.detail}\n".encode())
+                self._transport.close()
+            return
+        if lines:
+            self._write(lines)
+        if packets:
+            if not self._is_joined:
+                self._is_joined = True
+                if self._deadline is not None:
+                    self._deadline.cancel()
+                self._inner.connection_made(self)
+            self._inner.data_received(packets)
+            self._pace()
+
+    def _pace(self) -> None:
+        """Read as long as the answers keep up."""
+        is_busy = self._translator.is_busy
+        if is_busy and not self._is_held:
+            self._is_held = True
+            self._transport.pause_reading()
+        elif self._is_held and not is_busy:
+            self._is_held = False
+            if not self._is_paused_inside:
+                self._transport.resume_reading()
+
+    def _write(self, lines: bytes) -> None:
+        self._transport.write(lines)
+        if self._transport.get_write_buffer_size() > _UNREAD_BYTES_MAX:
+            log.info("closing %s: it does not read", self._transport.get_extra_info("peername"))
+            self._is_over = True
+            self._transport.abort()
+
+    # ------------------------------------------------------------ called by the connection inside
+
+    def write(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        lines, answers = self._translator.send(data)
+        if lines:
+            self._write(lines)
+        if answers:
+            if not self._answers:
+                # Not from inside a write: the broker is in the middle of its turn.
+                asyncio.get_running_loop().call_soon(self._acknowledge)
+            self._answers.append(answers)
+        self._pace()
+        if self._is_ended and not self._translator.expects:
+            self.close()
+
+    def _acknowledge(self) -> None:
+        answers, self._answers = self._answers, []
+        if not self._is_over:
+            self._inner.data_received(b"".join(answers))
+
+    def get_write_buffer_size(self) -> int:
+        size: int = self._transport.get_write_buffer_size()
+        return size
+
+    def close(self) -> None:
+        self._is_over = True
+        self._transport.close()
+
+    def can_write_eof(self) -> bool:
+        return bool(self._transport.can_write_eof())
+
+    def write_eof(self) -> None:
+        self._is_over = True
+        self._transport.write_eof()
+
+    def abort(self) -> None:
+        self._is_over = True
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        self._is_paused_inside = True
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._is_paused_inside = False
+        if not self._is_held:
+            self._transport.resume_reading()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)

@@ -1,0 +1,316 @@
+"""Durable groups at one shard: operations gathered into entries of its log, and a look ahead in the log.
+
+One entry of a shard is under way at a time; what is asked for meanwhile, by all groups, goes into the next
+one. So a busy shard pays one entry for many takes and acknowledgements, and no two entries count on the same
+messages. While nobody leads, the next entry waits, and what is asked for with it (REQUIREMENTS.md C4): it is
+made when it can be proposed, so its time and its scan are those of that moment.
+
+The look ahead is memory of this node alone: from the cursor's position to `end`, the messages that the group
+takes. It saves reading the log again for a group whose messages are few among many; after a restart it begins
+again at the position, which `skip` moves now and then.
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from millrace.broker.groups.cursor import Consumers, Cursor, Found
+from millrace.broker.groups.definitions import DurableGroup
+from millrace.broker.messages.message import expiry_of
+from millrace.errors import LocalError
+from millrace.node.logs.reading import is_v5, keys_of, matching_rows, packet_of, properties_of
+from millrace.replication.contract import EntryKind
+from millrace.storage.block import Block, Kind, opaque_block
+from millrace.storage.log import Trimmed
+from millrace.storage.scan import RangeDamaged
+
+if TYPE_CHECKING:
+    from millrace.node.shards.shard import Shard
+
+NOT_BEFORE = "millrace-not-before"
+"""User property: microseconds since 1970 before which a group is not given the message."""
+
+_PENDING_MAX = 10_000
+_ENTRY_OPERATIONS_MAX = 1_000
+_TOPICS_REMEMBERED_MAX = 10_000
+_FOUND_MAX = 10_000
+_SKIP_EVERY = 10_000
+# Longer than an election takes; then whoever waits is told that nothing happened.
+_SERVED_S_MAX = 5.0
+# One look ahead reads no more than this many times; a caller that found nothing comes again.
+_READS_MAX = 64
+
+ReadBlocks = Callable[["Shard", int, tuple[int, ...] | None], Awaitable[list[Block]]]
+
+
+class Unavailable(LocalError):
+    """The log cannot take the operation now; nothing happened."""
+
+
+class Ahead:
+    """What a group takes of the log between its position and `end`."""
+
+    __slots__ = ("_topics", "end", "epoch", "filters", "found", "keys", "lock")
+
+    def __init__(self) -> None:
+        self.epoch = -1
+        self.end = 0
+        self.found: deque[Found] = deque()
+        self.filters: tuple[str, ...] = ()
+        self.keys: tuple[int, ...] | None = None
+        self.lock = asyncio.Lock()
+        self._topics: dict[bytes, bool] = {}
+
+    def align(self, cursor: Cursor, group: DurableGroup, wall_us: int) -> None:
+        """Follow the cursor and the time; begin anew where it jumped or the group's filters changed."""
+        if self.epoch != cursor.epoch or self.end < cursor.position or self.filters != group.spec.filters:
+            self.epoch, self.end = cursor.epoch, cursor.position
+            self.found.clear()
+            if self.filters != group.spec.filters:
+                self.filters = group.spec.filters
+                self.keys = keys_of(self.filters)
+                self._topics.clear()
+        found = self.found
+        while found and (found[0].offset < cursor.position or found[0].is_expired(wall_us)):
+            found.popleft()
+
+    def takes(self, topic: bytes, group: DurableGroup) -> bool:
+        known = self._topics.get(topic)
+        if known is None:
+            if len(self._topics) >= _TOPICS_REMEMBERED_MAX:
+                self._topics.clear()
+            known = self._topics[topic] = group.spec.takes(topic.decode())
+        return known
+
+    def read(self, block: Block, group: DurableGroup, wall_us: int) -> None:
+        base = block.header.base_offset
+        spans = matching_rows(block, self.end, lambda topic: self.takes(topic, group))
+        if spans:
+            columns = block.columns()
+            for first, end in spans:
+                for row in range(first, end):
+                    not_before_us = expires_us = 0
+                    if is_v5(columns, row):
+                        packet = packet_of(columns, row)
+                        expiry_s = expiry_of(packet)
+                        if expiry_s is not None:
+                            sent_us = block.header.base_time_us + columns.deltas_us[row]
+                            expires_us = sent_us + expiry_s * 1_000_000
+                        not_before_us = _not_before_us(packet)
+                    found = Found(base + row, not_before_us, expires_us, columns.packet_sizes[row])
+                    if not found.is_expired(wall_us):
+                        self.found.append(found)
+        self.end = max(self.end, block.header.next_offset)
+
+
+class ShardConsumers:
+    """The groups of one shard. Its `state` is part of the shard's."""
+
+    def __init__(self, shard: "Shard", wall_us: Callable[[], int]) -> None:
+        self._shard = shard
+        self._wall_us = wall_us
+        self.state = Consumers()
+        # A dict for its order: a set's would not be the same in every run.
+        self.watchers: dict[asyncio.Event, None] = {}
+        """Set when there may be something to take."""
+        self._pending: list[tuple[list[Any], asyncio.Future[Any]]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._ahead: dict[int, Ahead] = {}
+        self._last_us = 0
+
+    # ---------------------------------------------------------------------------------- operations
+
+    async def do(self, operation: list[Any]) -> Any:
+        """Bring an operation into the log and give its result; Unavailable if it did not get there."""
+        if len(self._pending) >= _PENDING_MAX:
+            raise Unavailable(f"shard {self._shard.number} cannot take this right now; try again")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        self._pending.append((operation, answer))
+        if self._task is None:
+            self._task = loop.create_task(self._run())
+        return await answer
+
+    async def _run(self) -> None:
+        try:
+            while self._pending:
+                if not await self._is_served():
+                    text = (
+                        f"shard {self._shard.number} has had no leader for {_SERVED_S_MAX:.0f} s; try again"
+                    )
+                    _fail(self._pending, Unavailable(text))
+                    self._pending.clear()
+                    return
+                batch = self._pending[:_ENTRY_OPERATIONS_MAX]
+                del self._pending[: len(batch)]
+                applied: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+                entry = self._entry([operation for operation, _ in batch])
+                block = opaque_block(Kind.CONTROL, entry).timed(self._last_us)
+                if not self._shard.group.propose([block], [applied], EntryKind.CONTROL):
+                    applied.set_exception(Unavailable("the log takes nothing right now; try again"))
+                try:
+                    results = await applied
+                except LocalError as error:
+                    _fail(batch, error)
+                    continue
+                except asyncio.CancelledError:
+                    _fail(batch, Unavailable("the shard is gone"))
+                    raise
+                for (_, answer), result in zip(batch, results, strict=True):
+                    if not answer.done():
+                        answer.set_result(result)
+        finally:
+            self._task = None
+
+    async def _is_served(self) -> bool:
+        """Whether a proposal has somewhere to go, now or soon."""
+        serving = self._shard.group.serving
+        if not serving.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SERVED_S_MAX):
+                    await serving.wait()
+        return serving.is_set()
+
+    def _entry(self, operations: list[list[Any]]) -> bytes:
+        wanted: dict[int, int] = {}
+        for name, group, *rest in operations:
+            if name == "take":
+                wanted[group] = wanted.get(group, 0) + rest[1]
+        # Time never goes back here, whatever the clock does.
+        self._last_us = max(self._last_us, self._wall_us())
+        scans = {str(group): self._scan(group, count) for group, count in wanted.items()}
+        fields = {"op": "consume", "now_us": self._last_us, "scans": scans, "do": operations}
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    def _scan(self, group: int, count: int) -> list[Any]:
+        """What the look ahead has and what has not expired, up to `count` messages that are not put off."""
+        cursor, ahead = self.state.cursors.get(group), self._ahead.get(group)
+        if cursor is None or ahead is None or ahead.epoch != cursor.epoch or ahead.end < cursor.position:
+            return [0, 0, []]
+        found: list[Found] = []
+        for one in ahead.found:
+            if one.offset < cursor.position or one.is_expired(self._last_us):
+                continue
+            if count <= 0 or len(found) >= _FOUND_MAX:
+                return [cursor.position, one.offset, found]
+            found.append(one)
+            if one.not_before_us <= self._last_us:
+                count -= 1
+        return [cursor.position, ahead.end, found]
+
+    # ----------------------------------------------------------------------------------- committed
+
+    def apply(self, fields: dict[str, Any], token: Any) -> None:
+        results = self.state.apply(fields)
+        if isinstance(token, asyncio.Future) and not token.done():
+            token.set_result(results)
+        if any(operation[0] in ("nack", "reset", "advance", "set", "tick") for operation in fields["do"]):
+            self.on_data()
+
+    def lost(self, token: Any) -> None:
+        if isinstance(token, asyncio.Future) and not token.done():
+            token.set_exception(Unavailable("the change was lost to another leader; try again"))
+
+    def on_data(self) -> None:
+        for watcher in self.watchers:
+            watcher.set()
+
+    def trim(self, first_offset: int, token: Any) -> None:
+        self.state.trim(first_offset)
+        if isinstance(token, asyncio.Future) and not token.done():
+            token.set_result(None)
+
+    def to_json(self) -> list[Any]:
+        return self.state.to_json()
+
+    def restore(self, fields: list[Any]) -> None:
+        self.state = Consumers.from_json(fields)
+
+    def close(self) -> None:
+        """The shard is gone: whoever waits is told."""
+        if self._task is not None:
+            self._task.cancel()
+        _fail(self._pending, Unavailable("the shard is gone"))
+        self._pending.clear()
+        self.on_data()
+
+    # ---------------------------------------------------------------------------------- look ahead
+
+    async def has_some(self, group: DurableGroup, count: int, is_leased: bool, read: ReadBlocks) -> bool:
+        """Whether a take would find something, after a look ahead far enough for `count` messages."""
+        cursor = self.state.cursors.get(group.number)
+        if cursor is None:
+            return False
+        if cursor.has_ready(self._wall_us()):
+            return True
+        ahead = self._ahead.setdefault(group.number, Ahead())
+        async with ahead.lock:
+            ahead.align(cursor, group, self._wall_us())
+            for _ in range(_READS_MAX):
+                if len(ahead.found) >= count or ahead.end >= self._shard.next_offset:
+                    break
+                await self._read_on(ahead, group, read)
+            ahead.align(cursor, group, self._wall_us())
+            if not ahead.found:
+                return False
+            is_full = len(cursor.items) >= cursor.settings.in_flight_max
+            return not is_full or not (is_leased or ahead.found[0].not_before_us > self._wall_us())
+
+    async def _read_on(self, ahead: Ahead, group: DurableGroup, read: ReadBlocks) -> None:
+        end = self._shard.next_offset
+        try:
+            blocks = await read(self._shard, ahead.end, ahead.keys)
+        except Trimmed as error:
+            ahead.end = int(error.first_offset)
+            return
+        except RangeDamaged as error:
+            ahead.end = max(int(error.damage.next_offset), ahead.end + 1)
+            return
+        if not blocks:
+            ahead.end = max(ahead.end, end)
+        for block in blocks:
+            ahead.read(block, group, self._wall_us())
+
+    def seen_to(self, group: DurableGroup) -> tuple[int, int]:
+        """Up to where the log was looked at, and how many messages were found above the position."""
+        cursor, ahead = self.state.cursors[group.number], self._ahead.get(group.number)
+        if ahead is None or ahead.epoch != cursor.epoch or ahead.end < cursor.position:
+            return cursor.position, 0
+        return ahead.end, sum(1 for one in ahead.found if one.offset >= cursor.position)
+
+    def chores(self, now_us: int, is_gone: Callable[[int], bool]) -> list[list[Any]]:
+        """Operations that are due: cursors of deleted groups (`is_gone` holds for ever once it does), leases
+        that kill, positions far behind."""
+        due: list[list[Any]] = []
+        for number, cursor in self.state.cursors.items():
+            ahead = self._ahead.get(number)
+            next_us = cursor.next_due_us()
+            if is_gone(number):
+                due.append(["delete", number])
+            elif cursor.settings.deliveries_max and next_us is not None and next_us <= now_us:
+                due.append(["tick", number])
+            elif ahead is not None and ahead.epoch == cursor.epoch:
+                nothing_until = ahead.found[0].offset if ahead.found else ahead.end
+                if nothing_until - cursor.position > _SKIP_EVERY:
+                    due.append(["skip", number, cursor.position, nothing_until])
+        for number in [n for n in self._ahead if n not in self.state.cursors]:
+            del self._ahead[number]
+        return due
+
+
+def _fail(batch: list[tuple[list[Any], asyncio.Future[Any]]], error: LocalError) -> None:
+    for _, answer in batch:
+        if not answer.done():
+            answer.set_exception(error)
+
+
+def _not_before_us(packet: bytes) -> int:
+    if NOT_BEFORE.encode() not in packet:
+        return 0
+    for name, value in properties_of(packet).user:
+        if name == NOT_BEFORE and value.isascii() and value.isdigit() and len(value) < 20:
+            return int(value)
+    return 0

@@ -1,0 +1,494 @@
+"""Shared groups on logged streams: who delivers what, how far each node is, and what others left undone.
+
+The replicated part is `broker/groups/work_division.py`, in every shard. Here one node does its part: it says
+how many members it has (`divide`), tells how far they are (a few times a second, where something changed),
+and works through its *backlog*: ranges of a log that are this node's to deliver and were not, because
+another node was lost or has no members any more, because this one was restarted, or because its members
+could not take them when they were committed. While a group has a backlog in a shard, what is committed there
+joins its end, so that order holds.
+
+Until the entry that begins this run is applied in a shard (`is_begun`), nothing of a group is delivered from
+it: what an earlier run had given out is not known here, and that entry hands it out again.
+
+A group is here while a session of it is. The log learns a little later that the last one left, or that none
+came back with a new run; what is committed or given back in between is known to nobody here. So an account is
+that of one group in memory (`is_kept`): when another has come in its place, nothing is told for it, and the
+node gives up what it owes before it takes part again.
+"""
+
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from millrace.broker.groups.share_group import ShareGroup
+from millrace.broker.groups.work_division import Counts, Holders, News, Range
+from millrace.broker.machine import Broker
+from millrace.broker.messages.message import Run, Segment
+from millrace.broker.topics.filters import matches
+from millrace.errors import StorageError
+from millrace.node.groups.leaderless_groups import row_run
+from millrace.node.shards.fan_out import inputs_of
+from millrace.replication.contract import EntryKind
+from millrace.storage.block import Block, Kind, opaque_block
+from millrace.storage.log import Trimmed
+from millrace.storage.scan import RangeDamaged
+
+if TYPE_CHECKING:
+    from millrace.node.shards.shard import Shard
+    from millrace.node.streams.streams import Streams
+
+log = logging.getLogger("millrace.labour")
+
+# Ranges in one word on how far a node is; more are told coarsely, which repeats more after a crash.
+_RANGES_TOLD_MAX = 500
+_BACKLOG_RANGES_MAX = 10_000
+_FEED_PAUSE_S = 0.02
+_BEGIN = object()
+"""Token of the entry that begins this run in a shard."""
+_INTRODUCTION = object()
+"""Token of the entry that names the groups of older logs."""
+
+
+class ShardWorkDivision:
+    """The shared groups of one shard at this node."""
+
+    def __init__(self, shard: "Shard", broker: Broker, wall_us: Callable[[], int]) -> None:
+        self._shard = shard
+        self._broker = broker
+        self._wall_us = wall_us
+        self.is_begun = False
+        self._is_beginning = False
+        self._is_introduced = False
+        self.said: dict[str, Counts] = {}
+        """What this node proposed about its members and has not seen applied."""
+        self.backlog: dict[str, deque[Range]] = {}
+        self._told: dict[str, Any] = {}
+        self._kept_by: dict[str, ShareGroup | None] = {}
+        """The group in memory that knows all that this node owes in the log, None where there was none."""
+
+    # ------------------------------------------------------------------------------------- entries
+
+    def _say(self, note: dict[str, Any], token: Any = None) -> bool:
+        block = opaque_block(Kind.CONTROL, json.dumps(note, separators=(",", ":")).encode())
+        return self._shard.group.propose([block.timed(self._wall_us())], [token], EntryKind.CONTROL)
+
+    def begin(self) -> None:
+        if not self._is_beginning:
+            note = {"op": "labour.begin", "node": self._broker.node}
+            self._is_beginning = self._say(note, _BEGIN)
+
+    def introduce(self) -> None:
+        """Called before messages are proposed from here: name the groups that other logs know and this one
+        does not. Entries of one node keep their order, so the groups are there before its messages; a group
+        that is made later is not acknowledged before this log knows it."""
+        if self._is_introduced:
+            return
+        work_division = self._shard.work_division
+        found: dict[str, Holders] = {}
+        for _, other in sorted(self._shard.others.items()):
+            for group in other.work_division.groups():
+                if not work_division.knows(group):
+                    found.setdefault(group, {}).update(other.work_division.holders(group))
+        note = {"op": "labour.inherit", "groups": sorted(found.items())}
+        self._is_introduced = not found or self._say(note, _INTRODUCTION)
+
+    def say(self, group: str, node: str, counts: Counts, *, is_gone: bool = False) -> bool:
+        """Tell all replicas how many members of a group are connected at a node (PROTOCOLS.md 13)."""
+        note = {"op": "labour", "group": group, "node": node, "connected": counts[0], "holds": counts[1]}
+        return self._say({**note, "gone": True} if is_gone else note)
+
+    def apply(self, fields: dict[str, Any], block: Block, token: Any) -> None:
+        work_division, offset = self._shard.work_division, self._shard.next_offset
+        match fields["op"]:
+            case "labour":
+                is_new = work_division.mark(fields["group"], self._broker.node) is None
+                news = work_division.put(
+                    fields["group"],
+                    fields["node"],
+                    fields["connected"],
+                    fields["holds"],
+                    offset=offset,
+                    time_us=block.header.base_time_us,
+                    is_gone=fields.get("gone", False),
+                )
+                self._apply_changes([news])
+                if is_new:
+                    self._open(fields["group"])
+            case "labour.begin":
+                all_news = work_division.begin(fields["node"], offset=offset)
+                if token is _BEGIN:
+                    self.is_begun = True
+                    self._is_beginning = False
+                    for news in all_news:
+                        self._open(news.group)
+                self._apply_changes(all_news)
+            case "labour.inherit":
+                for group, holders in fields["groups"]:
+                    is_new = not work_division.knows(group)
+                    counts = {node: (connected, holds) for node, (connected, holds) in holders.items()}
+                    work_division.inherit(group, counts, offset=offset, time_us=block.header.base_time_us)
+                    if is_new:
+                        self._open(group)
+            case "labour.done":
+                for group, version, position, owed in fields["groups"]:
+                    ranges = [(first, end, by) for first, end, by in owed]
+                    work_division.done(group, fields["node"], version, position, ranges)
+
+    def _open(self, group: str) -> None:
+        """What this node owes of a group begins anew, with the members that are here now."""
+        if self._shard.work_division.mark(group, self._broker.node) is None:
+            self._kept_by.pop(group, None)
+        else:
+            self._kept_by[group] = self._broker.groups.get(group)
+
+    def is_kept(self, group: str) -> bool:
+        """Whether the group that is here has been here for all that this node owes."""
+        here = self._broker.groups.get(group)
+        return here is not None and self._kept_by.get(group) is here
+
+    def _apply_changes(self, all_news: list[News]) -> None:
+        if not self.is_begun:
+            return
+        node = self._broker.node
+        for news in all_news:
+            if node in news.released:
+                self.backlog.pop(news.group, None)
+                group = self._broker.groups.get(news.group)
+                if group is not None:
+                    group.forget(self._shard.number)
+                self._open(news.group)
+            granted = news.granted.get(node)
+            if granted:
+                count = sum(end - first for first, end, _ in granted)
+                number = self._shard.number
+                log.info("shard %d: %s has up to %d messages to give again", number, news.group, count)
+                self.backlog.setdefault(news.group, deque()).extend(granted)
+
+    def lost(self, token: Any) -> None:
+        self.said.clear()
+        self._told.clear()
+        if token is _BEGIN:
+            self._is_beginning = False
+        elif token is _INTRODUCTION:
+            self._is_introduced = False
+
+    def restored(self) -> None:
+        """The state came from a snapshot: what passed meanwhile was not delivered from here."""
+        self.is_begun = self._is_beginning = False
+        self.backlog.clear()
+        self.said.clear()
+        self._told.clear()
+
+    # ------------------------------------------------------------------------------------- backlog
+
+    def put_off(self, group: str, first: int, end: int) -> None:
+        """Members cannot take these now."""
+        work_division, node = self._shard.work_division, self._broker.node
+        backlog = self.backlog.setdefault(group, deque())
+        ((first, end, by),) = work_division.ranges(group, [(first, end)], node)
+        at = len(backlog) - 1
+        is_full = len(backlog) >= _BACKLOG_RANGES_MAX
+        if is_full:
+            # Joined all the same, but never to turns of another node: it would be passed over there.
+            while at >= 0 and backlog[at][2] != by:
+                at -= 1
+        if at >= 0 and backlog[at][2] == by:
+            low, high, _ = backlog[at]
+            if is_full or len(work_division.ranges(group, [(high - 1, high), (first, end)], node)) == 1:
+                backlog[at] = (min(low, first), max(high, end), by)
+                return
+        backlog.append((first, end, by))
+
+    def tell(self, open_pieces: dict[str, list[tuple[int, int]]]) -> None:
+        """Tell how far the groups are here, where that changed."""
+        node, work_division, position = self._broker.node, self._shard.work_division, self._shard.next_offset
+        rows = []
+        for group in work_division.groups():
+            mark = work_division.mark(group, node)
+            if mark is None or not self.is_kept(group):
+                continue
+            ranges = work_division.ranges(group, open_pieces.get(group, ()), node)
+            owed = _coarse([*ranges, *self.backlog.get(group, ())])
+            row: list[Any] = [group, mark.version, position, owed]
+            if (mark.position, mark.owed) != (position, owed) and self._told.get(group) != row:
+                rows.append(row)
+        if rows and self._say({"op": "labour.done", "node": node, "groups": rows}):
+            self._told.update((row[0], row) for row in rows)
+
+
+def _coarse(ranges: list[Range]) -> list[Range]:
+    """No more than the bound, by joining neighbours."""
+    while len(ranges) > _RANGES_TOLD_MAX:
+        by_node: dict[str, list[Range]] = {}
+        for one in sorted(ranges):
+            by_node.setdefault(one[2], []).append(one)
+        ranges = []
+        for by, rows in by_node.items():
+            for at in range(0, len(rows), 2):
+                pair = rows[at : at + 2]
+                ranges.append((pair[0][0], max(end for _, end, _ in pair), by))
+        if len(by_node) >= _RANGES_TOLD_MAX:
+            break
+    return ranges
+
+
+class NodeWorkDivision:
+    """The shared groups of a node, over all its shards."""
+
+    def __init__(
+        self,
+        streams: "Streams",
+        broker: Broker,
+        *,
+        now_ms: Callable[[], int],
+        wall_us: Callable[[], int],
+        wake: Callable[[], None],
+    ) -> None:
+        self._streams = streams
+        self._broker = broker
+        self._now_ms = now_ms
+        self._wall_us = wall_us
+        self._wake = wake
+        self._divided: list[tuple[list[str], Callable[[], None]]] = []
+        self._feeding: asyncio.Task[None] | None = None
+        broker.outbound.put_off = self._put_off
+        broker.outbound.turns = self._turns
+
+    # -------------------------------------------------------------------------------------- divide
+
+    def divide(self) -> None:
+        """Bring every shard's word on who delivers for shared groups up to date with what is."""
+        members = set(self._streams.definitions.members.members)
+        shards = list(self._streams.shards.values())
+        pieces = self._open_pieces()
+        for shard in shards:
+            self._divide_shard(shard, members, pieces.get(shard.number, {}))
+        if self._feeding is None and any(shard.work.backlog for shard in shards):
+            self._feeding = asyncio.get_running_loop().create_task(self._feed())
+
+    def _divide_shard(
+        self, shard: "Shard", members: set[str], pieces: dict[str, list[tuple[int, int]]]
+    ) -> None:
+        work, work_division, node = shard.work, shard.work_division, self._broker.node
+        if not shard.group.is_serving:
+            return
+        known_keys = work_division.groups()
+        keys = (
+            known_keys if shard.intake.is_sealed else list(dict.fromkeys((*self._broker.groups, *known_keys)))
+        )
+        if not work.is_begun:
+            if keys:
+                work.begin()
+            return
+        for key in keys:
+            group = self._broker.groups.get(key)
+            now = (group.connected, True) if group is not None else (0, False)
+            is_owed = (
+                pieces.get(key) or work.backlog.get(key) or work_division.is_owed(key, shard.next_offset)
+            )
+            if shard.is_finished and not is_owed and self._is_passed_on(key):
+                now = (0, False)
+            known = work_division.known(key, node)
+            is_another = group is not None and known != (0, False) and not work.is_kept(key)
+            if is_another:
+                now = (0, False)
+            is_over = group is None and shard.group.is_leader and work_division.is_over(key, self._wall_us())
+            if known == now and not is_over:
+                work.said.pop(key, None)
+                continue
+            is_gone = not is_over and (is_another or group is None) and self._is_held(key)
+            if work.said.get(key) != now and work.say(key, node, now, is_gone=is_gone):
+                work.said[key] = now
+        if shard.group.is_leader:
+            for gone in sorted(work_division.nodes() - members | self._streams.cluster.unreachable()):
+                for key in work_division.groups():
+                    if work_division.known(key, gone) != (0, False):
+                        work.say(key, gone, (0, False), is_gone=True)
+        work.tell(pieces)
+
+    def _is_passed_on(self, key: str) -> bool:
+        """Whether every open log knows the group; until then they learn of it from the sealed ones."""
+        shards = self._streams.shards.values()
+        return all(shard.work_division.knows(key) for shard in shards if not shard.intake.is_sealed)
+
+    def _is_held(self, key: str) -> bool:
+        """Whether a session holds the group, at whichever node it is."""
+        records = self._streams.sessions.store.records.values()
+        return any(key in record.subscriptions for record in records)
+
+    def _open_pieces(self) -> dict[int, dict[str, list[tuple[int, int]]]]:
+        """What members here were given, or have waiting, and did not acknowledge: shard -> group -> offsets.
+
+        QoS 2 that stands in the record of a session stays with that session, wherever it goes; until the
+        record is committed it is as good as not sent."""
+        found: dict[int, dict[str, list[tuple[int, int]]]] = {}
+
+        def note(group: ShareGroup, segment: Segment) -> None:
+            shard = segment.run.shard
+            if shard:
+                pieces = found.setdefault(shard, {}).setdefault(group.key, [])
+                pieces.append((segment.offset, segment.offset + segment.count))
+
+        for group in self._broker.groups.values():
+            for segment in group.queue:
+                note(group, segment)
+            for session in group.members:
+                for held in (session.inflight, session.resending, session.queue):
+                    for segment in held or ():
+                        if segment.group is group and not segment.is_noted:
+                            note(group, segment)
+        return found
+
+    def _turns(self, group: str, number: int, first: int, end: int) -> list[tuple[int, int]]:
+        shard = self._streams.shards.get(number)
+        if shard is None:
+            # It begins again with nothing, once there is room for it.
+            return []
+        spans = shard.work_division.turns(group, self._broker.node, first, end)
+        if spans is None:
+            # Where nobody has spoken of the group yet, those who have members deliver.
+            return [(first, end)]
+        return spans if shard.work.is_begun else []
+
+    def when_shared(self, keys: list[str], then: Callable[[], None]) -> None:
+        """Call back once every log that takes their messages knows that these groups have a member here."""
+        self._divided.append((keys, then))
+        self.check_divided()
+
+    def check_divided(self) -> None:
+        if not self._divided:
+            return
+        self.divide()
+        waiting, self._divided = self._divided, []
+        for keys, then in waiting:
+            if not all(map(self._is_known, keys)):
+                self._divided.append((keys, then))
+            else:
+                then()
+                self._wake()
+
+    def _is_known(self, key: str) -> bool:
+        group = self._broker.groups.get(key)
+        if group is None:
+            # A group made by command, whose cursor is the same for all, or one that is gone already.
+            return True
+        node, shards = self._broker.node, self._streams.shards
+        numbers = self._streams.table.open_shards_for(group.filter) & shards.keys()
+        matching = [shards[number] for number in sorted(numbers)]
+        return all(
+            shard.intake.is_sealed or (shard.work.is_begun and shard.work_division.known(key, node)[1])
+            for shard in matching
+        )
+
+    # ---------------------------------------------------------------------------------------- feed
+
+    def _put_off(self, group: ShareGroup, run: Run, first: int, count: int, *, only_behind: bool) -> bool:
+        """Messages of a group that nobody here can take now, or that must not overtake others that wait. They
+        are in the log: only where they stand is kept."""
+        shard = self._streams.shards.get(run.shard)
+        if shard is None or (only_behind and not shard.work.backlog.get(group.key)):
+            return False
+        shard.work.put_off(group.key, first, first + count)
+        return True
+
+    async def _feed(self) -> None:
+        try:
+            while await self._feed_some():
+                await asyncio.sleep(_FEED_PAUSE_S)
+        finally:
+            self._feeding = None
+
+    async def _feed_some(self) -> bool:
+        """Give members what waits for them; whether there is more."""
+        is_more = False
+        for shard in list(self._streams.shards.values()):
+            for key in list(shard.work.backlog):
+                group = self._broker.groups.get(key)
+                if group is None or not group.connected:
+                    continue
+                is_more = True
+                try:
+                    await self._feed_group(shard, key)
+                except StorageError as error:
+                    log.error("shard %d cannot be read for %s: %s", shard.number, key, error)
+                    return False
+        return is_more
+
+    async def _feed_group(self, shard: "Shard", key: str) -> None:
+        backlog = shard.work.backlog.get(key)
+        while backlog:
+            first, end, by = backlog[0]
+            group = self._broker.groups.get(key)
+            if group is None or group.room <= 0:
+                return
+            if first >= end:
+                backlog.popleft()
+                continue
+            blocks: list[Block] = []
+            missing_to = None
+            try:
+                blocks = await self._streams.reading.blocks(shard, first, None)
+            except Trimmed as error:
+                missing_to = int(error.first_offset)
+            except RangeDamaged as error:
+                missing_to = max(int(error.damage.next_offset), first + 1)
+            if shard.work.backlog.get(key) is not backlog or not backlog or backlog[0][::2] != (first, by):
+                # Released, or begun anew, while the disk was read.
+                backlog = shard.work.backlog.get(key)
+                continue
+            # What was committed meanwhile may have joined the range.
+            end = backlog[0][1]
+            if missing_to is not None:
+                backlog[0] = (min(end, missing_to), end, by)
+                continue
+            at = self._give(shard, group, blocks, first, end, by)
+            if at == first:
+                return
+            backlog[0] = (at, backlog[0][1], by)
+        shard.work.backlog.pop(key, None)
+        self._wake()
+
+    def _give(
+        self, shard: "Shard", group: ShareGroup, blocks: list[Block], first: int, end: int, by: str
+    ) -> int:
+        """Hand out what these blocks hold of a range, as long as there is room; where to go on."""
+        now_ms, wall_us = self._now_ms(), self._wall_us()
+        at, room = first, group.room
+        for block in blocks:
+            header = block.header
+            if header.kind is not Kind.DATA or header.next_offset <= at:
+                continue
+            wanted = [matches(group.filter, topic.decode()) for topic in block.topics()]
+            if True in wanted:
+                columns = block.columns()
+                inputs = inputs_of(block) if shard.edge else []
+                for row in range(max(0, at - header.base_offset), header.count):
+                    offset = header.base_offset + row
+                    if offset >= end or room <= 0:
+                        self._wake()
+                        return offset
+                    at = offset + 1
+                    if not wanted[columns.topic_ids[row]] or not shard.work_division.is_of(
+                        group.key, offset, by
+                    ):
+                        continue
+                    if any(low <= row < high for low, high in inputs):
+                        continue
+                    run = row_run(block, row, now_ms, wall_us)
+                    if run.qos and (run.expires_ms is None or run.expires_ms > now_ms):
+                        run.shard, run.offset = shard.number, offset
+                        room -= 1
+                        self._broker.outbound.share_out(group, run, now_ms)
+            at = min(header.next_offset, end)
+            if at >= end:
+                break
+        self._wake()
+        return at
+
+    async def stop(self) -> None:
+        if self._feeding is not None:
+            self._feeding.cancel()
+            await asyncio.gather(self._feeding, return_exceptions=True)

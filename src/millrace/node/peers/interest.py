@@ -1,0 +1,283 @@
+"""The driver of routed replication: what clients of other nodes want, and retained messages no log keeps.
+
+`replication/routed/machine.py` decides; this runs its effects and is its eyes. Once per turn of the loop it
+tells the machine which subscriptions came and went, stamps the retained messages that were published here,
+and sends the runs that others want. A run goes once to each node that wants it, as the bytes that came in;
+that node gives it to its own clients only and passes nothing on (REQUIREMENTS.md E2). Between nodes nothing
+is acknowledged: the publisher's node answers the publisher, the subscriber's node sees to the subscriber
+(E6)."""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict
+from random import Random
+from typing import Any, Protocol
+
+from millrace.broker.machine import Broker
+from millrace.broker.messages.inbound import payload_is_empty, topic_of
+from millrace.broker.messages.message import Run, expiry_of
+from millrace.errors import MalformedPacket
+from millrace.kernels import skip
+from millrace.node.peers import routed_codec
+from millrace.replication.contract import LinkClosed, LinkOpened, PeerMessage, ReplicaId, Send, Tick
+from millrace.replication.routed.machine import (
+    Effect,
+    Forgotten,
+    InterestChanged,
+    Noted,
+    Published,
+    RetainedCarriedOver,
+    Routed,
+    RoutedOptions,
+)
+from millrace.replication.routed.retained import Deliver, Keep
+
+log = logging.getLogger("millrace.interest")
+
+KIND_INTEREST, KIND_PUBLISH = 5, 6
+# About half a second.
+_KNOWN_TICKS_MAX = 10
+_QOS, _V5, _RETAIN, _GROUP = 0x03, 0x04, 0x08, 0x10
+
+
+class Sender(Protocol):
+    """The links, as far as they are needed here."""
+
+    def send(self, replica: str, kind: int, group: int, body: bytes) -> bool: ...
+
+
+class Interest:
+    """Implements `RetainedView`. `open` once, when the node knows who it is; until then changes gather."""
+
+    def __init__(self, broker: Broker, *, now_ms: Callable[[], int], wake: Callable[[], None]) -> None:
+        self._broker = broker
+        self._now_ms = now_ms
+        self._wake = wake
+        self._wall_us: Callable[[], int] = lambda: 0
+        self._links: Sender | None = None
+        self._machine: Routed | None = None
+        self._expired: list[str] = []
+        self._encoded: tuple[object, bytes] = (None, b"")
+        self._ticks = 0
+        # Who waits until others know our filters: up to which version, and until when.
+        self._waiting: deque[tuple[int, int, Callable[[], None]]] = deque()
+
+    def open(
+        self,
+        replica: str,
+        links: Sender | None,
+        *,
+        random: Random,
+        wall_us: Callable[[], int],
+        options: RoutedOptions | None = None,
+        mutations: frozenset[str] = frozenset(),
+    ) -> None:
+        self._links = links
+        self._wall_us = wall_us
+        machine = Routed(
+            ReplicaId(replica),
+            rng=Random(random.getrandbits(64)),
+            view=self,
+            options=options,
+            mutations=mutations,
+        )
+        self._machine = machine
+        self._broker.router.find_remotes = machine.wanted_by
+        self._broker.retained.on_expired = self._expired.append
+
+    @property
+    def machine(self) -> Routed:
+        assert self._machine is not None, "opened before the first link"
+        return self._machine
+
+    def status(self) -> dict[str, Any]:
+        """Filters announced, filters known of each linked node, retained messages no log keeps."""
+        return {} if self._machine is None else asdict(self._machine.status())
+
+    # ---------------------------------------------------------------------------- once in a while
+
+    def flush(self) -> None:
+        """Tell what changed and pass on what others want. Called once per turn of the loop."""
+        broker = self._broker
+        if self._machine is None:
+            return
+        if broker.interest_changes:
+            changes, broker.interest_changes = broker.interest_changes, []
+            self._run(self._machine.step(Noted(changes=tuple(changes))))
+        inbound = broker.inbound
+        if inbound.retained_here:
+            fresh, inbound.retained_here = inbound.retained_here, []
+            for topic, run in fresh:
+                self._stamp(topic, run)
+        if inbound.relays:
+            relays, inbound.relays = inbound.relays, []
+            for peer, run, group in relays:
+                self._forward(peer, run, group)
+
+    def tick(self) -> None:
+        """Twenty times a second."""
+        if self._machine is None:
+            return
+        if self._expired:
+            gone = tuple(topic for topic in self._expired if self._broker.retained.get(topic) is None)
+            self._expired.clear()
+            self._run(self._machine.step(Forgotten(topics=gone)))
+        self._run(self._machine.step(Tick()))
+        self._ticks += 1
+        self._answer()
+
+    def when_known(self, then: Callable[[], None]) -> None:
+        """Call back once every linked node sends what clients here want, as of now, or after a while: a node
+        that does not answer keeps nobody waiting for long."""
+        self.flush()
+        if self._machine is None:
+            then()
+            return
+        self._waiting.append((self._machine.version, self._ticks + _KNOWN_TICKS_MAX, then))
+        self._answer()
+
+    def _answer(self) -> None:
+        while self._waiting and self._machine is not None:
+            version, until, then = self._waiting[0]
+            if self._machine.known_version < version and self._ticks < until:
+                return
+            self._waiting.popleft()
+            then()
+            self._wake()
+
+    def streams_changed(self) -> list[tuple[str, Run, str]]:
+        """Another log may keep a topic now, or none: what is retained goes with it. Returns the messages
+        that a log has to keep from now on, each with the node that took it in."""
+        if self._machine is None:
+            return []
+        broker, now_ms = self._broker, self._now_ms()
+        find = broker.router.find_intake
+        fresh = [topic for topic, _ in broker.retained.match("#", now_ms) if find(topic) is None]
+        self._run(self._machine.step(RetainedCarriedOver(topics=tuple(sorted(fresh)))))
+        stamps = self._machine.retained.stamps()
+        moved = sorted(topic for topic in stamps if find(topic) is not None)
+        self._run(self._machine.step(Forgotten(topics=tuple(moved))))
+        found = [(topic, broker.retained.get(topic)) for topic in moved]
+        return [(topic, run, stamps[topic][1]) for topic, run in found if run is not None]
+
+    def _forward(self, peer: str, run: Run, group: str) -> None:
+        head = run.qos | (_V5 if run.v5 else 0) | (_RETAIN if run.retain else 0)
+        if group:
+            key = group.encode()
+            prefix = bytes((head | _GROUP,)) + len(key).to_bytes(4, "little") + key
+        else:
+            prefix = bytes((head,))
+        if self._links is None or not self._links.send(peer, KIND_PUBLISH, 0, prefix + run.data):
+            self._broker.stats.dropped_relay += run.count
+
+    def _stamp(self, topic: str, run: Run) -> None:
+        value = None if payload_is_empty(run) else self._encode(run)
+        wall_ms = self._wall_us() // 1000
+        self._run(self.machine.step(Published(topic=topic, value=value, wall_ms=wall_ms)))
+        if value is None:
+            # Clients elsewhere get the deletion as the message it is; a stamp alone has no bytes.
+            for peer in self._broker.router.find_remotes(topic)[0]:
+                self._forward(peer, run, "")
+
+    # ---------------------------------------------------------------------------------------- links
+
+    def link_opened(self, peer: str) -> None:
+        if self._machine is not None:
+            self._run(self._machine.step(LinkOpened(peer=ReplicaId(peer))))
+
+    def link_closed(self, peer: str) -> None:
+        if self._machine is not None:
+            self._run(self._machine.step(LinkClosed(peer=ReplicaId(peer))))
+            self._answer()
+
+    def on_interest(self, peer: str, body: bytes) -> None:
+        if self._machine is not None:
+            message = PeerMessage(sender=ReplicaId(peer), body=routed_codec.decode(body))
+            self._run(self._machine.step(message))
+            self._answer()
+
+    def on_publish(self, peer: str, body: bytes) -> None:
+        if not body:
+            raise MalformedPacket("an empty publish")
+        head = body[0]
+        inbound = self._broker.inbound
+        form = (head & _QOS, bool(head & _V5), bool(head & _RETAIN), self._now_ms())
+        try:
+            if head & _GROUP:
+                end = 5 + int.from_bytes(body[1:5], "little")
+                group = self._broker.groups.get(body[5:end].decode())
+                if group is not None:
+                    inbound.relayed_to_group(group, body[end:], *form)
+            else:
+                inbound.relayed(body[1:], *form)
+        except (ValueError, IndexError) as error:
+            raise MalformedPacket(f"packets that cannot be read: {error}") from None
+        self._wake()
+
+    # -------------------------------------------------------------------------------------- effects
+
+    def _run(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send():
+                    self._send(effect)
+                case InterestChanged():
+                    self._reroute(effect.filters)
+                case Keep():
+                    self._keep(effect.topic, effect.value)
+                case Deliver():
+                    self._deliver(effect.topic, effect.value)
+
+    def _send(self, effect: Send) -> None:
+        if self._encoded[0] is not effect.body:
+            # The same word to several nodes is written once.
+            self._encoded = (effect.body, routed_codec.encode(effect.body))
+        if self._links is not None:
+            self._links.send(effect.to, KIND_INTEREST, 0, self._encoded[1])
+
+    def _reroute(self, filters: tuple[str, ...] | None) -> None:
+        if filters is None:
+            self._broker.router.forget_all()
+            return
+        for filter in filters:
+            self._broker.router.changed(filter)
+
+    def _keep(self, topic: str, value: bytes | None) -> None:
+        broker = self._broker
+        if broker.router.find_intake(topic) is not None:
+            # Either that node has not heard yet that a log keeps this topic, and the log's word counts; or
+            # this one has not heard that none does any more: then it is found missing, and comes again.
+            self.machine.step(Forgotten(topics=(topic,)))
+            return
+        if value is None:
+            broker.retained.delete(topic)
+        elif not broker.retained.store(topic, self._decode(topic, value)):
+            log.warning("no room for a retained message of another node: %s", topic)
+
+    def _deliver(self, topic: str, value: bytes | None) -> None:
+        if value is not None:
+            self._broker.inbound.relayed_retained(topic, self._decode(topic, value), self._now_ms())
+            self._wake()
+
+    # --------------------------------------------------------------------------------------- values
+
+    def value(self, topic: str) -> bytes | None:
+        run = self._broker.retained.get(topic)
+        if run is None or (run.expires_ms is not None and run.expires_ms <= self._now_ms()):
+            return None
+        return self._encode(run)
+
+    def _encode(self, run: Run) -> bytes:
+        return bytes((run.qos | (_V5 if run.v5 else 0),)) + run.aged(self._now_ms())
+
+    def _decode(self, topic: str, value: bytes) -> Run:
+        try:
+            packet, qos, v5 = value[1:], value[0] & _QOS, bool(value[0] & _V5)
+            if topic_of(packet) != topic or skip(packet, 1) != len(packet):
+                raise ValueError("another topic, or more than one message")
+            expiry_s = expiry_of(packet) if v5 else None
+        except (ValueError, IndexError) as error:
+            raise MalformedPacket(f"a retained message that cannot be read: {error}") from None
+        expires_ms = None if expiry_s is None else self._now_ms() + expiry_s * 1000
+        return Run(packet, 1, qos, v5, True, expires_ms)

@@ -1,0 +1,140 @@
+"""Damage in a log that is found while the node runs is repaired from another replica.
+
+At a start only what lies behind the last snapshot is read, and what is damaged there is cut off and
+replicated again (`replica_log`). The rest is believed on the word of its index until somebody reads it. What
+turns out to be damaged then is committed and applied, so the replicas that have it all have the same: the
+blocks are asked of them, one segment at a time, and put in the place of the damaged ones by whoever writes
+the log. Readers wait for that, within a bound.
+"""
+
+import asyncio
+import base64
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from millrace.errors import LocalError, StorageError
+from millrace.node.logs.syncer import Job
+from millrace.replication.contract import Persist, ReplicaId
+from millrace.storage.block import Block, parse_block
+from millrace.storage.disk import DiskFull
+from millrace.types import Index
+
+if TYPE_CHECKING:
+    from millrace.node.replicas.replicas import Replicas
+    from millrace.node.replicas.replication_group import ReplicationGroup
+
+log = logging.getLogger("millrace.repair")
+
+_ANSWER_BYTES_MAX = 1024 * 1024
+_PAUSE_S = 1.0
+# So often all other replicas are asked; then those who wait are told that it was in vain.
+_ROUNDS_MAX = 60
+
+
+class Repairs:
+    def __init__(self, replicas: "Replicas") -> None:
+        self._replicas = replicas
+        self._running: dict[int, asyncio.Task[bool]] = {}
+
+    def tick(self) -> None:
+        """Called about once a second: also what nobody waits for is repaired."""
+        for number, group in list(self._replicas.groups.items()):
+            self._begin(number)
+            if group.replica_log.is_snapshot_damaged:
+                with suppress(DiskFull):  # a second later again
+                    group.snapshot_taken()
+
+    async def stop(self) -> None:
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def repaired(self, number: int) -> bool:
+        """Wait until what is known to be damaged in this log is whole again; False where that failed."""
+        task = self._begin(number)
+        if task is not None:
+            return await asyncio.shield(task)
+        group = self._replicas.groups.get(number)
+        return group is not None and not group.replica_log.log.damages
+
+    def _begin(self, number: int) -> "asyncio.Task[bool] | None":
+        """The repair of this log, begun now if it is not under way; None where there is nobody to ask."""
+        group = self._replicas.groups.get(number)
+        if number in self._running or group is None or not self._replicas.is_open:
+            return self._running.get(number)
+        if not group.replica_log.log.damages or group.is_alone:
+            return None
+        task = asyncio.get_running_loop().create_task(self._repair(group))
+        self._running[number] = task
+        task.add_done_callback(lambda _: self._running.pop(number, None))
+        return task
+
+    async def _repair(self, group: "ReplicationGroup") -> bool:
+        for _ in range(_ROUNDS_MAX):
+            damages = group.replica_log.log.damages
+            if not damages:
+                log.warning("group %d: what was damaged is whole again", group.number)
+                return True
+            # All that is damaged in one segment is replaced together.
+            inside = [damage for damage in damages if damage.file == damages[0].file]
+            first, last = inside[0].first_index, inside[-1].last_index
+            config = group.status().config
+            for replica in (*config.voters, *config.learners):
+                if replica == group.replica or last > group.applied:
+                    continue
+                try:
+                    blocks = await self._fetch(replica, group.number, first, last)
+                except (LocalError, ValueError) as error:
+                    log.info("group %d: entries %d to %d: %s", group.number, first, last, error)
+                    continue
+                if not group.is_closed:
+                    await self._put(group, blocks)
+                break
+            if group.is_closed:
+                return False
+            if group.replica_log.log.damages == damages:
+                await asyncio.sleep(_PAUSE_S)
+        return False
+
+    async def _fetch(self, replica: ReplicaId, number: int, first: int, last: int) -> list[Block]:
+        blocks: list[Block] = []
+        while first <= last:
+            question = {"op": "blocks", "group": number, "first": first, "last": last}
+            answer = await self._replicas.request(replica, question)
+            for text in answer["blocks"]:
+                block = parse_block(base64.b64decode(text))
+                if block.header.index != first:
+                    raise LocalError(f"{replica} gave entry {block.header.index} in place of {first}")
+                blocks.append(block)
+                first += 1
+            if not answer["blocks"]:
+                raise LocalError(f"{replica} gave nothing")
+        return blocks
+
+    async def _put(self, group: "ReplicationGroup", blocks: list[Block]) -> None:
+        done = asyncio.get_running_loop().create_future()
+
+        def written(number: int) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        group.replica_log.repairs = blocks
+        # A write of nothing: it takes what is to be repaired along.
+        self._replicas.syncer.submit(Job(group.replica_log, Persist(number=0), [], written))
+        await done
+
+    def answer(self, what: dict[str, Any]) -> dict[str, Any]:
+        """Another replica lost these entries."""
+        group = self._replicas.groups.get(what["group"])
+        first, last = Index(what["first"]), Index(what["last"])
+        if group is None or group.is_closed or group.applied < last:
+            raise LocalError("they are not applied here")
+        if first < group.replica_log.first_index():
+            raise LocalError("they are gone here")
+        try:
+            blocks = group.replica_log.blocks(first, last, _ANSWER_BYTES_MAX)
+        except StorageError as error:
+            raise LocalError(str(error)) from None
+        return {"blocks": [base64.b64encode(block.to_bytes()).decode() for block in blocks]}

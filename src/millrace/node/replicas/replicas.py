@@ -1,0 +1,393 @@
+"""All replication groups of a node, the disk under them and the links between nodes that carry them.
+
+A frame names its group; what it holds is a message of the group's machine, a block on its way to the group's
+leader, or a request to another node. Nothing here decides what is replicated where: see `cluster`.
+"""
+
+import asyncio
+import json
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+from millrace.errors import LocalError, MalformedPacket, RemoteError, StorageError
+from millrace.node.config import Address, Config
+from millrace.node.logs.replica_log import ReplicaLog, write_damage
+from millrace.node.logs.syncer import Syncer
+from millrace.node.peers import raft_codec as peer_codec
+from millrace.node.peers.links import Identity, Links, PeerTls
+from millrace.node.replicas.replication_group import App, ReplicationGroup
+from millrace.node.surroundings import Surroundings
+from millrace.replication.contract import EntryKind, LinkClosed, LinkOpened, PeerBody, ReplicaId
+from millrace.storage.block import Block, parse_block
+from millrace.storage.directory import DataDirectory
+from millrace.storage.disk import DiskFull
+
+log = logging.getLogger("millrace.replicas")
+
+TICK_S = 0.05
+KIND_RAFT, KIND_BLOCK, KIND_REQUEST, KIND_ANSWER, KIND_INTEREST, KIND_PUBLISH = range(1, 7)
+KIND_LEADERLESS = 8
+KIND_FRAME = 9
+_REQUEST_S = 5.0
+
+
+class FrameApp(ABC):
+    """An app whose nodes speak about messages that do not go through its log. A class and no protocol:
+    whether an app is one is asked for every frame."""
+
+    @abstractmethod
+    def on_frame(self, sender: str, body: bytes) -> None: ...
+
+    @abstractmethod
+    def tick(self) -> None: ...
+
+    @abstractmethod
+    def shown(self) -> dict[str, Any]: ...
+
+
+class Replicas:
+    def __init__(
+        self,
+        config: Config,
+        random: Random,
+        on_failure: Callable[[StorageError], None],
+        surroundings: Surroundings,
+    ) -> None:
+        self._config = config
+        self._random = random
+        self._on_failure = on_failure
+        self.disk = surroundings.make_disk()
+        self._make_syncer = surroundings.make_syncer
+        self._log_settings = surroundings.log_settings
+        self.groups: dict[int, ReplicationGroup] = {}
+        self.directory: DataDirectory
+        self.syncer: Syncer
+        self.replica: ReplicaId
+        self.links: Links | None = None
+        # Who this node is to others; set by the cluster once it knows.
+        self.cluster_id = ""
+        # Whether other nodes have what this one may have lost.
+        self.has_peers = False
+        self.may_link: Callable[[Identity], bool] = _anybody
+        self.on_request: Callable[[str, dict[str, Any]], Any] = _refuse_request
+        self.on_link_open: Callable[[str], None] = _no_peer
+        self.on_link_closed: Callable[[str], None] = _no_peer
+        self.on_interest: Callable[[str, bytes], None] = _no_frame
+        self.on_publish: Callable[[str, bytes], None] = _no_frame
+        self.on_tick: Callable[[], None] = _nothing
+        self.on_leaderless: Callable[[str, int, bytes], None] = _no_stream
+        # The last write is done, and the directory is still this node's.
+        self.before_close: Callable[[], None] = _nothing
+        # Write what the clients of this node wait for. Set by the node.
+        self.flush_clients: Callable[[], None] = _nothing
+        # How to close what is removed as soon as nothing of it is on its way to the disk.
+        self._leaving: dict[int, Callable[[], None]] = {}
+        self._encoded: tuple[PeerBody | None, bytes] = None, b""
+        self._next_request = 0
+        self._requests: dict[int, asyncio.Future[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_open = False
+
+    # ----------------------------------------------------------------------------- start and stop
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        owner = f"process {os.getpid()}, node {self._config.node.id}"
+        path = os.path.abspath(self._config.node.data)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self.directory = DataDirectory.open(self.disk, path, owner=owner, fresh=self._random.randbytes(24))
+        self.replica = ReplicaId(self.directory.identity.hex())
+        storage = self._config.storage
+        self.syncer = self._make_syncer(
+            loop, self._on_failure, in_place=storage.sync_in_place, sync_every_s=storage.sync_every_s
+        )
+        self.is_open = True
+        address = self._config.listeners.peer
+        if address is not None:
+            self.links = Links(
+                replica=self.replica,
+                identity=self._identity,
+                secret=self._config.cluster.secret.encode(),
+                random=self._random,
+                on_frame=self._on_frame,
+                on_open=self._on_open,
+                on_close=self._on_close,
+                may_accept=lambda identity: self.may_link(identity),
+                tls=self._peer_tls(),
+            )
+            self.links.after_frames = self._after_frames
+            self.syncer.before_sync = self.links.flush
+            await self.links.listen(address)
+        self._tick()
+
+    def _peer_tls(self) -> PeerTls | None:
+        cluster = self._config.cluster
+        if not cluster.tls_cert:
+            return None
+        return PeerTls(cluster.tls_cert, cluster.tls_key, cluster.tls_ca)
+
+    async def stop(self) -> None:
+        if not self.is_open:
+            return
+        self.is_open = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.links is not None:
+            await self.links.stop()
+        self.syncer.close()
+        for number in list(self._leaving):
+            self._drop_files(number)
+        # Whatever cannot be written any more: all of it is closed, and the directory is free.
+        _finish(self.before_close, "the last records were not written")
+        for group in self.groups.values():
+            _finish(group.snapshot_taken, f"no snapshot of group {group.number}")
+            _finish(group.close, f"group {group.number} was not closed cleanly")
+        self.directory.close()
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        for group in list(self.groups.values()):
+            group.tick()
+        self.on_tick()
+
+    # -------------------------------------------------------------------------------------- groups
+
+    def open(
+        self,
+        number: int,
+        app: App,
+        founders: tuple[str, ...],
+        make: Callable[..., ReplicationGroup] = ReplicationGroup,
+    ) -> ReplicationGroup:
+        """Open a group from disk, or begin it with these voters; none for one that others will add us to."""
+        voters = tuple(sorted(ReplicaId(founder) for founder in founders))
+        replica_log = ReplicaLog(
+            self.disk, self.directory, number, voters, has_peers=self.has_peers, settings=self._log_settings
+        )
+        try:
+            group = make(
+                *(number, self.replica, replica_log, app, self.syncer),
+                # Another one each time: the numbers of an earlier run, or of the group before it began again
+                # with nothing, mean something else.
+                origin=self._random.getrandbits(63) | 1,
+                rng=Random(self._random.getrandbits(64)),
+                send=self._send,
+                forward=self._forward,
+            )
+        except StorageError:
+            replica_log.let_go()
+            raise
+        self.groups[number] = group
+        return group
+
+    def open_log(self, number: int) -> ReplicaLog:
+        """A log of which this node is not a voter: leaderless streams keep one for each origin."""
+        return ReplicaLog(
+            self.disk, self.directory, number, (), has_peers=self.has_peers, settings=self._log_settings
+        )
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether what is written is on disk before anybody hears of it."""
+        return self._config.storage.sync == "always"
+
+    def exists(self, number: int) -> bool:
+        """Whether this node has anything of the group on disk."""
+        return number in self.directory.shards()
+
+    def remove(self, number: int) -> None:
+        """Close a group and drop its files, as soon as nothing of it is on its way to the disk."""
+        group = self.groups.pop(number)
+        self._leaving[number] = group.close
+        group.stop_then(lambda: self._drop_files(number))
+
+    def remove_log(self, number: int, replica_log: ReplicaLog) -> None:
+        """The same for one without a group, which nobody writes any more."""
+        self._leaving[number] = replica_log.close
+        self.syncer.release(replica_log, lambda: self._drop_files(number))
+
+    def _drop_files(self, number: int) -> None:
+        try:
+            with suppress(DiskFull):
+                # What closing it would write goes anyway.
+                self._leaving.pop(number)()
+            self.directory.remove_shard(number)
+        except StorageError as error:
+            self.syncer.fail(error)
+
+    def empty(self, number: int, last_index: int, term: int) -> None:
+        """Drop the files of a closed group that will be opened again, and note what it held, which others
+        must give it again. To be repeated after DiskFull."""
+        # Before as well: without room for a note the files stay, and a restart finds again why they must go.
+        write_damage(self.disk, self.directory, number, last_index, term)
+        self.directory.remove_shard(number)
+        write_damage(self.disk, self.directory, number, last_index, term)
+
+    def _send(self, group: int, to: ReplicaId, body: PeerBody) -> None:
+        if self.links is None:
+            return
+        if body is not self._encoded[0]:
+            # Followers that stand at the same place are sent the same message.
+            self._encoded = body, peer_codec.encode(body)
+        self.links.send(to, KIND_RAFT, group, self._encoded[1])
+
+    def send_frame(self, to: str, number: int, body: bytes) -> bool:
+        return self.links is not None and self.links.send(to, KIND_FRAME, number, body)
+
+    def _forward(self, group: int, to: ReplicaId, kind: EntryKind, block: Block) -> bool:
+        if self.links is None:
+            return False
+        return self.links.send(to, KIND_BLOCK, group, bytes((kind,)) + block.to_bytes())
+
+    # --------------------------------------------------------------------------------------- links
+
+    @property
+    def peer_address(self) -> str:
+        """Where other nodes reach this one."""
+        listening = self._config.listeners.peer
+        if listening is None or self.links is None:
+            return ""
+        return str(self._config.cluster.advertise or Address(listening.host, self.links.port))
+
+    def _identity(self) -> Identity:
+        return Identity(
+            replica=self.replica,
+            name=self._config.node.id,
+            cluster=self.cluster_id,
+            peer_address=self.peer_address,
+        )
+
+    def _on_open(self, replica: str) -> None:
+        self.on_link_open(replica)
+        for group in list(self.groups.values()):
+            group.step(LinkOpened(peer=ReplicaId(replica)))
+
+    def _on_close(self, replica: str) -> None:
+        self.on_link_closed(replica)
+        for group in list(self.groups.values()):
+            group.step(LinkClosed(peer=ReplicaId(replica)))
+
+    def _on_frame(self, replica: str, kind: int, number: int, body: bytes) -> None:
+        group = self.groups.get(number)
+        if kind == KIND_RAFT:
+            if group is not None:
+                group.on_peer(ReplicaId(replica), peer_codec.decode(body))
+        elif kind == KIND_BLOCK:
+            if group is not None and body:
+                try:
+                    group.take(parse_block(body[1:]), EntryKind(body[0]))
+                except (StorageError, ValueError) as error:
+                    raise MalformedPacket(f"a forwarded block cannot be read: {error}") from None
+        elif kind == KIND_FRAME:
+            if group is not None and isinstance(group.app, FrameApp):
+                group.app.on_frame(replica, body)
+        elif kind == KIND_PUBLISH:
+            self.on_publish(replica, body)
+        elif kind == KIND_INTEREST:
+            self.on_interest(replica, body)
+        elif kind == KIND_LEADERLESS:
+            self.on_leaderless(replica, number, body)
+        elif kind == KIND_REQUEST:
+            self._answer(replica, number, _json(body))
+        elif kind == KIND_ANSWER:
+            waiting = self._requests.pop(number, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(_json(body))
+        else:
+            raise MalformedPacket(f"a frame of an unknown kind {kind}")
+
+    def _after_frames(self) -> None:
+        """The end of what one read of a link brought: without another turn of the loop sync what a leader
+        sent and answer it, and answer clients whose messages are committed. The word on what is committed
+        leaves at the end of the turn; nobody's answer waits for it."""
+        assert self.links is not None
+        if self.syncer.start():
+            self.links.flush()
+        self.flush_clients()
+
+    # ------------------------------------------------------------------------------------ requests
+
+    async def request(self, replica: str, what: dict[str, Any]) -> Any:
+        """Ask another node; its answer, or LocalError with its reason."""
+        if self.links is None:
+            raise LocalError("this node has no links: give it --peer HOST:PORT")
+        # 0 is for notices, which nobody answers.
+        self._next_request = self._next_request % 0xFFFF_FFFE + 1
+        number = self._next_request
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._requests[number] = answer
+        try:
+            if not self.links.send(replica, KIND_REQUEST, number, json.dumps(what).encode()):
+                raise LocalError("there is no link to that node right now")
+            result = await asyncio.wait_for(answer, _REQUEST_S)
+        except TimeoutError:
+            raise LocalError(f"no answer from that node within {_REQUEST_S:.0f} s") from None
+        finally:
+            self._requests.pop(number, None)
+        if isinstance(result, dict) and result.get("error") is not None:
+            raise LocalError(result["error"])
+        return result
+
+    def notify(self, replica: str, what: dict[str, Any]) -> None:
+        """Tell another node; whether it hears it is left open."""
+        if self.links is not None:
+            self.links.send(replica, KIND_REQUEST, 0, json.dumps(what).encode())
+
+    def _answer(self, replica: str, number: int, what: Any) -> None:
+        async def work() -> None:
+            try:
+                result = self.on_request(replica, what)
+                if asyncio.iscoroutine(result):
+                    result = await result
+            except (LocalError, RemoteError) as error:
+                result = {"error": str(error)}
+            if self.links is not None and number:
+                self.links.send(replica, KIND_ANSWER, number, json.dumps(result).encode())
+
+        task = asyncio.get_running_loop().create_task(work())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _finish(call: Callable[[], object], otherwise: str) -> None:
+    try:
+        call()
+    except StorageError as error:
+        log.error("%s: %s", otherwise, error)
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise MalformedPacket(f"a request cannot be read: {error}") from None
+
+
+def _nothing() -> None:
+    pass
+
+
+def _no_peer(replica: str) -> None:
+    pass
+
+
+def _no_stream(replica: str, number: int, body: bytes) -> None:
+    pass
+
+
+def _no_frame(replica: str, body: bytes) -> None:
+    pass
+
+
+def _anybody(identity: Identity) -> bool:
+    return True
+
+
+def _refuse_request(replica: str, what: dict[str, Any]) -> Any:
+    raise LocalError("this node is not ready for requests")

@@ -1,0 +1,144 @@
+"""A client appears at another node: what it had under way at the old one comes along (REQUIREMENTS.md E4).
+
+The new node asks the owner of the session's record before it opens the session. The owner closes the old
+connection and answers with the messages that no log holds; it keeps its copy until the record says that the
+session moved, so nothing is lost if the new node dies in between, and nothing is sent twice because whoever
+does not own the record does not send. What reached the old node between its answer and that moment follows
+in a notice. What is published while no node has the subscription, after the old one let go and before the
+others know of the new one, reaches nobody: routed messages are not stored.
+
+A node that does not answer in time is not waited for: the session opens with what its record and the logs
+hold.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from millrace.broker.machine import Broker
+from millrace.broker.messages.message import Segment
+from millrace.broker.sessions.session import Session
+from millrace.broker.sessions.unfinished import pack, put_back, received_unlogged, unfinished, unpack
+from millrace.errors import LocalError
+from millrace.node.replicas.replicas import Replicas
+from millrace.types import Reason
+
+log = logging.getLogger("millrace.handover")
+
+_ANSWER_S = 1.0
+# A session that did not open this long after its messages came will not: its record could not be written.
+_HELD_MS_MAX = 30_000
+# Entries about sessions that are gone before it is worth to look for them.
+_GIVEN_SPARE = 64
+
+
+class Handover:
+    def __init__(self, broker: Broker, replicas: Replicas, *, is_on: bool, now_ms: Callable[[], int]) -> None:
+        self._broker = broker
+        self._replicas = replicas
+        self._is_on = is_on
+        self._now_ms = now_ms
+        # Answers for sessions that are about to open here, with the time at which they came.
+        self._arrived: dict[str, tuple[int, dict[str, Any]]] = {}
+        # Sessions whose messages were given away: their epoch then, and how many segments.
+        self._given: dict[str, tuple[int, int]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------------------------- the new node
+
+    def fetch(self, client_id: str, then: Callable[[], None]) -> None:
+        """Call `then` once the client's messages are here, or there are none to wait for."""
+        links = self._replicas.links
+        record = self._broker.find_record(client_id)
+        owner = "" if record is None else record.owner
+        is_here = owner in ("", self._replicas.replica)
+        if not self._is_on or links is None or is_here or not links.is_linked(owner):
+            then()
+            return
+        task = asyncio.get_running_loop().create_task(self._fetch(client_id, owner, then))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _fetch(self, client_id: str, owner: str, then: Callable[[], None]) -> None:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                answer = await self._replicas.request(owner, {"op": "hand_over", "client": client_id})
+            if answer:
+                self._hold(client_id, answer)
+        except (LocalError, TimeoutError) as error:
+            log.warning("the messages that %s had under way did not come along: %s", client_id, error)
+        then()
+
+    def _hold(self, client_id: str, answer: dict[str, Any]) -> None:
+        now_ms = self._now_ms()
+        while self._arrived:
+            oldest = next(iter(self._arrived))
+            if self._arrived[oldest][0] + _HELD_MS_MAX > now_ms:
+                break
+            del self._arrived[oldest]
+        self._arrived.pop(client_id, None)
+        self._arrived[client_id] = (now_ms, answer)
+
+    def opened(self, session: Session, is_present: bool) -> None:
+        """The session is open and not yet resumed: give it what was under way, and queue the rest."""
+        self._send(session, self._take(session, is_present))
+
+    def _take(self, session: Session, is_present: bool) -> list[Segment]:
+        held = self._arrived.pop(session.client_id, None)
+        if held is None or not is_present:
+            return []
+        answer = held[1]
+        try:
+            waiting = put_back(session, unpack(answer["messages"], self._now_ms()))
+            session.received = (session.received or set()) | set(map(int, answer["received"])) or None
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            log.error("the messages of %s cannot be read: %s", session.client_id, error)
+            return []
+        return waiting
+
+    def on_rest(self, what: dict[str, Any]) -> None:
+        """What still reached the old node."""
+        client_id, messages = what["client"], what["messages"]
+        session = self._broker.sessions.get(client_id)
+        if session is not None:
+            self._send(session, unpack(messages, self._now_ms()))
+            return
+        # That node heard before this one that the session is this one's.
+        _, answer = self._arrived.get(client_id, (0, {"messages": [], "received": []}))
+        self._hold(client_id, {**answer, "messages": [*answer["messages"], *messages]})
+
+    def _send(self, session: Session, segments: list[Segment]) -> None:
+        for segment in segments:
+            segment.first_id = 0
+            self._broker.outbound.send(session, segment, self._now_ms())
+
+    # ------------------------------------------------------------------------------- the old node
+
+    def on_request(self, client_id: str) -> dict[str, Any]:
+        session = self._broker.sessions.get(client_id)
+        if session is None or not session.is_recorded:
+            return {}
+        if session.connection is not None:
+            session.connection.fail(Reason.SESSION_TAKEN_OVER, "the client connected at another node")
+        if session.client_id not in self._broker.sessions:
+            return {}
+        segments = unfinished(session)
+        messages, left_out = pack(segments, self._now_ms())
+        if left_out:
+            log.warning("%d messages of %s are left behind: too many to move", left_out, client_id)
+            self._broker.stats.dropped_queue += left_out
+        if len(self._given) > 2 * len(self._broker.sessions) + _GIVEN_SPARE:
+            self._given = {name: v for name, v in self._given.items() if name in self._broker.sessions}
+        self._given[client_id] = (session.epoch, len(segments))
+        return {"messages": messages, "received": received_unlogged(session)}
+
+    def released(self, session: Session, owner: str) -> None:
+        """The record says that another node serves this session: what came since follows."""
+        epoch, count = self._given.pop(session.client_id, (-1, 0))
+        if not self._is_on or epoch != session.epoch:
+            return
+        rest, _ = pack(unfinished(session)[count:], self._now_ms())
+        if rest:
+            what = {"op": "handed_on", "client": session.client_id, "messages": rest}
+            self._replicas.notify(owner, what)

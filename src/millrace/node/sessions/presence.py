@@ -1,0 +1,56 @@
+"""One client, one connection, at whichever node (PROTOCOLS.md 7).
+
+A node that lets a client in with a clean session tells all others, and waits for none of them: they end the
+connection they may have of it. Such words come late and cross, so a connection has a stamp: the wall clock,
+but always above every stamp heard of. Of two connections the one with the higher stamp stays. Clocks decide
+only between two that began before their nodes had heard of each other's.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from millrace.broker.machine import Broker
+from millrace.broker.sessions.session import Session
+from millrace.node.replicas.replicas import Replicas
+from millrace.types import Reason
+
+
+class Presence:
+    def __init__(
+        self,
+        broker: Broker,
+        replicas: Replicas,
+        members: Callable[[], Iterable[str]],
+        wall_us: Callable[[], int],
+    ) -> None:
+        self._broker = broker
+        self._replicas = replicas
+        self._members = members
+        self.wall_us = wall_us
+        self._newest_us = 0
+
+    def opened(self, session: Session) -> None:
+        self._newest_us = session.connected_us = max(self.wall_us(), self._newest_us + 1)
+        if session.is_recorded:
+            return  # the session group tells
+        for replica in self._members():
+            if replica != self._replicas.replica:
+                self._tell(replica, session)
+
+    def _tell(self, replica: str, session: Session) -> None:
+        word = {"op": "taken", "client": session.client_id, "at_us": session.connected_us}
+        self._replicas.notify(replica, word)
+
+    def on_word(self, replica: str, word: dict[str, Any]) -> None:
+        """The client has a clean session at another node."""
+        # Older nodes say no time: it is now.
+        at_us = int(word.get("at_us", self._newest_us + 1))
+        self._newest_us = max(self._newest_us, at_us)
+        session = self._broker.sessions.get(word["client"])
+        if session is None or session.connection is None:
+            return
+        if (at_us, replica) > (session.connected_us, self._replicas.replica):
+            session.connection.fail(Reason.SESSION_TAKEN_OVER, "the client connected at another node")
+        else:
+            # It may have been told before it let the client in.
+            self._tell(replica, session)

@@ -1,0 +1,549 @@
+"""The Raft machine: roles, elections, and what every event means in each of them.
+
+One rule stands above the roles: a message of a higher term makes this replica a follower of that term before
+it is looked at, a message of a lower term is answered with the term it lacks and otherwise dropped. Only
+questions are exempt: a pre-vote asks about a term that nobody has entered, and an election nobody needs is
+refused as long as a leader is heard (stickiness), so that a replica that was cut off or removed disturbs
+nobody.
+
+An election has two rounds. The pre-vote asks who would vote; no term is raised for it. When several replicas
+ask at the same moment, as they do when the leader's links close, those with the shorter log or the smaller id
+give way, so that the first round already decides; the random time-outs settle the rest. Then the vote itself,
+in a new term: a candidate's own vote is on disk before the question leaves and before it counts.
+
+The leader's part is in `leader.py`, the follower's in `follower.py`, shared state in `core.py`.
+"""
+
+import random
+from typing import assert_never
+
+from millrace.errors import LocalError, ProtocolError
+from millrace.replication.contract import (
+    Applied,
+    Appointed,
+    ChangeMembership,
+    Config,
+    Effect,
+    Event,
+    InitialState,
+    LinkClosed,
+    LinkOpened,
+    LogView,
+    PeerBody,
+    PeerMessage,
+    Persisted,
+    Propose,
+    ReadIndex,
+    RefusedReason,
+    ReplicaId,
+    SnapshotTaken,
+    Status,
+    Tick,
+    TransferLeadership,
+)
+from millrace.replication.raft.core import TRANSITIONS, Core, Role, check_proposal
+from millrace.replication.raft.follower import Follower
+from millrace.replication.raft.leader import Leader
+from millrace.replication.raft.messages import (
+    Append,
+    AppendReject,
+    AppendReply,
+    Heartbeat,
+    HeartbeatReply,
+    RaftBody,
+    SnapshotChunk,
+    SnapshotReply,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+    check_append,
+)
+from millrace.replication.raft.mutations import MUTATIONS
+from millrace.replication.raft.options import RaftOptions
+from millrace.replication.raft.quorum import is_majority, majority
+from millrace.types import Index, Term
+
+_BODIES = RaftBody.__args__
+
+
+class Raft:
+    """A `Replica`. `rng` decides only the election time-outs."""
+
+    __slots__ = (
+        "_core",
+        "_elapsed_ticks",
+        "_follower",
+        "_leader",
+        "_leader_of_term",
+        "_timeout_ticks",
+        "_votes",
+        "_votes_counted",
+    )
+
+    def __init__(
+        self,
+        replica: ReplicaId,
+        *,
+        state: InitialState,
+        log: LogView,
+        options: RaftOptions,
+        rng: random.Random,
+        mutations: frozenset[str] = frozenset(),
+    ) -> None:
+        if not mutations <= MUTATIONS.keys():
+            raise LocalError(f"unknown mutations: {sorted(mutations - MUTATIONS.keys())}")
+        self._core = Core(replica, state, log, options, rng, mutations)
+        self._follower = Follower(self._core)
+        self._leader: Leader | None = None
+        self._leader_of_term: tuple[Term, ReplicaId] | None = None
+        self._votes: dict[ReplicaId, bool] = {}
+        self._votes_counted = 0
+        self._elapsed_ticks = 0
+        self._timeout_ticks = self._random_timeout_ticks()
+
+    # ------------------------------------------------------------------------------------- contract
+
+    def step(self, event: Event) -> list[Effect]:
+        core = self._core
+        term, vote, commit, role = core.term, core.vote, core.commit, core.role
+        self._dispatch(event)
+        if self._leader is not None and self._leader.resigns:
+            self.become_follower(leader=None)
+        effects = core.finish()
+        self._check(term, vote, commit, role)
+        return effects
+
+    def status(self) -> Status:
+        leader = self._leader
+        return self._core.status(self._core.role.value, leader.peers_status() if leader is not None else ())
+
+    # What a driver asks for every block; `status` is for people and costs as much as a step.
+
+    @property
+    def is_serving(self) -> bool:
+        return self._core.is_serving
+
+    @property
+    def leader(self) -> ReplicaId | None:
+        return self._core.leader
+
+    @property
+    def config(self) -> Config:
+        return self._core.configs.config
+
+    def config_at(self, index: Index) -> Config:
+        return self._core.configs.at(index)
+
+    def _dispatch(self, event: Event) -> None:
+        match event:
+            case PeerMessage():
+                self._on_peer_message(event.sender, event.body)
+            case Persisted():
+                self._on_persisted(event)
+            case Propose():
+                self._on_propose(event)
+            case Tick():
+                self._on_tick()
+            case Applied():
+                self._core.on_applied(event, self._leader.noop_index if self._leader is not None else None)
+            case ReadIndex():
+                if self._leader is not None:
+                    self._leader.on_read_index(event)
+                else:
+                    self._core.refuse(event.request, RefusedReason.NOT_LEADER)
+            case ChangeMembership():
+                if self._leader is not None:
+                    self._leader.on_change_membership(event)
+                else:
+                    self._core.refuse(event.request, RefusedReason.NOT_LEADER)
+            case TransferLeadership():
+                if self._leader is not None:
+                    self._leader.on_transfer_leadership(event)
+                else:
+                    self._core.refuse(event.request, RefusedReason.NOT_LEADER)
+            case SnapshotTaken():
+                self._core.on_snapshot_taken(event)
+            case LinkOpened():
+                self._on_link(event.peer, is_open=True)
+            case LinkClosed():
+                self._on_link(event.peer, is_open=False)
+            case Appointed():
+                pass  # a majority needs no authority above it
+            case _:
+                assert_never(event)
+
+    # --------------------------------------------------------------------------------- local events
+
+    def _on_tick(self) -> None:
+        core = self._core
+        core.tick += 1
+        if self._leader is not None:
+            self._leader.on_tick()
+            return
+        self._elapsed_ticks += 1
+        # Nobody else could answer a lone voter, so it need not wait for anyone.
+        is_alone = core.configs.config.voters == (core.replica,)
+        is_idle = core.role is Role.FOLLOWER and core.leader is None
+        if self._elapsed_ticks >= self._timeout_ticks or (is_alone and is_idle):
+            core.leader = None
+            if self._may_campaign():
+                self.become_pre_candidate()
+            else:
+                self._restart_timeout()
+
+    def _on_persisted(self, event: Persisted) -> None:
+        core = self._core
+        core.on_persisted(event)
+        self._follower.check_repaired()
+        if self._leader is not None:
+            self._leader.on_persisted()
+        elif core.role is Role.CANDIDATE and core.is_hard_state_durable:
+            self._count_vote(core.replica, True)
+
+    def _on_propose(self, event: Propose) -> None:
+        check_proposal(event)
+        if self._leader is not None:
+            self._leader.on_propose(event)
+        else:
+            self._core.refuse(event.request, RefusedReason.NOT_LEADER)
+
+    def _on_link(self, peer: ReplicaId, *, is_open: bool) -> None:
+        core = self._core
+        core.link_changed(peer, is_open)
+        if self._leader is not None:
+            self._leader.link_changed(peer, is_open)
+        elif not is_open and peer == core.leader:
+            # PROTOCOLS.md 21. If the others still hear the leader they refuse, and nothing happened.
+            core.leader = None
+            if self._may_campaign():
+                self.become_pre_candidate()
+
+    # ------------------------------------------------------------------------------------- messages
+
+    def _on_peer_message(self, sender: ReplicaId, body: PeerBody) -> None:
+        core = self._core
+        if not isinstance(body, _BODIES):
+            raise ProtocolError(f"{type(body).__name__} is not a Raft message")
+        if isinstance(body, Append):
+            check_append(body)
+        if body.term < core.term:
+            self._on_stale(sender, body)
+            return
+        if body.term > core.term and not self._is_question(body):
+            if core.is_disk_behind:
+                return  # as if lost: a new term is one more write for a disk that does not keep up
+            self._on_higher_term(sender, body)
+        match core.role:
+            case Role.FOLLOWER:
+                self._step_follower(sender, body)
+            case Role.PRE_CANDIDATE | Role.CANDIDATE:
+                self._step_candidate(sender, body)
+            case Role.LEADER:
+                self._step_leader(sender, body)
+
+    def _is_question(self, body: RaftBody) -> bool:
+        """Does this message carry a higher term that its sender has not entered, or one that this replica
+        refuses to follow because it hears a leader?"""
+        if isinstance(body, VoteReply):
+            return body.is_pre and body.is_granted
+        if isinstance(body, VoteRequest):
+            if "pre_vote_raises_term" in self._core.mutations:
+                return False
+            return body.is_pre or self._sticks_to_leader(body)
+        return False
+
+    def _sticks_to_leader(self, body: VoteRequest) -> bool:
+        if body.is_transfer or self._core.leader is None:
+            return False
+        return self._leader is not None or self._elapsed_ticks < self._core.options.election_ticks
+
+    def _on_higher_term(self, sender: ReplicaId, body: RaftBody) -> None:
+        if self._leader is not None and "higher_term_ignored" in self._core.mutations:
+            self._core.enter_term(body.term)
+            self._leader.term = body.term
+            return
+        leader = sender if isinstance(body, Append | Heartbeat | SnapshotChunk) else None
+        self.become_follower(leader=leader, term=body.term)
+
+    def _on_stale(self, sender: ReplicaId, body: RaftBody) -> None:
+        core = self._core
+        if isinstance(body, Append | Heartbeat | SnapshotChunk):
+            if isinstance(body, Append) and "stale_leader_accepted" in core.mutations:
+                if self._leader is None:
+                    self._follower.on_append(sender, body)
+                return
+            # A leader of an older term must learn of ours, or it would go on for ever: our own requests for
+            # votes are refused by those who hear it.
+            core.send(sender, HeartbeatReply(term=core.term, context=0))
+        elif isinstance(body, VoteRequest):
+            core.send(sender, VoteReply(term=core.term, is_granted=False, is_pre=body.is_pre))
+        elif isinstance(body, AppendReply) and "stale_reply_accepted" in core.mutations:
+            if self._leader is not None:
+                self._leader.on_append_reply(sender, body)
+        elif isinstance(body, VoteReply) and "stale_vote_counted" in core.mutations:
+            if core.role is Role.CANDIDATE and not body.is_pre:
+                self._count_vote(sender, body.is_granted)
+
+    def _step_follower(self, sender: ReplicaId, body: RaftBody) -> None:
+        match body:
+            case Append():
+                self._hear_leader(sender)
+                self._follower.on_append(sender, body)
+            case Heartbeat():
+                self._hear_leader(sender)
+                self._follower.on_heartbeat(sender, body)
+            case SnapshotChunk():
+                self._hear_leader(sender)
+                self._follower.on_snapshot_chunk(sender, body)
+            case VoteRequest():
+                self._on_vote_request(sender, body)
+            case TimeoutNow():
+                if self._may_campaign():
+                    self.become_candidate(is_transfer=True)
+            case VoteReply() | AppendReply() | AppendReject() | HeartbeatReply() | SnapshotReply():
+                pass  # meant for a role this replica has left
+            case _:
+                assert_never(body)
+
+    def _step_candidate(self, sender: ReplicaId, body: RaftBody) -> None:
+        match body:
+            case Append() | Heartbeat() | SnapshotChunk():
+                self.become_follower(leader=sender)
+                self._step_follower(sender, body)
+            case VoteRequest():
+                self._on_vote_request(sender, body)
+            case VoteReply():
+                self._on_vote_reply(sender, body)
+            case TimeoutNow() | AppendReply() | AppendReject() | HeartbeatReply() | SnapshotReply():
+                pass
+            case _:
+                assert_never(body)
+
+    def _step_leader(self, sender: ReplicaId, body: RaftBody) -> None:
+        leader = self._leader
+        assert leader is not None
+        match body:
+            case AppendReply():
+                leader.on_append_reply(sender, body)
+            case HeartbeatReply():
+                leader.on_heartbeat_reply(sender, body)
+            case AppendReject():
+                leader.on_append_reject(sender, body)
+            case SnapshotReply():
+                leader.on_snapshot_reply(sender, body)
+            case VoteRequest():
+                self._on_vote_request(sender, body)
+            case Append() | Heartbeat() | SnapshotChunk():
+                raise AssertionError(f"{sender} leads term {body.term} as well")
+            case VoteReply() | TimeoutNow():
+                pass
+            case _:
+                assert_never(body)
+
+    def _hear_leader(self, sender: ReplicaId) -> None:
+        core = self._core
+        known = self._leader_of_term
+        if known is None or known[0] != core.term:
+            self._leader_of_term = (core.term, sender)
+        else:
+            assert known[1] == sender, f"{known[1]} and {sender} both lead term {core.term}"
+        if core.leader is None:
+            self._votes = {}
+        core.leader = sender
+        self._elapsed_ticks = 0
+
+    # ------------------------------------------------------------------------------------ elections
+
+    def _may_campaign(self) -> bool:
+        """Only a voter whose disk keeps up and whose log is whole stands for election. A stalled disk could
+        not make the vote durable, and every try would add a write to those it owes."""
+        core = self._core
+        return (
+            core.is_eligible
+            and (core.damage is None or "damage_ignored" in core.mutations)
+            and not core.log.is_installing
+            and not core.is_disk_behind
+            and core.disk_lag_ticks < core.options.election_ticks
+        )
+
+    def _on_vote_request(self, sender: ReplicaId, body: VoteRequest) -> None:
+        core = self._core
+        if not self._would_vote(sender, body):
+            core.send(sender, VoteReply(term=core.term, is_granted=False, is_pre=body.is_pre))
+            if body.is_pre:
+                self._stand_instead(body)
+            return
+        if body.is_pre:
+            self._give_way(sender, body)
+            core.send(sender, VoteReply(term=body.term, is_granted=True, is_pre=True))
+            return
+        core.vote = sender
+        self.become_follower(leader=None)
+        core.send(sender, VoteReply(term=core.term, is_granted=True))
+
+    def _would_vote(self, sender: ReplicaId, body: VoteRequest) -> bool:
+        core, mutations = self._core, self._core.mutations
+        if self._sticks_to_leader(body) or not self._is_up_to_date(body):
+            return False
+        if body.is_pre:
+            return body.term > core.term or "pre_vote_raises_term" in mutations
+        if body.term > core.term:
+            return False  # refused above the roles: this replica hears a leader
+        if "vote_twice" in mutations and core.role is Role.FOLLOWER:
+            return True
+        return core.vote in (None, sender)
+
+    def _is_up_to_date(self, body: VoteRequest) -> bool:
+        """Against the log as it is in memory: what is being written may be acknowledged any moment."""
+        core, mutations = self._core, self._core.mutations
+        if "vote_without_log_check" in mutations:
+            return True
+        if "transfer_while_behind" in mutations and body.is_transfer:
+            return True
+        last_index, last_term = core.log.last_index, core.log.last_term
+        if "vote_ignores_unpersisted_log" in mutations:
+            last_index = core.log.durable
+            last_term = core.log.term(last_index) or Term(0)
+        theirs = (body.last_term, body.last_index)
+        damage = core.damage
+        if damage is not None and "damage_ignored" not in mutations:
+            # What was acknowledged out of the lost part is bound to be in the log of whoever gets the vote.
+            lost_term = damage.last_term if damage.last_term is not None else damage.term
+            if theirs < (lost_term, damage.last_index):
+                return False
+        return theirs >= (last_term, last_index)
+
+    def _give_way(self, sender: ReplicaId, body: VoteRequest) -> None:
+        core = self._core
+        if core.role is Role.PRE_CANDIDATE:
+            theirs = (body.last_term, body.last_index, sender)
+            if theirs > (core.log.last_term, core.log.last_index, core.replica):
+                self.become_follower(leader=None)
+
+    def _stand_instead(self, body: VoteRequest) -> None:
+        """Refused to one with a shorter log, who knows of no leader either. It may have refused to this one,
+        which asked when the other still did, and both would wait for their time-outs."""
+        core = self._core
+        is_ahead = (core.log.last_term, core.log.last_index) > (body.last_term, body.last_index)
+        has_asked = core.leader is None and core.replica in self._votes
+        if is_ahead and has_asked and core.role is not Role.CANDIDATE and self._may_campaign():
+            self.become_pre_candidate()
+
+    def _on_vote_reply(self, sender: ReplicaId, body: VoteReply) -> None:
+        core = self._core
+        if core.role is Role.PRE_CANDIDATE:
+            is_mine = body.is_pre and (body.term == core.term + 1 or not body.is_granted)
+            if "pre_vote_raises_term" in core.mutations:
+                is_mine = body.is_pre
+        else:
+            # An answer to the pre-vote that comes late asked for the same term and promised nothing.
+            is_mine = not body.is_pre or "pre_vote_counts_as_vote" in core.mutations
+        if is_mine:
+            self._count_vote(sender, body.is_granted)
+
+    def _count_vote(self, sender: ReplicaId, is_granted: bool) -> None:
+        core = self._core
+        self._votes[sender] = is_granted
+        self._votes_counted += is_granted
+        granted = [name for name, is_given in self._votes.items() if is_given]
+        is_won = is_majority(core.voters, granted)
+        if "vote_counted_twice" in core.mutations:
+            is_won = self._votes_counted >= majority(len(core.voters))
+        if is_won:
+            if core.role is Role.PRE_CANDIDATE:
+                self.become_candidate()
+            else:
+                self.become_leader()
+        elif is_majority(core.voters, [name for name, is_given in self._votes.items() if not is_given]):
+            self.become_follower(leader=None)
+
+    # ---------------------------------------------------------------------------------------- roles
+
+    def become_follower(self, *, leader: ReplicaId | None, term: Term | None = None) -> None:
+        core = self._core
+        self._enter(Role.FOLLOWER)
+        core.leader = leader
+        core.is_serving = False
+        if self._leader is not None:
+            self._leader.close(is_deposed=term is not None)
+            self._leader = None
+        if term is not None:
+            core.enter_term(term)
+        self._restart_timeout()
+
+    def become_pre_candidate(self) -> None:
+        core = self._core
+        self._enter(Role.PRE_CANDIDATE)
+        core.leader = None
+        if "pre_vote_raises_term" in core.mutations:
+            core.enter_term(Term(core.term + 1))
+        self._ask_for_votes(is_pre=True, is_transfer=False)
+
+    def become_candidate(self, *, is_transfer: bool = False) -> None:
+        core = self._core
+        self._enter(Role.CANDIDATE)
+        core.leader = None
+        core.enter_term(Term(core.term + 1))
+        core.vote = core.replica
+        self._ask_for_votes(is_pre=False, is_transfer=is_transfer)
+
+    def become_leader(self) -> None:
+        core = self._core
+        self._enter(Role.LEADER)
+        core.leader = core.replica
+        self._leader_of_term = (core.term, core.replica)
+        self._leader = Leader(core)
+
+    def _enter(self, role: Role) -> None:
+        assert role in TRANSITIONS[self._core.role], f"{self._core.role} cannot become {role}"
+        self._core.role = role
+
+    def _ask_for_votes(self, *, is_pre: bool, is_transfer: bool) -> None:
+        core = self._core
+        self._restart_timeout()
+        self._votes = {}
+        self._votes_counted = 0
+        request = VoteRequest(
+            term=Term(core.term + 1) if is_pre else core.term,
+            last_index=core.log.last_index,
+            last_term=core.log.last_term,
+            is_pre=is_pre,
+            is_transfer=is_transfer,
+        )
+        for voter in core.voters:
+            if voter != core.replica:
+                core.send(voter, request)
+        if is_pre:
+            self._count_vote(core.replica, True)
+
+    def _restart_timeout(self) -> None:
+        self._elapsed_ticks = 0
+        self._timeout_ticks = self._random_timeout_ticks()
+
+    def _random_timeout_ticks(self) -> int:
+        ticks = self._core.options.election_ticks
+        return self._core.rng.randrange(ticks, 2 * ticks)
+
+    # ----------------------------------------------------------------------------------- invariants
+
+    def _check(self, term: Term, vote: ReplicaId | None, commit: Index, role: Role) -> None:
+        """What holds after every step, whatever happened. A failure means that the safety of the group is
+        gone or never was: stop."""
+        core, log = self._core, self._core.log
+        assert core.term >= term, "a term fell"
+        if core.term == term:
+            assert vote is None or core.vote == vote or "vote_twice" in core.mutations, "a vote changed"
+        if core.role is Role.PRE_CANDIDATE and role is not Role.PRE_CANDIDATE:
+            assert core.term == term, "asking around raised the term"
+        assert commit <= core.commit <= log.last_index, "the commit index fell or left the log"
+        assert core.applied <= core.commit_given <= core.commit, "something uncommitted was given to apply"
+        set_term = core.configs.term
+        if set_term is not None and core.configs.index >= log.first_index:
+            # None: a snapshot covers it, and it is damaged.
+            assert log.term(core.configs.index) in (None, set_term), "a configuration without its entry"
+        assert log.last_term <= core.term, "an entry of a term this replica never entered"
+        assert (core.role is Role.LEADER) == (self._leader is not None)
+        assert not core.is_serving or core.role is Role.LEADER
+        if self._leader is not None:
+            assert core.leader == core.replica
+            self._leader.check()
