@@ -30,6 +30,7 @@ FLOORS = {
 }
 PURE = ("kernels", "broker", "replication", "storage", "wire")
 ALLOWED_OUTSIDE = {
+    "broker": {"msgspec"},
     "wire": {"msgspec", "wsproto"},
     "kernels": {"google_crc32c"},
 }

@@ -12,9 +12,16 @@ import re
 from millrace.errors import StorageError
 from millrace.kernels.checksum import crc32c
 from millrace.storage.disk import Disk, Lock
-from millrace.storage.files import FileDamaged, NewerFormat, directory_of, remove_leftovers, replace_file
+from millrace.storage.files import (
+    FileDamaged,
+    NewerFormat,
+    OlderFormat,
+    directory_of,
+    remove_leftovers,
+    replace_file,
+)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 IDENTITY_BYTES = 16
 SALT_BYTES = 8
 SHARD_MAX = 0xFFFF_FFFF
@@ -49,8 +56,8 @@ class DataDirectory:
         """Lock and check the directory; make it if it is not there or empty.
 
         `owner` is the text that a second process is shown; `fresh` is 24 random bytes, used for a new
-        directory only. Raises DirectoryLocked, NewerFormat, FileDamaged or StorageError, each saying what to
-        do; nothing is changed then.
+        directory only. Raises DirectoryLocked, NewerFormat, OlderFormat, FileDamaged or
+        StorageError, each saying what to do; nothing is changed then.
         """
         if len(fresh) != IDENTITY_BYTES + SALT_BYTES:
             raise ValueError(f"{IDENTITY_BYTES + SALT_BYTES} random bytes are needed")
@@ -92,10 +99,15 @@ class DataDirectory:
         finally:
             file.close()
         first = _FIRST_LINE.match(data)
+        if first and int(first[1]) == 1:
+            raise OlderFormat(
+                f"{path} was written by Millrace 0.1 (data format 1); this version reads only format "
+                f"{FORMAT_VERSION}. Start 0.1 on it, or name another --data; nothing was changed"
+            )
         # The rest of the file of a later format is not ours to judge.
         if first and int(first[1]) > FORMAT_VERSION:
             raise NewerFormat(
-                f"{path} has data format {int(first[1])}; this Millrace reads up to {FORMAT_VERSION}. "
+                f"{path} has data format {int(first[1])}; this Millrace reads {FORMAT_VERSION} alone. "
                 "Start the version that wrote it; nothing was changed"
             )
         lines = data.split(b"\n")

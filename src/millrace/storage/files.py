@@ -39,6 +39,10 @@ class NewerFormat(StorageError):
     """Written by a later version of Millrace. Nothing was changed."""
 
 
+class OlderFormat(StorageError):
+    """The data directory was written by a version whose format this one does not read any more."""
+
+
 def directory_of(path: str) -> str:
     return path.rpartition("/")[0] or "."
 

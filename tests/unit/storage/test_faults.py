@@ -12,6 +12,7 @@ from millrace.storage.files import (
     FileDamaged,
     HardState,
     NewerFormat,
+    OlderFormat,
     read_hard_state,
     read_record,
     write_hard_state,
@@ -284,6 +285,17 @@ def test_a_second_process_is_told_who_holds_the_directory() -> None:
     DataDirectory.open(disk, "data", owner="other", fresh=FRESH)
 
 
+def test_a_directory_of_0_1_is_refused_and_untouched() -> None:
+    disk = SimDisk(random.Random(1))
+    DataDirectory.open(disk, "data", owner="me", fresh=FRESH).close()
+    file = disk.create("data/FORMAT")
+    file.write_at(0, [b"millrace data directory, format 1\nidentity 00\nsalt 00\n"])
+    before = disk.paths()
+    with pytest.raises(OlderFormat, match=r"written by Millrace 0\.1"):
+        DataDirectory.open(disk, "data", owner="me", fresh=FRESH)
+    assert disk.paths() == before
+
+
 def test_a_newer_format_is_refused_and_untouched() -> None:
     disk = SimDisk(random.Random(1))
     DataDirectory.open(disk, "data", owner="me", fresh=FRESH).close()
@@ -291,7 +303,7 @@ def test_a_newer_format_is_refused_and_untouched() -> None:
     file = disk.create("data/FORMAT")
     file.write_at(0, [later])
     before = disk.paths()
-    with pytest.raises(NewerFormat, match="has data format 12; this Millrace reads up to 1"):
+    with pytest.raises(NewerFormat, match="has data format 12; this Millrace reads 2 alone"):
         DataDirectory.open(disk, "data", owner="me", fresh=FRESH)
     assert disk.content("data/FORMAT") == later and disk.paths() == before
     assert not disk.locks, "the lock is let go"
