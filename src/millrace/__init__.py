@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+from millrace.version import __version__
+
 if TYPE_CHECKING:
     from millrace.embedded import Broker
 
-__version__ = "0.1.0"
 __all__ = ["Broker", "__version__"]
 
 

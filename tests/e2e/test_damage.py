@@ -71,18 +71,18 @@ def test_a_staged_block_that_is_damaged_is_passed_over_and_its_writer_goes_on(tm
 def test_a_decided_batch_goes_on_without_what_a_start_found_damaged(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Broker(node__data=str(tmp_path / "data"), listeners__http="127.0.0.1:0") as broker:
-            streams, url = broker.server.streams, f"http://127.0.0.1:{broker.server.ports['http']}"
-            stream = await streams.put(StreamSpec(name="s", filters=("s/#",)), create=True)
+            engine, url = broker.server.engine, f"http://127.0.0.1:{broker.server.ports['http']}"
+            stream = await engine.opening.put(StreamSpec(name="s", filters=("s/#",)), create=True)
             (number,) = stream.shards
             writer = Writer("w", [url], "s")
             await asyncio.to_thread(writer.stage, 0, "a", range(30), 3)
-            await streams.writing.stop()
+            await engine.writing.stop()
             fields = {"writer": "w", "batch": 0, "attempts": {"a": {str(number): 3}}, "user": ""}
-            await streams.command(meta.command("writer.commit", **fields))
+            await engine.definitions.command(meta.command("writer.commit", **fields))
             # As where its entry was passed over.
-            streams.shards[number].staging.state.attempts[AttemptKey("w", 0, "a")].places.pop()
-            streams.writing.start()
-            assert await streams.writing._until_visible("w", 0)
+            engine.shards[number].staging.state.attempts[AttemptKey("w", 0, "a")].places.pop()
+            engine.writing.start()
+            assert await engine.writing._until_visible("w", 0)
             kept = set(range(30)) - set(range(2, 30, 3))
             assert await asyncio.to_thread(contents, Http(url), "s") == Counter(kept)
 

@@ -44,10 +44,10 @@ SPEC = {"name": "jobs", "filters": ["jobs/#"], "replication": "leaderless"}
 
 
 async def stream_of(broker: Broker, **settings: object) -> LeaderlessStream:
-    streams = broker.server.streams
-    if "jobs" not in streams.table.streams:
-        await streams.put(spec_from_dict({**SPEC, **settings}), create=True)
-    (one,) = streams.leaderless.streams.values()
+    engine = broker.server.engine
+    if "jobs" not in engine.definitions.table.streams:
+        await engine.opening.put(spec_from_dict({**SPEC, **settings}), create=True)
+    (one,) = engine.leaderless.streams.values()
     return one
 
 
@@ -122,7 +122,7 @@ def test_what_waits_for_a_durable_member_outlives_a_start_that_takes_its_time(
     async def late(self: SessionGroup) -> None:
         for broker in waiting_for:
             for _ in range(100):
-                broker.server.streams.leaderless.tick()
+                broker.server.engine.leaderless.tick()
         await caught_up(self)
 
     monkeypatch.setattr(SessionGroup, "caught_up", late)
@@ -182,7 +182,7 @@ def test_what_is_retained_reaches_a_node_that_comes_after_its_entries_were_remov
                     one.step(SetMembers(members=(me, other)))
                 sent: list[bytes] = []
                 monkeypatch.setattr(
-                    early.server.streams.leaderless, "send", lambda to, n, body: sent.append(body)
+                    early.server.engine.leaderless, "send", lambda to, n, body: sent.append(body)
                 )
                 source.on_peer(me, codec.encode(Pull(origin=source.files.origin, first_index=1)))
                 assert sent
@@ -286,7 +286,7 @@ def test_entries_that_no_saved_state_covers_stay(tmp_path: Path, monkeypatch: py
             await until_async(lambda: written, "the entry to be on disk")
             own.start_offset = own.next_offset
             stream._chores()
-            syncer = broker.server.streams.replicas.syncer
+            syncer = broker.server.engine.replicas.syncer
             await until_async(lambda: not (syncer._gathered or syncer._busy), "the disk to be quiet")
             shutil.copytree(tmp_path / "data", tmp_path / "crashed")
             monkeypatch.undo()
@@ -363,7 +363,7 @@ def test_what_waits_for_room_is_not_said_to_be_here(tmp_path: Path, monkeypatch:
             stream = await stream_of(broker)
             sent: list[object] = []
             monkeypatch.setattr(
-                broker.server.streams.leaderless, "send", lambda to, n, body: sent.append(codec.decode(body))
+                broker.server.engine.leaderless, "send", lambda to, n, body: sent.append(codec.decode(body))
             )
             stream.step(SetMembers(members=(stream.machine.node, ReplicaId("other"), ReplicaId("third"))))
             entry = LogEntry(kind=EntryKind.CONTROL, count=0, payload=b'["later"]')
@@ -391,7 +391,7 @@ def test_a_repeat_is_acknowledged_at_its_level_and_not_before(tmp_path: Path) ->
             stream = await stream_of(broker, ack="all")
             me, other = stream.machine.node, ReplicaId("other")
             stream.step(SetMembers(members=(me, other)))
-            publishing = broker.server.streams.groups.publishing
+            publishing = broker.server.engine.groups.publishing
             message, key = Message(topic="jobs/x", payload=b"x", qos=1), client_key("p", 1)
             for _ in range(2):
                 task = asyncio.create_task(publishing.publish(message, key))
@@ -424,14 +424,14 @@ def test_groups_keep_what_they_have_not_read_when_the_stream_gets_other_filters(
             async with Client(broker.url, client_id="p") as client:
                 await client.publish("jobs/x", "before", qos=1)
             spec = spec_from_dict({**SPEC, "filters": ["tasks/#"]})
-            await broker.server.streams.put(spec, create=False)
+            await broker.server.engine.opening.put(spec, create=False)
             assert sealed.intake.is_sealed
             for _ in range(100):
                 sealed.tick()
             await until_async(lambda: not sealed.machine.writes_pending, "all to be written")
             assert {key for key, _ in sealed.machine.state.present()} == {"group/crew", "$share/g/jobs/#"}
             (own,) = sealed.origins
-            assert broker.server.streams.leaderless.holds(sealed) == {own: 0}
+            assert broker.server.engine.leaderless.holds(sealed) == {own: 0}
         async with Broker(node__data=data) as broker:
             for group in ("crew", "g"):
                 # The member of before and one that comes now.
@@ -453,7 +453,7 @@ def test_a_stream_may_be_deleted_while_its_files_wait_for_their_turn(tmp_path: P
                 (own,) = stream.files.logs.values()
                 own.replica_log.trim_to = own.replica_log.last_index()
                 stream.files.tidy(own)
-                broker.server.streams.leaderless.streams.pop(stream.files.number).remove()
+                broker.server.engine.leaderless.streams.pop(stream.files.number).remove()
                 await asyncio.wait_for(client.publish("other", "x", qos=1), 20)
 
     asyncio.run(body())

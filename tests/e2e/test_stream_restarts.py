@@ -32,10 +32,10 @@ async def received(broker: Broker, count: int) -> list[bytes]:
 def test_a_stream_that_captures_nothing_any_more_keeps_what_it_has(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with broker_at(tmp_path) as broker:
-            await broker.server.streams.put(JOBS, create=True)
+            await broker.server.engine.opening.put(JOBS, create=True)
             assert await received(broker, 0) == []
             await publish(broker, "kept")
-            await broker.server.streams.put(replace(JOBS, capture=Capture.NONE), create=False)
+            await broker.server.engine.opening.put(replace(JOBS, capture=Capture.NONE), create=False)
         async with broker_at(tmp_path) as broker:
             assert await received(broker, 1) == [b"kept"]
 
@@ -51,7 +51,7 @@ def test_what_was_acknowledged_of_a_log_newer_than_the_subscription_does_not_com
             Client(broker.url, **SLEEPER) as client,
             client.subscribe("#", qos=1) as jobs,
         ):
-            await broker.server.streams.put(JOBS, create=True)
+            await broker.server.engine.opening.put(JOBS, create=True)
             await publish(broker, "1", "2")
             assert [(await anext(jobs)).payload for _ in range(2)] == [b"1", b"2"]
         async with broker_at(tmp_path) as broker:

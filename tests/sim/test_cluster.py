@@ -105,9 +105,9 @@ def test_a_node_that_was_away_for_long_gets_a_snapshot() -> None:
 
     def first_index(host: Host) -> int:
         assert host.server is not None
-        streams = host.server.streams
-        (number,) = streams.table.streams["short"].shards
-        return int(streams.shards[number].group.replica_log.log.first_index)
+        engine = host.server.engine
+        (number,) = engine.definitions.table.streams["short"].shards
+        return int(engine.shards[number].group.replica_log.log.first_index)
 
     away.is_wanted = False
     away.crash(is_power_loss=False)

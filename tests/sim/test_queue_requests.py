@@ -32,7 +32,7 @@ class Queue:
             host.start()
         self.world.until(60, self.world.is_quiet, "forming", self.world.describe)
         spec = GroupSpec(name=NAME, filters=(TOPIC,))
-        self.ask(0, lambda server: server.streams.groups.create(spec, earliest=True))
+        self.ask(0, lambda server: server.engine.groups.create(spec, earliest=True))
 
     def ask(self, host: "int | Host", make: Callable[[Server], Coroutine[Any, Any, Any]]) -> Any:
         """What a node answers; NoAnswer."""
@@ -53,15 +53,15 @@ class Queue:
 
     def publish(self, payload: bytes) -> None:
         message = Message(topic=TOPIC, payload=payload, qos=1)
-        self.ask(0, lambda server: server.streams.groups.publishing.publish(message))
+        self.ask(0, lambda server: server.engine.groups.publishing.publish(message))
 
     def put(self, *filters: str, replicas: int = 3) -> None:
         spec = StreamSpec(name="s", filters=filters, replicas=replicas)
-        self.ask(0, lambda server: server.streams.put(spec, create=False))
+        self.ask(0, lambda server: server.engine.opening.put(spec, create=False))
 
     def take(self, host: "int | Host", request: str = "") -> list[bytes]:
         taken = self.ask(
-            host, lambda server: server.streams.groups.take(NAME, count=3, lease_us=0, request=request)
+            host, lambda server: server.engine.groups.take(NAME, count=3, lease_us=0, request=request)
         )
         return [one.message.payload for one in taken]
 
@@ -72,7 +72,7 @@ class Queue:
         """Who keeps the only shard of a stream."""
         server = self.world.hosts[0].server
         assert server is not None
-        definitions = server.streams.definitions
+        definitions = server.engine.definitions.state
         (number,) = definitions.table.streams[stream].shards
         members = definitions.members
         names = [members.members[one].name for one in members.assignments[number].replicas]

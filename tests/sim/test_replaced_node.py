@@ -25,7 +25,7 @@ def test_the_will_of_a_client_of_a_node_that_was_replaced_is_published() -> None
     def home(name: str) -> Host | None:
         for host in world.hosts:
             assert host.server is not None
-            record = host.server.streams.sessions.store.records.get(name)
+            record = host.server.engine.sessions.store.records.get(name)
             session = host.server.broker.sessions.get(name)
             if record is not None and session is not None and session.connection is not None:
                 return host
@@ -58,15 +58,15 @@ def test_the_other_of_two_nodes_serves_after_the_one_that_leads_was_removed(seed
         host.start()
     world.until(60, world.is_quiet, "forming", world.describe)
     assert first.server is not None and second.server is not None
-    streams = first.server.streams
-    assert streams.meta_group.is_leader
+    engine = first.server.engine
+    assert engine.definitions.group.is_leader
 
     assert first.loop is not None
-    removing = first.loop.create_task(streams.cluster.remove(first.name))
+    removing = first.loop.create_task(engine.cluster.remove(first.name))
     world.until(10, removing.done, "the word", world.describe)
     removing.result()
     world.leave(first)
-    groups = second.server.streams.replicas.groups
+    groups = second.server.engine.replicas.groups
 
     def serves() -> bool:
         return all(group.is_leader and group.is_alone for group in groups.values())

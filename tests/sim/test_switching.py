@@ -62,7 +62,7 @@ class Scene:
 
     def change(self, spec: StreamSpec, host: int = 0) -> None:
         self.spec = spec
-        found = self.begin(self.hosts[host], lambda server: server.streams.put(spec, create=False))
+        found = self.begin(self.hosts[host], lambda server: server.engine.opening.put(spec, create=False))
         self.until(LONG_S, lambda: bool(found), "the change")
         assert not isinstance(found[0], NoAnswer), found
 
@@ -70,14 +70,14 @@ class Scene:
         self.change(dataclasses.replace(self.spec, replication=replication), host)
 
     def delete(self, host: int = 0) -> list[Any]:
-        return self.begin(self.hosts[host], lambda server: server.streams.delete("s"))
+        return self.begin(self.hosts[host], lambda server: server.engine.opening.delete("s"))
 
     def publish(self, host: int) -> list[Any]:
         text = f"m:{len(self.sent)}"
         self.sent.append(text)
         self._history.sent[text.encode()] = Sent("m", len(self.sent), TOPIC, 1)
         message = Message(topic=TOPIC, payload=text.encode(), qos=1)
-        return self.begin(self.hosts[host], lambda server: server.streams.groups.publishing.publish(message))
+        return self.begin(self.hosts[host], lambda server: server.engine.groups.publishing.publish(message))
 
     def published(self, host: int) -> Published:
         found = self.publish(host)
@@ -119,7 +119,7 @@ class Scene:
     def group(self, host: int, number: int) -> ReplicationGroup:
         server = self.hosts[host].server
         assert server is not None
-        return server.streams.replicas.groups[number]
+        return server.engine.replicas.groups[number]
 
     def lead(self, host: int, number: int) -> None:
         """Make a node the leader of a group."""
@@ -140,7 +140,7 @@ class Scene:
     def shard(self) -> int:
         server = self.hosts[0].server
         assert server is not None
-        (number,) = server.streams.table.streams["s"].shards
+        (number,) = server.engine.definitions.table.streams["s"].shards
         return number
 
     def crash(self, host: int) -> None:

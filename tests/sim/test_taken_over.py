@@ -87,8 +87,8 @@ def test_a_node_whose_clock_is_slow_takes_over_as_well() -> None:
     server = world.hosts[1].server
     assert server is not None
     behind_us = 3_600_000_000
-    wall_us = server.streams.presence.wall_us
-    server.streams.presence.wall_us = lambda: wall_us() - behind_us
+    wall_us = server.engine.presence.wall_us
+    server.engine.presence.wall_us = lambda: wall_us() - behind_us
     earlier = visit(world, 0)
     world.until(1, None, "", str)
     later = visit(world, 1)

@@ -13,6 +13,7 @@ SOURCE = ROOT / "src" / "millrace"
 FLOORS = {
     "types": 0,
     "errors": 0,
+    "version": 0,
     "limits": 0,
     "kernels": 1,
     "broker": 2,

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from millrace import __version__
 from millrace.cli.common import print_error
 from millrace.errors import ConfigError, MillraceError
+from millrace.version import __version__
 
 # In the order of the help text.
 FAMILIES = (

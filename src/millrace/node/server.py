@@ -10,7 +10,6 @@ from collections.abc import Callable
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
 
-from millrace import __version__
 from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker
 from millrace.errors import StorageError
@@ -26,9 +25,10 @@ from millrace.node.doors.mqtt_door import MqttDoor
 from millrace.node.doors.mqtt_terms import EnhancedAuthentication
 from millrace.node.doors.text import TextAdapter
 from millrace.node.doors.websocket import WebSocketAdapter
-from millrace.node.streams.streams import Streams
+from millrace.node.engine import Engine
 from millrace.node.surroundings import SYSTEM, Closeable, Surroundings
 from millrace.types import Reason
+from millrace.version import __version__
 
 if TYPE_CHECKING:
     from millrace.node.doors.http import HttpDoor
@@ -69,7 +69,7 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._sys_due_s = 0.0
         self._http: HttpDoor | None = None
-        self.streams: Streams
+        self.engine: Engine
         self.failure: StorageError | None = None
         self.stopping = asyncio.Event()
         self.door: MqttDoor
@@ -89,7 +89,7 @@ class Server:
             methods=self._methods,
         )
         listeners = self.config.listeners
-        self.streams = Streams(
+        self.engine = Engine(
             self.config,
             self.broker,
             random=self._random,
@@ -99,15 +99,15 @@ class Server:
             surroundings=self._surroundings,
         )
         try:
-            await self.streams.start(lambda: self.ports)
-            self.door.when_shared = self.streams.when_shared
+            await self.engine.start(lambda: self.ports)
+            self.door.when_shared = self.engine.when_shared
             if listeners.peer is not None:
                 if self.config.cluster.takeover:
-                    self.door.tell_others = self.streams.presence.opened
-                self.door.when_known = self.streams.interest.when_known
-                self.door.fetch_session = self.streams.handover.fetch
-                self.door.session_opened = self.streams.handover.opened
-                self.streams.replicas.flush_clients = self._flush
+                    self.door.tell_others = self.engine.presence.opened
+                self.door.when_known = self.engine.interest.when_known
+                self.door.fetch_session = self.engine.handover.fetch
+                self.door.session_opened = self.engine.handover.opened
+                self.engine.replicas.flush_clients = self._flush
             for name, address in (("mqtt", listeners.mqtt), ("mqtts", listeners.mqtts)):
                 await self._open(name, address, self._tcp_connection)
             for name, address in (("ws", listeners.ws), ("wss", listeners.wss)):
@@ -145,12 +145,12 @@ class Server:
                 connection.fail(Reason.SERVER_SHUTTING_DOWN, "the server is stopping")
             goodbyes = [self._let_clients_go()]
             if self._http is not None:
-                self.streams.groups.release()
+                self.engine.groups.release()
                 http, self._http = self._http, None
                 goodbyes.append(http.stop())
             await asyncio.gather(*goodbyes)
-        if hasattr(self, "streams"):
-            await self.streams.stop()
+        if hasattr(self, "engine"):
+            await self.engine.stop()
         self.authentication.close()
 
     async def _let_clients_go(self) -> None:
@@ -186,9 +186,9 @@ class Server:
             "sessions": len(broker.sessions),
             "subscriptions": broker.subscription_count,
             "retained_messages": len(broker.retained),
-            "cluster": self.streams.cluster.status(),
-            "streams": self.streams.status(),
-            "routed": self.streams.interest.status(),
+            "cluster": self.engine.cluster.status(),
+            "streams": self.engine.status(),
+            "routed": self.engine.interest.status(),
             "counters": broker.stats.as_dict(),
         }
 
@@ -257,7 +257,7 @@ class Server:
         """The end of a turn, unless it was brought forward."""
         if self._flush_scheduled:
             self._flush_scheduled = False
-            self.streams.cut()
+            self.engine.cut()
             self.door.flush()
 
     def _on_disk_failure(self, error: StorageError) -> None:
@@ -277,13 +277,7 @@ class Server:
             self.door.sweep()
             if self._http is not None:
                 self._http.sweep()
-            self.streams.check_space()
-            self.streams.snapshot_some()
-            self.streams.retention.tick()
-            self.streams.repairs.tick()
-            self.streams.groups.tick()
-            self.streams.members.tick()
-            self.streams.edges.tick()
+            self.engine.tick()
             self.broker.retained.expire_some(self._now_ms())
         interval_s = self.config.mqtt.sys_interval_s
         if interval_s and self._loop.time() >= self._sys_due_s:

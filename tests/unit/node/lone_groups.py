@@ -81,18 +81,17 @@ class LoneGroups:
         self._log = AtOnce(self.shard)
         self.shard.group = self._log  # type: ignore[assignment]
         self.cursors = self.shard.consumers.state.cursors
-        self.streams: Any = SimpleNamespace(
-            definitions=self.meta,
-            table=self.meta.table,
-            shards={16: self.shard},
-            is_refusing=False,
-            meta_status=self._meta_status,
-            command=self._command,
-            find_intake=lambda topic: self.shard.intake,
-            # Nothing is damaged, so nothing is repaired.
-            reading=Reading(ThreadPoolExecutor(1), None),  # type: ignore[arg-type]
+        self.shards = {16: self.shard}
+        self.space: Any = SimpleNamespace(is_refusing=False)
+        self.definitions: Any = SimpleNamespace(
+            state=self.meta, table=self.meta.table, status=self._meta_status, command=self._command
         )
-        self.groups = Groups(self.streams, broker, **clock)
+        # Nothing is damaged, so nothing is repaired.
+        self.reading = Reading(ThreadPoolExecutor(1), None)  # type: ignore[arg-type]
+        leaderless: Any = SimpleNamespace(groups=lambda stream: {})
+        intakes: Any = SimpleNamespace(find=lambda topic: self.shard.intake)
+        parts = (self.definitions, self.shards, self.reading, self.space, leaderless, intakes)
+        self.groups = Groups(*parts, broker, **clock)
 
     def _meta_status(self) -> Any:
         self.on_meta_asked()

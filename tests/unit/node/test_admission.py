@@ -143,7 +143,7 @@ def test_a_leader_that_is_alone_judges_what_others_forwarded() -> None:
 
     async def scene() -> None:
         async with Node() as node:
-            shard = node.server.streams.shards[16]
+            shard = node.server.engine.shards[16]
             assert shard.group.is_alone
             for origin in (5, 6):
                 shard.group.take(keyed_messages(1).offered(origin=origin, sequence=1), EntryKind.DATA)

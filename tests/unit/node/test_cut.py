@@ -13,15 +13,15 @@ def test_a_fault_in_one_log_strands_nothing_on_its_way_to_another() -> None:
     async def scene() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
         async with Broker() as broker:
-            streams = broker.server.streams
-            publishing: Publishing = streams.groups.publishing
+            engine = broker.server.engine
+            publishing: Publishing = engine.groups.publishing
 
             async def publish(name: str) -> None:
                 await publishing.publish(Message(topic=name, payload=b"x", qos=1))
 
             for name in ("a", "b"):
-                await streams.put(StreamSpec(name=name, filters=(name,)), create=True)
-            broken = streams.shards[streams.table.streams["a"].shards[0]]
+                await engine.opening.put(StreamSpec(name=name, filters=(name,)), create=True)
+            broken = engine.shards[engine.definitions.table.streams["a"].shards[0]]
             whole, broken.cut = broken.cut, lambda *_: 1 // 0  # type: ignore[method-assign]
             # In one turn, in this order.
             first, second = [asyncio.create_task(publish(name)) for name in ("a", "b")]

@@ -78,22 +78,22 @@ async def started(data: Path, disk: SystemDisk, *given: str) -> Server:
 
 def log_of(server: Server, name: str) -> ReplicaLog:
     """The log that is written when something is published to the stream here."""
-    (number,) = server.streams.table.streams[name].shards
-    leaderless = server.streams.leaderless.streams.get(number)
+    (number,) = server.engine.definitions.table.streams[name].shards
+    leaderless = server.engine.leaderless.streams.get(number)
     if leaderless is None:
-        return server.streams.shards[number].group.replica_log
+        return server.engine.shards[number].group.replica_log
     return leaderless.files.log_of(leaderless.files.origin).replica_log
 
 
 async def deleted_in_a_write(data: Path, replication: str) -> None:
     disk = GatedDisk()
     server = await started(data, disk)
-    streams, syncer = server.streams, server.streams.replicas.syncer
+    engine, syncer = server.engine, server.engine.replicas.syncer
     # As on a slow disk: everything is written by the thread.
     syncer._mean_s = 1.0
     try:
         spec = {"name": "line", "filters": ["line/#"], "replication": replication}
-        await streams.put(spec_from_dict(spec), create=True)
+        await engine.opening.put(spec_from_dict(spec), create=True)
         async with Client(f"mqtt://127.0.0.1:{server.ports['mqtt']}") as client:
             await asyncio.wait_for(client.publish("line/1", b"stored", qos=1), TIMEOUT_S)
             line = log_of(server, "line")
@@ -103,8 +103,8 @@ async def deleted_in_a_write(data: Path, replication: str) -> None:
             publishing = asyncio.create_task(client.publish("line/2", b"on its way", qos=1))
             await until(lambda: gate.is_reached)
             # Others keep the meta group as well: the word may come at any moment.
-            streams.definitions.apply(delete_stream("line"))
-            streams.reconcile()
+            engine.definitions.state.apply(delete_stream("line"))
+            engine.opening.reconcile()
             gate.open()
             await until(lambda: server.failure is not None or not path.exists())
             await until(lambda: server.failure is not None or not syncer._busy)
@@ -126,10 +126,10 @@ def test_a_stream_may_be_deleted_in_the_middle_of_a_write(tmp_path: Path, replic
 
 async def deleted_between_syncs(data: Path, replication: str) -> None:
     server = await started(data, SystemDisk(), "storage.sync=interval")
-    streams, syncer = server.streams, server.streams.replicas.syncer
+    engine, syncer = server.engine, server.engine.replicas.syncer
     try:
         spec = {"name": "line", "filters": ["line/#"], "replication": replication}
-        await streams.put(spec_from_dict(spec), create=True)
+        await engine.opening.put(spec_from_dict(spec), create=True)
         async with Client(f"mqtt://127.0.0.1:{server.ports['mqtt']}") as client:
             for _ in range(5):
                 # The interval may end between the write and its answer.
@@ -137,7 +137,7 @@ async def deleted_between_syncs(data: Path, replication: str) -> None:
                 if id(log_of(server, "line")) in syncer._unsynced:
                     break
             assert id(log_of(server, "line")) in syncer._unsynced
-            await streams.delete("line")
+            await engine.opening.delete("line")
         await until(lambda: server.failure is not None or not syncer._unsynced)
         assert server.failure is None
     finally:
@@ -154,9 +154,11 @@ async def made_and_deleted_at_once(data: Path) -> None:
     try:
         spec = spec_from_dict({"name": "s", "filters": ["s/#"]})
         made, deleted = await asyncio.gather(
-            server.streams.put(spec, create=True), server.streams.delete("s"), return_exceptions=True
+            server.engine.opening.put(spec, create=True),
+            server.engine.opening.delete("s"),
+            return_exceptions=True,
         )
-        assert deleted is None and "s" not in server.streams.table.streams
+        assert deleted is None and "s" not in server.engine.definitions.table.streams
         assert isinstance(made, LocalError) and "deleted" in str(made)
     finally:
         await server.stop()

@@ -27,7 +27,7 @@ class Function:
 
     async def run(self, edge: str, topic: str, payload: bytes) -> list[Any]:
         self.got.append(payload)
-        self._node.streams.is_refusing = len(self.got) == 1
+        self._node.space.is_refusing = len(self.got) == 1
         return []
 
     async def stop(self) -> None:
@@ -47,12 +47,12 @@ def test_nothing_is_taken_for_an_edge_function_while_the_disk_is_full() -> None:
         node = LoneGroups()
         node.shard.stream = replace(node.shard.stream, edges={16: "module:function"})
         function = Function(node)
-        edge = EdgeStreams(node.streams, node.groups, function)  # type: ignore[arg-type]
-        node.streams.is_refusing = True
+        edge = EdgeStreams(node.shards, node.reading, node.space, node.groups, function)  # type: ignore[arg-type]
+        node.space.is_refusing = True
         edge.tick()
         await turns()
         assert EDGE_CURSOR not in node.cursors
-        node.streams.is_refusing = False
+        node.space.is_refusing = False
         node.store(b"1")
         edge.tick()
         await turns()
@@ -62,7 +62,7 @@ def test_nothing_is_taken_for_an_edge_function_while_the_disk_is_full() -> None:
         edge.tick()
         await turns()
         assert function.got == [b"1"]
-        node.streams.is_refusing = False
+        node.space.is_refusing = False
         edge.tick()
         await turns()
         assert function.got == [b"1", b"2"]
@@ -93,16 +93,18 @@ class OneIsSlow:
 
 def test_the_results_of_one_slow_call_among_many_are_not_taken_for_too_old() -> None:
     async def scene(broker: Broker, client: Client) -> None:
-        streams = broker.server.streams
-        await streams.put(spec_from_dict({"name": "made", "filters": ["made/#"], "shards": 2}), create=True)
-        table = streams.table
+        engine = broker.server.engine
+        await engine.opening.put(
+            spec_from_dict({"name": "made", "filters": ["made/#"], "shards": 2}), create=True
+        )
+        table = engine.definitions.table
         by_shard = {table.shard(table.streams["made"], b"made/%d" % n): f"made/{n}" for n in range(32)}
         function = OneIsSlow(sorted(by_shard.values()), "work/0")
-        streams.edges.functions = function  # type: ignore[assignment]
+        engine.edges.functions = function  # type: ignore[assignment]
         # The reader begins once all inputs are there: they are one batch.
-        begin, streams.edges.tick = streams.edges.tick, lambda: None  # type: ignore[method-assign]
+        begin, engine.edges.tick = engine.edges.tick, lambda: None  # type: ignore[method-assign]
         spec = {"name": "work", "filters": ["work/#"], "edge": "module:function"}
-        await streams.put(spec_from_dict(spec), create=True)
+        await engine.opening.put(spec_from_dict(spec), create=True)
         async with client.subscribe("made/#", qos=1) as messages:
             calls = [client.publish(f"work/{n}", b"", qos=1) for n in range(32)]
             await asyncio.gather(*calls)

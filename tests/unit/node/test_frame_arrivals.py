@@ -43,9 +43,9 @@ def run(scene: Callable[[Broker, Client, FrameShard], Awaitable[None]], **settin
     async def body() -> None:
         async with asyncio.timeout(60), AsyncExitStack() as stack:
             broker = await stack.enter_async_context(Broker())
-            await broker.server.streams.put(spec_from_dict({**STREAM, **settings}), create=True)
-            (number,) = broker.server.streams.table.streams["line"].shards
-            shard = broker.server.streams.shards[number]
+            await broker.server.engine.opening.put(spec_from_dict({**STREAM, **settings}), create=True)
+            (number,) = broker.server.engine.definitions.table.streams["line"].shards
+            shard = broker.server.engine.shards[number]
             assert isinstance(shard, FrameShard)
             await scene(broker, await stack.enter_async_context(Client(broker.url)), shard)
 
@@ -256,15 +256,17 @@ def test_routes_stay_known_when_the_record_of_roles_changes() -> None:
     """Finding them all again takes a node longer than its partner waits for it."""
 
     async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
-        streams, router = broker.server.streams, broker.server.broker.router
+        engine, router = broker.server.engine, broker.server.broker.router
         await client.publish("line/a/1", "known", qos=1)
-        before, generation = streams.definitions.pairs.by_shard[shard.number], router.generation
+        before, generation = engine.definitions.state.pairs.by_shard[shard.number], router.generation
         pair = {"epoch": before.epoch + 2, "primary": before.primary, "backup": None, "is_in_sync": False}
         report = {"shard": shard.number, "after": before.version, "pair": pair, "is_seized": True}
-        await streams.command(meta.command("pair.report", **report))
-        assert streams.definitions.pairs.by_shard[shard.number].version > before.version
+        await engine.definitions.command(meta.command("pair.report", **report))
+        assert engine.definitions.state.pairs.by_shard[shard.number].version > before.version
         assert router.generation == generation and b"line/a/1" in router.deliveries
-        await streams.put(spec_from_dict({**STREAM, "name": "other", "filters": ["other/#"]}), create=True)
+        await engine.opening.put(
+            spec_from_dict({**STREAM, "name": "other", "filters": ["other/#"]}), create=True
+        )
         assert router.generation > generation, "another stream may keep a topic now"
 
     run(scene)
@@ -333,7 +335,7 @@ def test_the_last_of_two_retained_messages_stays_whatever_their_qos() -> None:
 
 def test_on_a_full_disk_what_is_retained_is_refused_and_the_rest_is_taken() -> None:
     async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
-        broker.server.streams._is_low = True
+        broker.server.engine.space._is_low = True
         async with client.subscribe("line/#", qos=1) as messages:
             with pytest.raises(ClientError):
                 await client.publish("line/a/1", "kept", qos=1, retain=True)

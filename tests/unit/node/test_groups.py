@@ -111,9 +111,9 @@ def test_a_change_of_settings_keeps_what_came_into_a_shard_opened_since() -> Non
 
     async def scene() -> None:
         node = LoneGroups()
-        shards, node.streams.shards = node.streams.shards, {}
+        del node.shards[16]
         await node.groups.create(SPEC)
-        node.streams.shards = shards
+        node.shards[16] = node.shard
         node.store(b"1", b"2", b"3")
         await node.groups.alter(replace(SPEC, in_flight_max=5))
         assert [one.message.payload for one in await node.take("g", 10)] == [b"1", b"2", b"3"]
@@ -124,9 +124,9 @@ def test_a_change_of_settings_keeps_what_came_into_a_shard_opened_since() -> Non
 def test_a_group_holds_a_shard_where_nobody_has_asked_it_yet() -> None:
     async def scene() -> None:
         node = LoneGroups()
-        shards, node.streams.shards = node.streams.shards, {}
+        del node.shards[16]
         await node.groups.create(SPEC)
-        node.streams.shards = shards
+        node.shards[16] = node.shard
         assert node.groups.held_from(node.shard) == 0
 
     asyncio.run(scene())

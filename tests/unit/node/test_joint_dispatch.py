@@ -69,7 +69,7 @@ def run(monkeypatch: pytest.MonkeyPatch, scene: Callable[[Line], Awaitable[None]
     async def body() -> None:
         async with asyncio.timeout(60), AsyncExitStack() as stack:
             broker = await stack.enter_async_context(Broker())
-            await broker.server.streams.put(spec_from_dict(STREAM), create=True)
+            await broker.server.engine.opening.put(spec_from_dict(STREAM), create=True)
             await scene(Line(stack, broker, runs))
 
     asyncio.run(body())

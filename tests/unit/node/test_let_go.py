@@ -90,8 +90,8 @@ async def scene(data: Path) -> None:
     await server.start()
     for name in ("line", "other"):
         spec = {"name": name, "filters": [f"{name}/#"], "replication": "leaderless"}
-        await server.streams.put(spec_from_dict(spec), create=True)
-    replicas = server.streams.replicas
+        await server.engine.opening.put(spec_from_dict(spec), create=True)
+    replicas = server.engine.replicas
 
     def fail(*given: Any, **settings: Any) -> Any:
         raise DiskFull("no room for a note of the damage")

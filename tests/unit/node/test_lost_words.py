@@ -120,23 +120,23 @@ async def started_without_room(data: Path) -> None:
 
     server = make()
     await server.start()
-    disk.where, disk.is_full = f"{data}/shards/{min(server.streams.shards) + 1}/", True
+    disk.where, disk.is_full = f"{data}/shards/{min(server.engine.shards) + 1}/", True
     spec = spec_from_dict({"name": "line", "filters": ["line/#"]})
-    await server.streams.command(meta.put_stream(spec, create=True))
+    await server.engine.definitions.command(meta.put_stream(spec, create=True))
     await server.stop()
     server = make()
     await server.start()
     try:
-        streams = server.streams
-        (number,) = streams.table.streams["line"].shards
-        assert number not in streams.shards, "there is no room for it"
+        engine = server.engine
+        (number,) = engine.definitions.table.streams["line"].shards
+        assert number not in engine.shards, "there is no room for it"
         # As another node told it, before this one served.
         known = [("line/1", Run(b"\x32\x0b\0\6line/1\0\1x", 1, 1, False, True), "left")]
-        streams.interest.streams_changed = lambda: known  # type: ignore[method-assign]
-        streams._move_retained()
+        engine.interest.streams_changed = lambda: known  # type: ignore[method-assign]
+        engine.opening.move_retained()
         disk.is_full = False
         async with asyncio.timeout(TIMEOUT_S):
-            while number not in streams.shards or "line/1" not in streams.shards[number].retained:
+            while number not in engine.shards or "line/1" not in engine.shards[number].retained:
                 await asyncio.sleep(0)
     finally:
         await server.stop()

@@ -150,8 +150,8 @@ def test_the_rest_waits_for_a_session_that_opens_next() -> None:
     house.connect("c", resume=True).subscribe("t", qos=1)
     house.broker.release(house.broker.sessions["c"])
     handover, messages = handed_over(house, "1", "2")
-    handover.on_rest({"client": "c", "messages": messages[:1]})
-    handover.on_rest({"client": "c", "messages": messages[1:]})
+    handover.on_rest("other", {"client": "c", "messages": messages[:1]})
+    handover.on_rest("other", {"client": "c", "messages": messages[1:]})
     house.door.session_opened = handover.opened
     assert house.connect("c", resume=True).payloads() == [b"1", b"2"]
 

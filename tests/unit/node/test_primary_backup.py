@@ -50,7 +50,7 @@ def test_a_p99_above_its_bound_is_an_alert() -> None:
 
 async def made(broker: Broker, **settings: object) -> None:
     fields = {"name": "line", "filters": ["line/#"], "replication": "primary-backup", **settings}
-    await broker.server.streams.put(spec_from_dict(fields), create=True)
+    await broker.server.engine.opening.put(spec_from_dict(fields), create=True)
 
 
 async def simple_mode() -> None:
@@ -60,10 +60,10 @@ async def simple_mode() -> None:
         async with client.subscribe("line/#", qos=1) as messages:
             await client.publish("line/1", b"one", qos=1)
             assert (await messages.get(TIMEOUT_S)).payload == b"one"
-        (shard,) = broker.server.streams.table.streams["line"].shards
-        assert broker.server.streams.shards[shard].next_offset == 1
+        (shard,) = broker.server.engine.definitions.table.streams["line"].shards
+        assert broker.server.engine.shards[shard].next_offset == 1
         with pytest.raises(LocalError, match="not in sync"):
-            await broker.server.streams.pairs.switch(shard)
+            await broker.server.engine.pairs.switch(shard)
 
 
 def test_without_a_backup_it_serves_alone() -> None:
@@ -73,8 +73,8 @@ def test_without_a_backup_it_serves_alone() -> None:
 async def framed() -> None:
     async with Broker() as broker, Client(broker.url) as client:
         await made(broker, primary_backup={"schedule": "frame", "topics": CLASSES})
-        (number,) = broker.server.streams.table.streams["line"].shards
-        shard = broker.server.streams.shards[number]
+        (number,) = broker.server.engine.definitions.table.streams["line"].shards
+        shard = broker.server.engine.shards[number]
         assert isinstance(shard, FrameShard)
         async with client.subscribe("line/#", qos=1) as messages:
             for qos in (0, 1, 2):
@@ -99,19 +99,19 @@ async def altered(data: str, first: str, second: str) -> None:
     was, whatever its stream is now."""
     fields = {"name": "line", "filters": ["line/#"]}
     async with Broker(node__data=data) as broker, Client(broker.url) as client:
-        streams = broker.server.streams
-        await streams.put(spec_from_dict({**fields, "replication": first}), create=True)
+        engine = broker.server.engine
+        await engine.opening.put(spec_from_dict({**fields, "replication": first}), create=True)
         await client.publish("line/1", b"one", qos=1)
-        await streams.put(spec_from_dict({**fields, "replication": second}), create=False)
-        (sealed,) = streams.table.streams["line"].sealed
+        await engine.opening.put(spec_from_dict({**fields, "replication": second}), create=False)
+        (sealed,) = engine.definitions.table.streams["line"].sealed
     async with Broker(node__data=data) as broker, Client(broker.url) as client:
-        streams = broker.server.streams
-        (opened,) = streams.table.streams["line"].shards
-        is_pair = {number: isinstance(streams.shards[number].group, PairGroup) for number in (sealed, opened)}
+        engine = broker.server.engine
+        (opened,) = engine.definitions.table.streams["line"].shards
+        is_pair = {number: isinstance(engine.shards[number].group, PairGroup) for number in (sealed, opened)}
         assert is_pair == {sealed: first == "primary-backup", opened: second == "primary-backup"}
-        await until_async(lambda: streams.shards[sealed].next_offset == 1, "the message of before")
+        await until_async(lambda: engine.shards[sealed].next_offset == 1, "the message of before")
         await client.publish("line/1", b"two", qos=1)
-        assert streams.shards[opened].next_offset == 1
+        assert engine.shards[opened].next_offset == 1
 
 
 @pytest.mark.parametrize("kinds", [("quorum", "primary-backup"), ("primary-backup", "quorum")])
@@ -125,8 +125,8 @@ async def unanswered(*, is_primary: bool) -> None:
     """The primary has no lease, and no authority to ask: nobody can say so to those that pass messages on."""
     async with Broker() as broker, Client(broker.url) as client:
         await made(broker)
-        (number,) = broker.server.streams.table.streams["line"].shards
-        group = broker.server.streams.shards[number].group
+        (number,) = broker.server.engine.definitions.table.streams["line"].shards
+        group = broker.server.engine.shards[number].group
         assert isinstance(group, PairGroup)
         another, epoch = ReplicaId("another"), Term(group.epoch if is_primary else 1_000)
         group.appoint(
@@ -163,18 +163,19 @@ def test_what_a_primary_without_a_lease_cannot_take_is_refused_in_bounded_time(
 async def interval_altered(data: str) -> None:
     fields = {"name": "line", "filters": ["line/#"], "replication": "primary-backup"}
     async with Broker(node__data=data) as broker, Client(broker.url) as client:
-        streams = broker.server.streams
-        await streams.put(
+        engine = broker.server.engine
+        await engine.opening.put(
             spec_from_dict({**fields, "primary_backup": {"check_interval_ms": 200}}), create=True
         )
         await client.publish("line/1", b"one", qos=1)
         slower = {"check_interval_ms": 1000, "failover_ms": 3500}
-        await streams.put(spec_from_dict({**fields, "primary_backup": slower}), create=False)
+        await engine.opening.put(spec_from_dict({**fields, "primary_backup": slower}), create=False)
     async with Broker(node__data=data) as broker:
-        streams = broker.server.streams
-        (sealed,), (opened,) = streams.table.streams["line"].sealed, streams.table.streams["line"].shards
+        engine = broker.server.engine
+        line = engine.definitions.table.streams["line"]
+        (sealed,), (opened,) = line.sealed, line.shards
         for number, interval_ms in ((sealed, 200), (opened, 1000)):
-            group = streams.shards[number].group
+            group = engine.shards[number].group
             assert isinstance(group, PairGroup)
             assert (group._pair_options, group._tick_s) == options_of(interval_ms)
 

@@ -24,10 +24,10 @@ def test_a_message_whose_topic_loses_its_log_on_the_way_is_not_reported_as_store
         def lose_the_log() -> None:
             spec = StreamSpec(name="fast", filters=("t",), capture=Capture.NONE)
             node.meta.apply(put_stream(spec, create=True))
-            node.streams.table = node.meta.table
+            node.definitions.table = node.meta.table
 
         node.on_wake = lose_the_log
-        server = SimpleNamespace(streams=SimpleNamespace(groups=node.groups), wall_us=lambda: node.wall_us)
+        server = SimpleNamespace(engine=SimpleNamespace(groups=node.groups), wall_us=lambda: node.wall_us)
         request: Any = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(server=server)))
         caller: Any = SimpleNamespace(must_publish=lambda topic: None)
         with pytest.raises(LocalError, match="stored nowhere"):

@@ -149,7 +149,7 @@ class Node:
     async def request(self, replica: str, what: dict[str, Any]) -> Any:
         if replica not in self.peers:
             raise LocalError("there is no link to that node right now")
-        return self.peers[replica].repairs.answer(what)
+        return self.peers[replica].repairs.answer(replica, what)
 
     def blocks(self) -> list[Block]:
         return self.log.blocks(self.log.first_index(), Index(LAST), 1 << 20)

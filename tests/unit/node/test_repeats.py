@@ -13,8 +13,8 @@ from millrace.broker.messages.message import Run as Packets
 from millrace.broker.streams.stream import DEFAULT_SPEC, Stream, StreamSpec
 from millrace.kernels.blocks import Run
 from millrace.limits import DEFAULT_LIMITS
+from millrace.node.engine import Engine
 from millrace.node.shards.shard import FINISH_MS, Shard
-from millrace.node.streams.streams import Streams
 from millrace.storage.block import Block, Kind, data_blocks
 from millrace.types import Message, Reason
 from millrace.wire.mqtt.codec import encode_publish
@@ -159,21 +159,21 @@ class Changed:
     """A node whose stream was changed, so that its old log is sealed. What is left of that is yet to be
     applied here, as on a node that has just started."""
 
-    def __init__(self, streams: Streams, old: Shard, now_ms: Callable[[], int]) -> None:
-        self.streams, self.old, self._now_ms = streams, old, now_ms
+    def __init__(self, engine: Engine, old: Shard, now_ms: Callable[[], int]) -> None:
+        self.engine, self.old, self._now_ms = engine, old, now_ms
         self.answers: list[int | None] = []
         old.is_finished = False
-        streams._hold_back()
+        engine._sealing.hold_back()
 
     def repeat(self) -> Arrival:
         """A message under the token of a session; the log of now is to take it."""
-        broker = self.streams._broker
+        broker = self.engine._broker
         one = Arrival(None, broker.router.route("t"), broker.router.generation, None, "t", b"")
         one.run = Packets(PACKET, 1, 2, False)
         one.producer, one.sequence, one.is_doubtful = b"qos2/1/a", 5, True
         one.done = self.answers.append
         broker.inbound.enter("t", one.run, self._now_ms(), one)
-        self.streams.cut()
+        self.engine.cut()
         return one
 
     async def until_answered(self) -> None:
@@ -207,8 +207,8 @@ def test_a_repeat_waits_until_open_logs_are_applied_since_the_start_of_the_node(
             streams, new = await changed(node)
             streams.old.is_finished = True
             at = new.next_offset
-            (number,) = streams.streams.table.streams["default"].shards
-            other = streams.streams.shards[number]
+            (number,) = streams.engine.definitions.table.streams["default"].shards
+            other = streams.engine.shards[number]
             other.is_caught_up = False
             one = streams.repeat()
             assert new.intake.arrivals == [one] and not streams.answers
@@ -237,10 +237,10 @@ def test_a_repeat_is_refused_where_a_sealed_log_is_not_complete_in_time() -> Non
 
 
 async def changed(node: Node) -> tuple[Changed, Shard]:
-    streams = node.server.streams
-    await streams.put(StreamSpec(name="s", filters=("t",)), create=True)
-    (before,) = streams.table.streams["s"].shards
-    await streams.put(StreamSpec(name="s", filters=("t", "u")), create=False)
-    (after,) = streams.table.streams["s"].shards
-    await until_async(lambda: streams.shards[before].is_finished, "the end of the old log")
-    return Changed(streams, streams.shards[before], node.server._now_ms), streams.shards[after]
+    engine = node.server.engine
+    await engine.opening.put(StreamSpec(name="s", filters=("t",)), create=True)
+    (before,) = engine.definitions.table.streams["s"].shards
+    await engine.opening.put(StreamSpec(name="s", filters=("t", "u")), create=False)
+    (after,) = engine.definitions.table.streams["s"].shards
+    await until_async(lambda: engine.shards[before].is_finished, "the end of the old log")
+    return Changed(engine, engine.shards[before], node.server._now_ms), engine.shards[after]

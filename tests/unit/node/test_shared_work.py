@@ -54,16 +54,13 @@ class Node:
         self.shard = Shard(16, stream, self.broker, **clock)
         self.shard.group = self.line  # type: ignore[assignment]
         records = {"b": SimpleNamespace(subscriptions={G})} if is_durable else {}
-        streams: Any = SimpleNamespace(
-            shards={16: self.shard},
-            table=StreamTable({"default": stream}),
-            definitions=SimpleNamespace(members=SimpleNamespace(members=["here", "there"])),
-            sessions=SimpleNamespace(store=SimpleNamespace(records=records)),
-            cluster=SimpleNamespace(unreachable=set),
-            reading=self,
-        )
-        self.streams, self.read = streams, None
-        self.work = NodeWorkDivision(streams, self.broker, **clock)
+        members = SimpleNamespace(members=SimpleNamespace(members=["here", "there"]))
+        self.definitions: Any = SimpleNamespace(state=members, table=StreamTable({"default": stream}))
+        sessions: Any = SimpleNamespace(store=SimpleNamespace(records=records))
+        silence: Any = SimpleNamespace(unreachable=set)
+        self.shards, self.read = {16: self.shard}, None
+        parts = (self.definitions, self.shards, self, sessions, silence)
+        self.work = NodeWorkDivision(*parts, self.broker, **clock)
 
     async def blocks(self, shard: Shard, offset: int, keys: None = None) -> list[Block]:
         """In place of the disk: what the test says."""
@@ -301,7 +298,7 @@ def test_a_member_waits_for_the_logs_that_its_messages_may_go_to(
     spec = StreamSpec(name="jobs", filters=("jobs/#",), replication=replication)
     shards = (17,) if replication is Replication.LEADERLESS else ()
     jobs = Stream(spec=spec, generation=2, shards=shards, leaderless=shards)
-    node.streams.table = StreamTable({**node.streams.table.streams, "jobs": jobs})
+    node.definitions.table = StreamTable({**node.definitions.table.streams, "jobs": jobs})
     key, answers = f"$share/team/{filter}", list[int]()
     node.joins("b", key)
     node.work.when_shared([key], lambda: answers.append(1))

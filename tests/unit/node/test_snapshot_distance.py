@@ -1,15 +1,12 @@
 """How far behind the end of a log its newest snapshot may lie: that is what a restart applies again."""
 
 from random import Random
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from millrace.lab.sim.surroundings.disk import SimDisk
+from millrace.node.logs import snapshots
 from millrace.node.logs.replica_log import ReplicaLog
-from millrace.node.streams import streams
-from millrace.node.streams.streams import Streams
 from millrace.replication.contract import Config, Entry, EntryKind, Persist, ReplicaId
 from millrace.storage.directory import DataDirectory
 from millrace.storage.log import LogSettings
@@ -55,15 +52,14 @@ def test_a_log_that_is_trimmed_as_fast_as_it_grows_has_a_near_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its size says nothing of how much came since."""
-    monkeypatch.setattr(streams, "_SNAPSHOT_EVERY_BYTES", 5 * SEGMENT_BYTES)
+    monkeypatch.setattr(snapshots, "_EVERY_BYTES", 5 * SEGMENT_BYTES)
     shard = Written()
-    node: Any = SimpleNamespace(shards={7: shard})
     furthest = 0
     for _ in range(500):
         shard.append()
         if len(shard.replica_log.log.segments()) > 8:
             shard.replica_log.log.trim(shard.replica_log.log.segments()[0].last_index)
-        Streams.snapshot_some(node)
+        snapshots.take_due([shard])  # type: ignore[list-item]
         furthest = max(furthest, shard.bytes_behind_snapshot)
     assert furthest <= 6 * SEGMENT_BYTES
     assert shard.snapshots < 15, "and no more than that asks for"
@@ -71,10 +67,9 @@ def test_a_log_that_is_trimmed_as_fast_as_it_grows_has_a_near_snapshot(
 
 def test_many_small_entries_are_as_long_to_apply_as_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where all of them are in the segment that is being written."""
-    monkeypatch.setattr(streams, "_SNAPSHOT_EVERY_ENTRIES", 3)
+    monkeypatch.setattr(snapshots, "_EVERY_ENTRIES", 3)
     shard = Written()
-    node: Any = SimpleNamespace(shards={7: shard})
     for _ in range(7):
         shard.append()
-        Streams.snapshot_some(node)
+        snapshots.take_due([shard])  # type: ignore[list-item]
     assert shard.snapshots == 2

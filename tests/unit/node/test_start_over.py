@@ -11,6 +11,7 @@ from millrace.broker.meta import state as meta
 from millrace.broker.meta.state import spec_from_dict
 from millrace.client import Client, Refused
 from millrace.node import config as settings
+from millrace.node.replicas import waiting
 from millrace.node.server import Server
 from millrace.node.surroundings import SYSTEM
 from millrace.storage.disk import DiskFull, SystemDisk, SystemFile
@@ -37,26 +38,26 @@ async def scene(data: Path) -> None:
     server = Server(settings.load(None, {}, given), surroundings=replace(SYSTEM, make_disk=lambda: disk))
     await server.start()
     try:
-        streams = server.streams
-        await streams.put(spec_from_dict({"name": "line", "filters": ["line/#"]}), create=True)
-        (number,) = streams.table.streams["line"].shards
+        engine = server.engine
+        await engine.opening.put(spec_from_dict({"name": "line", "filters": ["line/#"]}), create=True)
+        (number,) = engine.definitions.table.streams["line"].shards
         async with Client(f"mqtt://127.0.0.1:{server.ports['mqtt']}") as client:
             await client.publish("line/1", b"one", qos=1)
-            had = int(streams.shards[number].group.status().last)
+            had = int(engine.shards[number].group.status().last)
             disk.is_full = True
-            streams.reopen_empty(number, had, 1)
+            engine.opening.reopen_empty(number, had, 1)
             for topic in ("line/1", "line/2"):
                 with pytest.raises(Refused) as refused:
                     await asyncio.wait_for(client.publish(topic, b"no room", qos=1), TIMEOUT_S)
                 assert refused.value.reason is Reason.QUOTA_EXCEEDED
             await asyncio.wait_for(client.publish("other", b"goes on", qos=1), TIMEOUT_S)
-            streams.reconcile()
-            assert number not in streams.shards, "there is still no room"
+            engine.opening.reconcile()
+            assert number not in engine.shards, "there is still no room"
             assert list(data.glob(f"shards/{number}/*.log")), "nothing goes before what was there is noted"
             disk.is_full = False
-            streams.reconcile()
-            shard = streams.shards[number]
-            assert streams.find_intake("line/1") is shard.intake
+            engine.opening.reconcile()
+            shard = engine.shards[number]
+            assert engine.intakes.find("line/1") is shard.intake
             assert disk.exists(f"{data}/shards/{number}/damage"), "what it had must come from others"
             assert shard.next_offset == 0
     finally:
@@ -77,26 +78,26 @@ async def first_start(data: Path) -> None:
     server = make()
     await server.start()
     # The next one: the default stream has the first.
-    disk.where, disk.is_full = f"{data}/shards/{min(server.streams.shards) + 1}/", True
+    disk.where, disk.is_full = f"{data}/shards/{min(server.engine.shards) + 1}/", True
     spec = spec_from_dict({"name": "line", "filters": ["line/#"]})
-    await server.streams.command(meta.put_stream(spec, create=True))
+    await server.engine.definitions.command(meta.put_stream(spec, create=True))
     await server.stop()
     server = make()
     await server.start()
     try:
-        streams = server.streams
-        (number,) = streams.table.streams["line"].shards
-        assert number not in streams.shards, "there is no room for it"
+        engine = server.engine
+        (number,) = engine.definitions.table.streams["line"].shards
+        assert number not in engine.shards, "there is no room for it"
         async with Client(f"mqtt://127.0.0.1:{server.ports['mqtt']}") as client:
             with pytest.raises(Refused) as refused:
                 await asyncio.wait_for(client.publish("line/1", b"no room", qos=1), TIMEOUT_S)
             assert refused.value.reason is Reason.QUOTA_EXCEEDED
             await asyncio.wait_for(client.publish("other", b"goes on", qos=1), TIMEOUT_S)
             disk.is_full = False
-            streams.reconcile()
-            await streams.served(streams.shards[number].group)
+            engine.opening.reconcile()
+            await waiting.served(engine.shards[number].group)
             await asyncio.wait_for(client.publish("line/1", b"stored", qos=1), TIMEOUT_S)
-            assert streams.shards[number].next_offset == 1
+            assert engine.shards[number].next_offset == 1
     finally:
         await server.stop()
 
@@ -111,19 +112,19 @@ async def deleted_without_room(data: Path, replication: str) -> None:
     server = Server(settings.load(None, {}, given), surroundings=replace(SYSTEM, make_disk=lambda: disk))
     await server.start()
     try:
-        streams = server.streams
+        engine = server.engine
         spec = spec_from_dict({"name": "old", "filters": ["old/#"], "replication": replication})
-        await streams.put(spec, create=True)
-        (old,) = streams.table.streams["old"].shards
-        (number,) = streams.leaderless.logs or [old]
+        await engine.opening.put(spec, create=True)
+        (old,) = engine.definitions.table.streams["old"].shards
+        (number,) = engine.leaderless.logs or [old]
         async with Client(f"mqtt://127.0.0.1:{server.ports['mqtt']}") as client:
             await client.publish("old/1", b"one", qos=1)
             disk.where, disk.is_full = f"{data}/shards/{old + 1}/", True
             spec = spec_from_dict({"name": "new", "filters": ["new/#"]})
-            await streams.command(meta.put_stream(spec, create=True))
-            assert old + 1 not in streams.shards, "there is no room for it"
-            await streams.delete("old")
-            assert old not in streams.shards and old not in streams.leaderless.streams
+            await engine.definitions.command(meta.put_stream(spec, create=True))
+            assert old + 1 not in engine.shards, "there is no room for it"
+            await engine.opening.delete("old")
+            assert old not in engine.shards and old not in engine.leaderless.streams
             async with asyncio.timeout(TIMEOUT_S):
                 while list(data.glob(f"shards/{number}/*.log")):
                     await asyncio.sleep(0)
@@ -131,11 +132,11 @@ async def deleted_without_room(data: Path, replication: str) -> None:
                 await asyncio.wait_for(client.publish("old/1", b"not before the change", qos=1), TIMEOUT_S)
             assert refused.value.reason is Reason.QUOTA_EXCEEDED
             disk.is_full = False
-            streams.reconcile()
-            assert old + 1 in streams.shards
+            engine.opening.reconcile()
+            assert old + 1 in engine.shards
             await asyncio.wait_for(client.publish("old/1", b"to the default stream", qos=1), TIMEOUT_S)
-            (default,) = streams.table.streams["default"].shards
-            assert streams.shards[default].next_offset == 1
+            (default,) = engine.definitions.table.streams["default"].shards
+            assert engine.shards[default].next_offset == 1
     finally:
         await server.stop()
 
@@ -174,23 +175,23 @@ async def leaderless_without_room(data: Path, disk: Crowded) -> None:
 
     server = make()
     await server.start()
-    number = min(server.streams.shards) + 1
+    number = min(server.engine.shards) + 1
     disk.where, disk.is_full = f"{data}/shards/{number}/", True
     spec = spec_from_dict({"name": "line", "filters": ["line/#"], "replication": "leaderless"})
-    await server.streams.command(meta.put_stream(spec, create=True))
-    server.streams.reconcile()
-    assert not server.streams.leaderless.streams, "there is no room for it"
+    await server.engine.definitions.command(meta.put_stream(spec, create=True))
+    server.engine.opening.reconcile()
+    assert not server.engine.leaderless.streams, "there is no room for it"
     await server.stop()
     server = make()
     await server.start()
     try:
         await check(server, Reason.QUOTA_EXCEEDED)
-        server.streams.reconcile()
+        server.engine.opening.reconcile()
         await check(server, Reason.QUOTA_EXCEEDED)
         disk.is_full = False
-        server.streams.reconcile()
+        server.engine.opening.reconcile()
         await check(server, None)
-        (stream,) = server.streams.leaderless.streams.values()
+        (stream,) = server.engine.leaderless.streams.values()
         assert [one.next_offset for one in stream.files.logs.values()] == [1]
     finally:
         await server.stop()

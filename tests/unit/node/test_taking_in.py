@@ -45,14 +45,14 @@ async def scene(data: Path, first_port: int, second_port: int) -> None:
     first = node("first", data, first_port)
     await first.start()
     # It takes the newcomer's name, and goes before it takes it into a group.
-    await first.streams.cluster.stop()
+    await first.engine.cluster.stop()
     starting = asyncio.create_task(node("second", data, second_port, join).start())
-    await until(lambda: len(first.streams.cluster.members.members) == 2)
+    await until(lambda: len(first.engine.cluster.members.members) == 2)
     await ended(starting)
     spec = spec_from_dict({"name": "both", "filters": ["both/#"], "replicas": 2})
-    await first.streams.command(meta.put_stream(spec, create=True))
-    (shard,) = first.streams.table.streams["both"].shards
-    assert len(first.streams.cluster.members.assignments[shard].replicas) == 2
+    await first.engine.definitions.command(meta.put_stream(spec, create=True))
+    (shard,) = first.engine.definitions.table.streams["both"].shards
+    assert len(first.engine.cluster.members.assignments[shard].replicas) == 2
     await first.stop()
 
     first, second = node("first", data, first_port), node("second", data, second_port, join)
@@ -60,7 +60,7 @@ async def scene(data: Path, first_port: int, second_port: int) -> None:
     try:
         async with asyncio.timeout(TIMEOUT_S):
             await asyncio.gather(*both)
-        assert first.streams.shards[shard].group.serving.is_set()
+        assert first.engine.shards[shard].group.serving.is_set()
     finally:
         for starting in both:
             await ended(starting)
@@ -81,13 +81,15 @@ def test_the_only_voter_of_the_meta_group_comes_back_to_a_shard_that_it_shares_w
 async def unreachable_address(data: Path, port: int) -> None:
     server = node("first", data, port)
     await server.start()
-    cluster, newcomer = server.streams.cluster, {"replica": "ff", "name": "second", "mqtt": "", "http": ""}
+    cluster, newcomer = server.engine.cluster, {"replica": "ff", "name": "second", "mqtt": "", "http": ""}
     try:
         with pytest.raises(LocalError, match=r"second.*'node2'.*HOST:PORT"):
-            await cluster._on_request("ff", {"op": "join", "member": {**newcomer, "peer": "node2"}})
+            await cluster._on_join("ff", {"member": {**newcomer, "peer": "node2"}})
         assert len(cluster.members.members) == 1
         # As a node that took it would have put it.
-        await server.streams.command(meta.command("member.put", member={**newcomer, "peer": "node2"}))
+        await server.engine.definitions.command(
+            meta.command("member.put", member={**newcomer, "peer": "node2"})
+        )
         await until(lambda: {row["state"] for row in cluster.status()["members"]} == {"up", "suspect"})
     finally:
         await server.stop()
@@ -113,7 +115,7 @@ async def faulty_review(data: Path, port: int) -> None:
         raise RuntimeError("a fault")
 
     try:
-        server.streams.cluster._repeat(review)
+        server.engine.cluster._repeat(review)
         await until(lambda: len(rounds) > 1)
     finally:
         await server.stop()

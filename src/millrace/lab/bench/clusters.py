@@ -71,7 +71,7 @@ class ClusterKind:
 
 def this_cluster(kernels: str) -> ClusterKind:
     """Millrace as `millrace start` runs it, three times."""
-    from millrace import __version__
+    from millrace.version import __version__
 
     def start(directory: Path, ports: PortBlock, stack: ExitStack) -> list[Node]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("MILLRACE_")}

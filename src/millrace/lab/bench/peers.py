@@ -94,7 +94,7 @@ class Running:
 
 def this_broker(kernels: str) -> Broker:
     """Millrace as `millrace start` runs it, with the C or the Python kernels and otherwise its defaults."""
-    from millrace import __version__
+    from millrace.version import __version__
 
     def command(ports: Ports, directory: Path) -> list[str]:
         doors = ["--mqtt", f"{_HOST}:{ports.load}", "--http", f"{_HOST}:{ports.control}"]

@@ -11,21 +11,25 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millrace.broker.meta import state as meta
 from millrace.broker.meta.members import Member, Members
 from millrace.broker.streams.stream import Stream
 from millrace.errors import ConfigError, LocalError
+from millrace.node.cluster.silence import Silence
 from millrace.node.config import Address, Config
+from millrace.node.groups.work_division import NodeWorkDivision
+from millrace.node.pairs.pair_keeper import PairKeeper
 from millrace.node.peers.links import Identity
+from millrace.node.replicas import waiting
 from millrace.node.replicas.replicas import Replicas
+from millrace.node.sessions.session_group import SessionGroup
+from millrace.node.streams.definitions import Definitions
+from millrace.node.streams.opening import Opening
 from millrace.replication.contract import ReplicaId
 from millrace.storage import files
 from millrace.storage.disk import DiskFull
-
-if TYPE_CHECKING:
-    from millrace.node.streams.streams import Streams
 
 log = logging.getLogger("millrace.cluster")
 
@@ -41,18 +45,34 @@ _PEERS_TAG = b"MRPE"
 _CALM_S = 10.0
 _CALM_WITHOUT_ALL_S = 60.0
 _LED_S = 5.0
-# Silence after which a member is no longer suspect but unreachable, and others look after its sessions.
-_UNREACHABLE_S = 5.0
 
 
 class Cluster:
-    def __init__(self, config: Config, replicas: Replicas, streams: "Streams") -> None:
+    """One node's part in the cluster."""
+
+    def __init__(
+        self,
+        config: Config,
+        replicas: Replicas,
+        definitions: Definitions,
+        opening: Opening,
+        sessions: SessionGroup,
+        pairs: PairKeeper,
+        work: NodeWorkDivision,
+        silence: Silence,
+        wall_us: Callable[[], int],
+    ) -> None:
         self._config = config
         self._replicas = replicas
-        self._streams = streams
+        self._definitions = definitions
+        self._opening = opening
+        self._sessions = sessions
+        self._pairs = pairs
+        self._work = work
+        self._silence = silence
+        self._wall_us = wall_us
         self._ports: Callable[[], dict[str, int]] = dict
         self._review_task: asyncio.Task[None] | None = None
-        self._silent_since_s: dict[str, float] = {}
         self._peers_written: dict[str, str] = {}
         self._scene: tuple[object, ...] = ()
         self._calm_since_s = 0.0
@@ -61,7 +81,7 @@ class Cluster:
 
     @property
     def members(self) -> Members:
-        return self._streams.definitions.members
+        return self._definitions.state.members
 
     # ------------------------------------------------------------------------------------- forming
 
@@ -70,24 +90,24 @@ class Cluster:
         self._ports = ports
         replicas = self._replicas
         replicas.may_link = self._may_link
-        replicas.on_request = self._on_request
+        replicas.answers |= {"join": self._on_join, "pair.switch": self._on_switch}
         known = self._read_peers()
         replicas.has_peers = len(known) > 1
         seeds = [word.strip() for word in self._config.cluster.join.split(",") if word.strip()]
         if replicas.exists(meta.META_GROUP) and (known or not seeds):
             # A first start may have been cut short before it wrote down who founds; what is written stays.
-            self._streams.open_meta(() if known else (replicas.replica,))
+            self._definitions.open(() if known else (replicas.replica,))
             self._want(known)
-            await self._streams.served(self._streams.meta_group)
+            await waiting.served(self._definitions.group)
         elif seeds:
             # Also where an earlier attempt was cut short: whoever was taken in knows its peers.
             if replicas.links is None:
                 raise ConfigError("to join a cluster a node needs --peer HOST:PORT")
-            self._streams.open_meta(())
+            self._definitions.open(())
             await self._join(seeds)
         else:
-            self._streams.open_meta((replicas.replica,))
-            await self._streams.meta_serving()
+            self._definitions.open((replicas.replica,))
+            await self._definitions.serving()
         await self._formed()
         replicas.cluster_id = self.members.cluster
 
@@ -95,12 +115,14 @@ class Cluster:
         """Wait until the cluster is known here. Only a leader has applied everything that came before it, so
         only a leader may conclude that there is none yet, and make one."""
         while not self.members.cluster:
-            if not self._streams.meta_group.is_leader:
+            if not self._definitions.group.is_leader:
                 await asyncio.sleep(0.01)
                 continue
             replicas = self._replicas
             cluster = replicas.directory.identity.hex()[:16]
-            await self._streams.command(meta.command("cluster.init", cluster=cluster, member=self._myself()))
+            await self._definitions.command(
+                meta.command("cluster.init", cluster=cluster, member=self._myself())
+            )
             log.info("formed cluster %s", cluster)
 
     def take_in(self) -> None:
@@ -135,7 +157,7 @@ class Cluster:
                     continue
                 self._replicas.cluster_id = reply["cluster"]
                 self._want(dict(reply["members"]))
-                await self._streams.meta_serving()
+                await self._definitions.serving()
                 await self._taken_in(deadline_s)
                 log.info("joined cluster %s", reply["cluster"])
                 return
@@ -207,15 +229,16 @@ class Cluster:
         members = self.members
         mine = members.members.get(self._replicas.replica)
         if mine is not None and self._has_moved(mine):
-            await self._streams.command(meta.command("member.put", member=self._myself()))
+            await self._definitions.command(meta.command("member.put", member=self._myself()))
         self._want(self._leaving() | {replica: member.peer for replica, member in members.members.items()})
-        self._streams.reconcile()
-        self._watch()
-        self._streams.divide_labour()
-        if self._streams.meta_group.is_leader:
+        self._opening.reconcile()
+        self._adopt_sessions()
+        self._opening.say_again()
+        self._work.divide()
+        if self._definitions.group.is_leader:
             await self._place()
-            await self._streams.pairs.review()
-        self._streams.pairs.appoint()
+            await self._pairs.review()
+        self._pairs.appoint()
         await self._approach()
         self._spread_leaders()
 
@@ -236,16 +259,16 @@ class Cluster:
         led = {number for number, group in groups.items() if group.is_leader}
         self._led_since_s = {number: self._led_since_s.get(number, now_s) for number in led}
         members = self.members.members
-        scene = (sorted((r, m.is_draining) for r, m in members.items()), sorted(self._silent_since_s))
+        scene = (sorted((r, m.is_draining) for r, m in members.items()), sorted(self._silence.since_s))
         if scene != self._scene:
             self._scene, self._calm_since_s = scene, now_s
-        calm_s = _CALM_WITHOUT_ALL_S if self._silent_since_s else _CALM_S
+        calm_s = _CALM_WITHOUT_ALL_S if self._silence.since_s else _CALM_S
         if now_s - self._calm_since_s < calm_s or not self._is_settled():
             return
-        for number, replica in self.members.leaders(self._silent_since_s).items():
+        for number, replica in self.members.leaders(self._silence.since_s).items():
             if (
                 number in led
-                and number not in self._streams.definitions.pairs.by_shard
+                and number not in self._definitions.state.pairs.by_shard
                 and replica != self._replicas.replica
                 and now_s - self._led_since_s[number] >= _LED_S
                 and groups[number].is_caught_up(replica)
@@ -255,35 +278,15 @@ class Cluster:
                 groups[number].transfer(ReplicaId(replica))
                 return
 
-    def _watch(self) -> None:
-        """Who has been silent, and since when. What follows from it concerns sessions, never membership."""
-        now_s = asyncio.get_running_loop().time()
-        links = self._replicas.links
-        # Also who is no member: a node that was removed, or replaced before anybody missed it, leaves its
-        # sessions and their wills behind. They wait as long as others do, for this node may not know of a
-        # new member yet.
-        watched = dict.fromkeys((*self.members.members, *self._streams.sessions.store.owners))
-        for replica in self._silent_since_s.keys() - watched.keys():
-            del self._silent_since_s[replica]
-        for replica in watched:
-            if replica == self._replicas.replica or (links is not None and links.is_heard(replica)):
-                self._silent_since_s.pop(replica, None)
-                continue
-            silent_s = now_s - self._silent_since_s.setdefault(replica, now_s)
-            if silent_s >= _UNREACHABLE_S and self._streams.sessions.group.is_leader:
-                self._streams.adopt_sessions(replica)
-
-    def unreachable(self) -> set[str]:
-        """Members that have been silent for so long that nobody waits for them."""
-        now_s = asyncio.get_running_loop().time()
-        return {r for r, since_s in self._silent_since_s.items() if now_s - since_s >= _UNREACHABLE_S}
+    def _adopt_sessions(self) -> None:
+        """The leader of the session group looks after the sessions of nodes that are not to be reached."""
+        unreachable = self._silence.look()
+        if self._sessions.group.is_leader:
+            for replica in unreachable:
+                self._sessions.adopt(replica, self._wall_us())
 
     def _state_of(self, member: Member) -> str:
-        since_s = self._silent_since_s.get(member.replica)
-        if since_s is None:
-            return "draining" if member.is_draining else "up"
-        silent_s = asyncio.get_running_loop().time() - since_s
-        return "suspect" if silent_s < _UNREACHABLE_S else "unreachable"
+        return self._silence.word_for(member.replica) or ("draining" if member.is_draining else "up")
 
     def _has_moved(self, mine: Member) -> bool:
         now = self._myself()
@@ -295,16 +298,16 @@ class Cluster:
         for number, assignment in list(members.assignments.items()):
             wanted = members.choose(self._target(number), assignment.replicas)
             if wanted and set(wanted) != set(assignment.replicas):
-                await self._streams.command(meta.command("group.place", group=number, replicas=wanted))
+                await self._definitions.command(meta.command("group.place", group=number, replicas=wanted))
 
     def _target(self, number: int) -> int:
         if number == meta.META_GROUP:
             return _META_VOTERS
         if number == meta.SESSION_GROUP:
             return _SESSION_VOTERS
-        if number in self._streams.definitions.pairs.by_shard:
+        if number in self._definitions.state.pairs.by_shard:
             return 2
-        stream = self._streams.definitions.shards().get(number)
+        stream = self._definitions.state.shards().get(number)
         return stream.spec.replicas if stream is not None else 1
 
     # --------------------------------------------------------------------------------------- peers
@@ -339,45 +342,32 @@ class Cluster:
 
     # ------------------------------------------------------------------------------------ requests
 
-    async def _on_request(self, replica: str, what: dict[str, Any]) -> Any:
-        match what.get("op"):
-            case "join":
-                name, peer = what["member"]["name"], what["member"]["peer"]
-                if not _can_be_dialed(peer):
-                    raise LocalError(f"node {name} cannot be reached at {peer!r}: that is not HOST:PORT")
-                await self._streams.command(meta.command("member.put", member=what["member"]))
-                members = [[m.replica, m.peer] for m in self.members.members.values()]
-                return {"cluster": self.members.cluster, "members": members}
-            case "taken":
-                self._streams.presence.on_word(replica, what)
-                return {}
-            case "hand_over":
-                return self._streams.handover.on_request(what["client"])
-            case "handed_on":
-                self._streams.handover.on_rest(what)
-                return {}
-            case "blocks":
-                return self._streams.repairs.answer(what)
-            case "pair.switch":
-                return await self._streams.pairs.switch(what["shard"])
-            case other:
-                raise LocalError(f"unknown request {other!r}")
+    async def _on_join(self, replica: str, what: dict[str, Any]) -> dict[str, Any]:
+        name, peer = what["member"]["name"], what["member"]["peer"]
+        if not _can_be_dialed(peer):
+            raise LocalError(f"node {name} cannot be reached at {peer!r}: that is not HOST:PORT")
+        await self._definitions.command(meta.command("member.put", member=what["member"]))
+        members = [[m.replica, m.peer] for m in self.members.members.values()]
+        return {"cluster": self.members.cluster, "members": members}
+
+    async def _on_switch(self, replica: str, what: dict[str, Any]) -> dict[str, Any]:
+        return await self._pairs.switch(what["shard"])
 
     # ------------------------------------------------------------------------------------ commands
 
     async def drain(self, name: str, is_draining: bool) -> None:
         member = self.members.by_name(name)
-        await self._streams.command(
+        await self._definitions.command(
             meta.command("member.drain", replica=member.replica, draining=is_draining)
         )
 
     async def remove(self, name: str) -> None:
         member = self.members.by_name(name)
-        await self._streams.command(meta.command("member.remove", replica=member.replica))
+        await self._definitions.command(meta.command("member.remove", replica=member.replica))
 
     def status(self) -> dict[str, Any]:
         """Members as this node sees them."""
-        leader = self._streams.meta_group.status().leader
+        leader = self._definitions.group.status().leader
         leads = Counter(str(group.status().leader) for group in self._replicas.groups.values())
         rows = [
             {
@@ -387,7 +377,7 @@ class Cluster:
                 "mqtt": member.mqtt,
                 "http": member.http,
                 "state": self._state_of(member),
-                "silent_s": self._silent_s(replica),
+                "silent_s": round(self._silence.silent_s(replica), 1),
                 "leads_meta": replica == leader,
                 "leads": leads[replica],
             }
@@ -400,15 +390,10 @@ class Cluster:
             "is_spread": self._is_spread(),
         }
 
-    def _silent_s(self, replica: str) -> float:
-        """How long this node has not heard that one."""
-        since_s = self._silent_since_s.get(replica)
-        return 0.0 if since_s is None else round(asyncio.get_running_loop().time() - since_s, 1)
-
     def _is_spread(self) -> bool:
         """Whether every group is led by the node that should lead it."""
         groups = self._replicas.groups
-        wanted = self.members.leaders(self._silent_since_s)
+        wanted = self.members.leaders(self._silence.since_s)
         return all(groups[n].status().leader == replica for n, replica in wanted.items() if n in groups)
 
     def _is_settled(self) -> bool:
@@ -428,7 +413,7 @@ class Cluster:
         """Every replication group as this node sees it."""
         names = {replica: member.name for replica, member in self.members.members.items()}
         rows = []
-        shards = self._streams.definitions.shards()
+        shards = self._definitions.state.shards()
         for number, group in sorted(self._replicas.groups.items()):
             status = group.status()
             lag = {names.get(p.replica, p.replica): int(status.last - p.match) for p in status.peers}

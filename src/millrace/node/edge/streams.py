@@ -12,8 +12,8 @@ function that this node may not run leaves everything waiting, and says so.
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from millrace.broker.groups.cursor import Cursor, State
 from millrace.broker.groups.definitions import DurableGroup, GroupSpec
@@ -22,13 +22,12 @@ from millrace.errors import LocalError, MillraceError
 from millrace.node.edge.functions import RESULTS_MAX, EdgeFailed, EdgeFunctions, EdgeUnavailable
 from millrace.node.groups.consumer_groups import Groups, Taken
 from millrace.node.groups.shard_consumers import Unavailable
+from millrace.node.logs.reading import Reading
+from millrace.node.logs.space import DiskSpace
 from millrace.node.shards.fan_out import EDGE_PRODUCER
 from millrace.node.shards.publishing import NotStored
+from millrace.node.shards.shard import Shard
 from millrace.types import Message, Properties, Reason
-
-if TYPE_CHECKING:
-    from millrace.node.shards.shard import Shard
-    from millrace.node.streams.streams import Streams
 
 log = logging.getLogger("millrace.edge")
 
@@ -52,8 +51,17 @@ _ERROR_CHARACTERS_MAX = 1_000
 
 
 class EdgeStreams:
-    def __init__(self, streams: "Streams", groups: Groups, functions: EdgeFunctions) -> None:
-        self._streams = streams
+    def __init__(
+        self,
+        shards: Mapping[int, Shard],
+        reading: Reading,
+        space: DiskSpace,
+        groups: Groups,
+        functions: EdgeFunctions,
+    ) -> None:
+        self._shards = shards
+        self._reading = reading
+        self._space = space
         self._groups = groups
         self.functions = functions
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -65,9 +73,9 @@ class EdgeStreams:
         for number, task in list(self._tasks.items()):
             if task.done():
                 del self._tasks[number]
-        if self._streams.is_refusing:
+        if self._space.is_refusing:
             return
-        for number, shard in self._streams.shards.items():
+        for number, shard in self._shards.items():
             if shard.edge and shard.group.is_leader and shard.group.is_serving and number not in self._tasks:
                 self._tasks[number] = asyncio.get_running_loop().create_task(self._run(shard))
 
@@ -77,10 +85,10 @@ class EdgeStreams:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await self.functions.stop()
 
-    async def _run(self, shard: "Shard") -> None:
+    async def _run(self, shard: Shard) -> None:
         try:
             cursor = await self._open(shard)
-            while shard.edge and shard.group.is_leader and not self._streams.is_refusing:
+            while shard.edge and shard.group.is_leader and not self._space.is_refusing:
                 taken = await self._take(shard, cursor)
                 if taken:
                     await self._process(shard, taken)
@@ -94,7 +102,7 @@ class EdgeStreams:
             self._complain(shard, str(error))
             await asyncio.sleep(_PAUSE_S)
 
-    async def _open(self, shard: "Shard") -> Cursor:
+    async def _open(self, shard: Shard) -> Cursor:
         consumers = shard.consumers
         if EDGE_CURSOR not in consumers.state.cursors:
             await consumers.do(["create", EDGE_CURSOR, shard.first_offset, [0, 10 * _BATCH]])
@@ -104,9 +112,9 @@ class EdgeStreams:
             await consumers.do(["nack", EDGE_CURSOR, cursor.epoch, left, 0])
         return cursor
 
-    async def _take(self, shard: "Shard", cursor: Cursor) -> list[Taken]:
+    async def _take(self, shard: Shard, cursor: Cursor) -> list[Taken]:
         with self._groups.watching(_GROUP, [shard]) as watcher:
-            if not await shard.consumers.has_some(_GROUP, _BATCH, True, self._streams.reading.blocks):
+            if not await shard.consumers.has_some(_GROUP, _BATCH, True, self._reading.blocks):
                 # Not `wait_for`: it takes a cancellation for an answer where both come at once.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_WAIT_S):
@@ -121,7 +129,7 @@ class EdgeStreams:
             await shard.consumers.do(["ack", EDGE_CURSOR, cursor.epoch, gone])
         return taken
 
-    async def _process(self, shard: "Shard", taken: list[Taken]) -> None:
+    async def _process(self, shard: Shard, taken: list[Taken]) -> None:
         chains: dict[str, list[Taken]] = {}
         for one in taken:
             chains.setdefault(one.message.topic, []).append(one)
@@ -132,7 +140,7 @@ class EdgeStreams:
         if failed is not None:
             raise failed
 
-    async def _chain(self, shard: "Shard", chain: list[Taken]) -> None:
+    async def _chain(self, shard: Shard, chain: list[Taken]) -> None:
         """Messages of one topic, in order."""
         cursor = shard.consumers.state.cursors[EDGE_CURSOR]
         for one in chain:
@@ -141,7 +149,7 @@ class EdgeStreams:
             pairs = [[one.message.offset, one.delivery]]
             await shard.consumers.do(["ack", EDGE_CURSOR, cursor.epoch, pairs])
 
-    async def _transform(self, shard: "Shard", one: Taken) -> None:
+    async def _transform(self, shard: Shard, one: Taken) -> None:
         stored = one.message
         try:
             rows = await self.functions.run(shard.edge, stored.topic, stored.payload)
@@ -173,7 +181,7 @@ class EdgeStreams:
             )
             await self._publish(shard, stored.offset, number, message)
 
-    async def _publish(self, shard: "Shard", offset: int, number: int, message: Message) -> None:
+    async def _publish(self, shard: Shard, offset: int, number: int, message: Message) -> None:
         # Each number is a producer of its own, so that a log need remember no more ranges of one than there
         # are inputs in a batch, however the results of an input are spread over logs.
         key = (EDGE_PRODUCER + b"%d/%d" % (shard.number, number), offset)
@@ -192,7 +200,7 @@ class EdgeStreams:
             # Its properties, the publisher's with ours, fit no packet; tried again they would not either.
             log.warning("a result of %s is no message: %s", shard.edge, error)
 
-    def _complain(self, shard: "Shard", text: str) -> None:
+    def _complain(self, shard: Shard, text: str) -> None:
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._complaint_due_s:
             self._complaint_due_s = now_s + _COMPLAIN_EVERY_S

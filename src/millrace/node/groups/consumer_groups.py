@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millrace.broker.groups.cursor import TAKEN_BYTES_MAX, Cursor, State
 from millrace.broker.groups.definitions import (
@@ -32,15 +32,16 @@ from millrace.broker.topics.filters import covers
 from millrace.errors import LocalError, MillraceError, StorageError
 from millrace.node.groups.leaderless_consumers import check_order, shares
 from millrace.node.groups.shard_consumers import ShardConsumers, Unavailable
-from millrace.node.logs.reading import Stored, keys_of, matching_rows
+from millrace.node.leaderless.streams import LeaderlessStreams
+from millrace.node.logs.reading import Reading, Stored, keys_of, matching_rows
+from millrace.node.logs.space import DiskSpace
 from millrace.node.shards.publishing import NotStored, Publishing
+from millrace.node.shards.shard import Shard
+from millrace.node.streams.definitions import Definitions
+from millrace.node.streams.intakes import Intakes
 from millrace.storage.log import Trimmed
 from millrace.storage.scan import RangeDamaged
 from millrace.types import Message, Properties, Reason
-
-if TYPE_CHECKING:
-    from millrace.node.shards.shard import Shard
-    from millrace.node.streams.streams import Streams
 
 log = logging.getLogger("millrace.groups")
 
@@ -79,14 +80,24 @@ class Taken:
 class Groups:
     def __init__(
         self,
-        streams: "Streams",
+        definitions: Definitions,
+        shards: Mapping[int, Shard],
+        reading: Reading,
+        space: DiskSpace,
+        leaderless: LeaderlessStreams,
+        intakes: Intakes,
         broker: Broker,
         *,
         now_ms: Callable[[], int],
         wall_us: Callable[[], int],
         wake: Callable[[], None],
     ) -> None:
-        self._streams = streams
+        self._definitions = definitions
+        self._shards = shards
+        self._reading = reading
+        self._space = space
+        self._leaderless = leaderless
+        self._intakes = intakes
         self._wall_us = wall_us
         self.publishing = Publishing(broker, now_ms, wake)
         self._turn = 0
@@ -102,7 +113,7 @@ class Groups:
 
     @property
     def definitions(self) -> DurableGroups:
-        return self._streams.definitions.groups
+        return self._definitions.state.groups
 
     @property
     def by_name(self) -> dict[str, DurableGroup]:
@@ -120,16 +131,16 @@ class Groups:
             raise GroupExists(f"group {spec.name!r} exists")
         self.check_stored(spec)
         if spec.is_queue:
-            check_order(self._streams, spec)
+            check_order(self._definitions.table, spec)
         probe = DurableGroup(number=0, spec=spec)
         # Not what this node has: where it began from a snapshot, others have more.
         starts = {
             shard.number: shard.start_offset if earliest else shard.next_offset
-            for shard in self._shards(probe, also_default=earliest)
+            for shard in self._shards_of(probe, also_default=earliest)
         }
-        await self._streams.command(put_group(spec, create=True, starts=starts))
+        await self._definitions.command(put_group(spec, create=True, starts=starts))
         group = self.named(spec.name)
-        for shard in self._shards(group):
+        for shard in self._shards_of(group):
             await self._cursor(group, shard)
         return group
 
@@ -137,7 +148,7 @@ class Groups:
         """A group reads logs: where no stream of its filters has one, it would wait for ever."""
         name = remedy = ""
         for filter in spec.filters:
-            stream = None if "+" in filter or "#" in filter else self._streams.table.find(filter)
+            stream = None if "+" in filter or "#" in filter else self._definitions.table.find(filter)
             if stream is None or stream.spec.is_stored:
                 return
             name = stream.spec.name
@@ -153,12 +164,12 @@ class Groups:
         group = self.named(spec.name)
         probe = DurableGroup(number=0, spec=spec)
         # Where it has no cursor yet it may still have its place: only new filters bring other shards.
-        known = self._shards(group)
-        starts = {s.number: s.next_offset for s in self._shards(probe) if s not in known}
-        await self._streams.command(put_group(spec, create=False, starts=starts))
+        known = self._shards_of(group)
+        starts = {s.number: s.next_offset for s in self._shards_of(probe) if s not in known}
+        await self._definitions.command(put_group(spec, create=False, starts=starts))
         group = self.named(spec.name)
         settings = [spec.settings.deliveries_max, spec.settings.in_flight_max]
-        for shard in self._shards(group):
+        for shard in self._shards_of(group):
             if group.number in shard.consumers.state.cursors:
                 await shard.consumers.do(["set", group.number, settings])
         return group
@@ -166,13 +177,13 @@ class Groups:
     async def delete(self, name: str) -> None:
         """The cursors go with the next chores: their number is not used again."""
         self.named(name)
-        await self._streams.command(delete_group(name))
+        await self._definitions.command(delete_group(name))
 
     async def reset(self, name: str, to: "int | str") -> None:
         """Begin again at `earliest`, `latest` or an offset, in every shard of the group."""
         group = self.named(name)
-        check_order(self._streams, group.spec)
-        for shard in self._shards(group):
+        check_order(self._definitions.table, group.spec)
+        for shard in self._shards_of(group):
             await self._cursor(group, shard)
             first, end = shard.start_offset, shard.next_offset
             position = first if to == "earliest" else end if to == "latest" else int(to)
@@ -183,7 +194,7 @@ class Groups:
         that is not there any more is passed over."""
         group = self.named(name)
         for number, position in positions.items():
-            shard = self._streams.shards.get(number)
+            shard = self._shards.get(number)
             if shard is None:
                 continue
             cursor = await self._cursor(group, shard)
@@ -194,7 +205,7 @@ class Groups:
                 # Whoever reads past the group counts as one who asks it (PROTOCOLS.md 12).
                 await shard.consumers.do(["touch", group.number])
 
-    def held_from(self, shard: "Shard") -> int | None:
+    def held_from(self, shard: Shard) -> int | None:
         """The first offset that a group is not done with, of those that have a place in this shard's log.
         They have one also where nobody has asked them since the shard was opened."""
         cursors = shard.consumers.state.cursors
@@ -207,22 +218,24 @@ class Groups:
         ]
         return min(held, default=None)
 
-    def _is_read(self, group: DurableGroup, shard: "Shard") -> bool:
+    def _is_read(self, group: DurableGroup, shard: Shard) -> bool:
         """Whether the shard may hold a message of the group (see `_shards`)."""
         if shard.number in group.starts or group.number in shard.consumers.state.cursors:
             return True
-        table = self._streams.table
+        table = self._definitions.table
         stream = table.streams.get(shard.stream.spec.name)
         return stream is not None and any(
             shard.number in table.shards_for(stream, filter) for filter in group.spec.filters
         )
 
-    def _is_aside(self, group: DurableGroup, shard: "Shard") -> bool:
+    def _is_aside(self, group: DurableGroup, shard: Shard) -> bool:
         """Whether all that the group takes belongs to other streams: in `default` it only looks for what was
         published before those were made, and whoever reads one stream by offset never looks there."""
         if shard.stream.spec.name != DEFAULT_STREAM:
             return False
-        named = [filter for stream in self._streams.table.streams.values() for filter in stream.spec.filters]
+        named = [
+            filter for stream in self._definitions.table.streams.values() for filter in stream.spec.filters
+        ]
         return all(any(covers(one, filter) for one in named) for filter in group.spec.filters)
 
     # -------------------------------------------------------------------------------------- taking
@@ -242,7 +255,7 @@ class Groups:
                 if not taken:
                     # Not sooner: what was there before the stream became another can be taken.
                     self.check_stored(group.spec)
-                    check_order(self._streams, group.spec)
+                    check_order(self._definitions.table, group.spec)
                 left_s = deadline_s - loop.time()
                 if taken:
                     return taken
@@ -283,23 +296,23 @@ class Groups:
         return taken
 
     async def _take_at(
-        self, group: DurableGroup, shard: "Shard", shards: "list[Shard]", operation: list[Any]
+        self, group: DurableGroup, shard: Shard, shards: "list[Shard]", operation: list[Any]
     ) -> list[Taken]:
         _, _, request, wanted, lease_us, _ = operation
         cursor = await self._cursor(group, shard)
-        if cursor.has_expired(self._wall_us()) and not self._streams.is_refusing:
+        if cursor.has_expired(self._wall_us()) and not self._space.is_refusing:
             # Not with the take: it would give nothing where there is something behind what goes.
             await shard.consumers.do(["tick", group.number])
-        if not await shard.consumers.has_some(group, wanted, bool(lease_us), self._streams.reading.blocks):
-            if self._wall_us() - cursor.used_us > _TOUCH_EVERY_US and not self._streams.is_refusing:
+        if not await shard.consumers.has_some(group, wanted, bool(lease_us), self._reading.blocks):
+            if self._wall_us() - cursor.used_us > _TOUCH_EVERY_US and not self._space.is_refusing:
                 await shard.consumers.do(["touch", group.number])
             return []
-        if self._streams.is_refusing:
+        if self._space.is_refusing:
             raise Unavailable(_FULL)
         elsewhere = await self._taken_elsewhere(group, [one for one in shards if one is not shard], request)
         return elsewhere or await self.fetch(shard, cursor, await shard.consumers.do(operation))
 
-    def _voided(self, group: DurableGroup, shard: "Shard", request: str) -> int | None:
+    def _voided(self, group: DurableGroup, shard: Shard, request: str) -> int | None:
         """How often this request of a queue was made void at a shard; None where that is not asked."""
         if not request or not group.spec.is_queue:
             return None
@@ -314,7 +327,7 @@ class Groups:
             cursor = await self._cursor(group, shard)
             if await self._is_exhausted(group, shard, cursor):
                 known = cursor.answer(request)
-            elif self._streams.is_refusing:
+            elif self._space.is_refusing:
                 raise Unavailable(_FULL)
             else:
                 known = await shard.consumers.do(["void", group.number, request])
@@ -322,25 +335,25 @@ class Groups:
                 return await self.fetch(shard, cursor, known)
         return []
 
-    async def _is_exhausted(self, group: DurableGroup, shard: "Shard", cursor: Cursor) -> bool:
+    async def _is_exhausted(self, group: DurableGroup, shard: Shard, cursor: Cursor) -> bool:
         """Whether all that anybody ever took or will take there is known here."""
         if not shard.is_finished or cursor.items:
             return False
         consumers = shard.consumers
-        if await consumers.has_some(group, 1, False, self._streams.reading.blocks):
+        if await consumers.has_some(group, 1, False, self._reading.blocks):
             return False
         return group.number in consumers.state.cursors and consumers.seen_to(group)[0] >= shard.next_offset
 
-    async def fetch(self, shard: "Shard", cursor: Cursor, found: list[Any]) -> list[Taken]:
+    async def fetch(self, shard: Shard, cursor: Cursor, found: list[Any]) -> list[Taken]:
         """The messages of these deliveries; one that cannot be read any more is left out."""
         offsets = sorted(offset for offset, _ in found)
         try:
-            messages = await self._streams.reading.messages(shard, offsets)
+            messages = await self._reading.messages(shard, offsets)
         except StorageError:
             messages = {}
             for offset in offsets:
                 try:
-                    messages.update(await self._streams.reading.messages(shard, [offset]))
+                    messages.update(await self._reading.messages(shard, [offset]))
                 except StorageError as error:
                     log.error("a message that a group took cannot be read: %s", error)
         return [
@@ -362,7 +375,7 @@ class Groups:
         for position, (number, epoch, _, _) in enumerate(rows):
             parts.setdefault((number, epoch), []).append(position)
         for (number, epoch), positions in parts.items():
-            shard = self._streams.shards.get(number)
+            shard = self._shards.get(number)
             if shard is None or group.number not in shard.consumers.state.cursors:
                 continue
             pairs = [rows[position][2:] for position in positions]
@@ -407,9 +420,9 @@ class Groups:
 
     # -------------------------------------------------------------------------------------- shards
 
-    def _shards(self, group: DurableGroup, *, also_default: bool = False) -> "list[Shard]":
+    def _shards_of(self, group: DurableGroup, *, also_default: bool = False) -> "list[Shard]":
         """Every shard that may hold a message of the group, oldest first."""
-        table = self._streams.table
+        table = self._definitions.table
         numbers: set[int] = set(group.starts)
         for stream in table.streams.values():
             for filter in group.spec.filters:
@@ -418,14 +431,14 @@ class Groups:
             # What was published before the stream of a topic was made is in `default`.
             numbers.update(table.default.sealed, table.default.shards)
         found = []
-        for number, shard in sorted(self._streams.shards.items()):
+        for number, shard in sorted(self._shards.items()):
             if number in numbers or group.number in shard.consumers.state.cursors:
                 found.append(shard)
         return found
 
     def _in_turn(self, group: DurableGroup) -> "list[Shard]":
         """Sealed shards first, so that order holds per topic (PROTOCOLS.md 16), then the open in turn."""
-        shards = self._shards(group)
+        shards = self._shards_of(group)
         is_old = self._is_former(group)
         old = [shard for shard in shards if is_old(shard)]
         fresh = [shard for shard in shards if not is_old(shard)]
@@ -437,10 +450,10 @@ class Groups:
         (filter, *others) = group.spec.filters
         if others or "+" in filter or "#" in filter:
             return lambda shard: shard.intake.is_sealed
-        intake = self._streams.find_intake(filter)
+        intake = self._intakes.find(filter)
         return lambda shard: shard.intake is not intake
 
-    async def _cursor(self, group: DurableGroup, shard: "Shard") -> Cursor:
+    async def _cursor(self, group: DurableGroup, shard: Shard) -> Cursor:
         cursors = shard.consumers.state.cursors
         if group.number not in cursors:
             position = max(group.start(shard.number), shard.start_offset)
@@ -461,21 +474,21 @@ class Groups:
     def release(self) -> None:
         """The node stops: whoever waits for a message waits no longer."""
         self.is_stopping = True
-        for shard in self._streams.shards.values():
+        for shard in self._shards.values():
             shard.consumers.on_data()
 
     async def stop(self) -> None:
         if self._chores is not None:
             self._chores.cancel()
             await asyncio.gather(self._chores, return_exceptions=True)
-        for shard in self._streams.shards.values():
+        for shard in self._shards.values():
             shard.consumers.close()
 
     async def _do_chores(self) -> None:
-        if self._streams.is_refusing:
+        if self._space.is_refusing:
             return
         await self._expire()
-        for shard in list(self._streams.shards.values()):
+        for shard in list(self._shards.values()):
             consumers = shard.consumers
             if not shard.group.status().serving:
                 continue
@@ -494,11 +507,11 @@ class Groups:
     async def _expire(self) -> None:
         """Delete groups that nobody asked for long (PROTOCOLS.md 12)."""
         now_s = asyncio.get_running_loop().time()
-        if now_s < self._expiry_due_s or not self._streams.meta_status().serving:
+        if now_s < self._expiry_due_s or not self._definitions.status().serving:
             return
         self._expiry_due_s = now_s + _EXPIRY_CHECK_S
         for name, group in list(self.by_name.items()):
-            cursors = [shard.consumers.state.cursors.get(group.number) for shard in self._shards(group)]
+            cursors = [shard.consumers.state.cursors.get(group.number) for shard in self._shards_of(group)]
             if is_idle([cursor for cursor in cursors if cursor is not None], self._wall_us()):
                 log.warning("group %s goes: nobody asked for a message in 7 days", name)
                 try:
@@ -506,7 +519,7 @@ class Groups:
                 except MillraceError as error:
                     log.warning("group %s stays for now: %s", name, error)
 
-    async def _bury(self, group: DurableGroup, shard: "Shard", cursor: Cursor) -> None:
+    async def _bury(self, group: DurableGroup, shard: Shard, cursor: Cursor) -> None:
         """Republish dead messages; a crash in between finds the key and does not store one twice."""
         for offset in list(cursor.dead)[:_BURIED_AT_ONCE_MAX]:
             for taken in await self.fetch(shard, cursor, [(offset, 0)]):
@@ -528,7 +541,7 @@ class Groups:
     def summary(self, group: DurableGroup) -> dict[str, Any]:
         """As lists show it: `lag` is at most what it says, because other topics may be counted in."""
         lag = in_flight = 0
-        for shard in self._shards(group):
+        for shard in self._shards_of(group):
             cursor = shard.consumers.state.cursors.get(group.number)
             if cursor is None:
                 lag += max(0, shard.next_offset - max(group.start(shard.number), shard.first_offset))
@@ -536,14 +549,14 @@ class Groups:
             seen_to, found = shard.consumers.seen_to(group)
             lag += max(0, shard.next_offset - seen_to) + found + len(cursor.items)
             in_flight += sum(1 for item in cursor.items.values() if item.state is State.LEASED)
-        lag += sum(row["lag"] for row in shares(self._streams, group.spec.name))
+        lag += sum(row["lag"] for row in shares(self._leaderless, self._definitions.table, group.spec.name))
         return {**group_to_dict(group.spec), "lag": lag, "in_flight": in_flight}
 
     async def show(self, name: str) -> dict[str, Any]:
         """Everything about a group, its lag counted in the logs."""
         group = self.named(name)
         rows: list[dict[str, Any]] = []
-        for shard in self._shards(group):
+        for shard in self._shards_of(group):
             cursor = await self._cursor(group, shard)
             waiting, is_exact = await self._count(group, shard, cursor.position)
             states = [item.state for item in cursor.items.values()]
@@ -563,7 +576,7 @@ class Groups:
                     "epoch": cursor.epoch,
                 }
             )
-        unordered = list(shares(self._streams, name))
+        unordered = list(shares(self._leaderless, self._definitions.table, name))
         total = sum(row["lag"] for row in (*rows, *unordered))
         in_flight = sum(row["in_flight"] for row in rows)
         return {
@@ -576,7 +589,7 @@ class Groups:
             "leaderless": unordered,
         }
 
-    async def _count(self, group: DurableGroup, shard: "Shard", position: int) -> tuple[int, bool]:
+    async def _count(self, group: DurableGroup, shard: Shard, position: int) -> tuple[int, bool]:
         """Messages of the group from `position` on, and whether all were looked at."""
         keys, known, count = keys_of(group.spec.filters), dict[bytes, bool](), 0
 
@@ -588,7 +601,7 @@ class Groups:
         for _ in range(_LAG_READS_MAX):
             end = shard.next_offset
             try:
-                blocks = await self._streams.reading.blocks(shard, position, keys)
+                blocks = await self._reading.blocks(shard, position, keys)
             except Trimmed as error:
                 position = int(error.first_offset)
                 continue

@@ -6,16 +6,14 @@ for each node and no order between them, so its part of the group is shared out 
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millrace.broker.groups.definitions import GroupSpec
-from millrace.broker.streams.stream import Replication, Stream
+from millrace.broker.streams.stream import Replication, Stream, StreamTable
 from millrace.broker.topics.filters import covers
 from millrace.errors import LocalError
 from millrace.node.groups.leaderless_groups import COMMAND_PREFIX
-
-if TYPE_CHECKING:
-    from millrace.node.streams.streams import Streams
+from millrace.node.leaderless.streams import LeaderlessStreams
 
 
 class OrderNeeded(LocalError):
@@ -31,20 +29,20 @@ class OrderNeeded(LocalError):
         )
 
 
-def check_order(streams: "Streams", spec: GroupSpec) -> None:
+def check_order(table: StreamTable, spec: GroupSpec) -> None:
     """Raise `OrderNeeded` where every message of these filters goes to a leaderless stream."""
-    found = [_leaderless_over(streams, filter) for filter in spec.filters]
+    found = [_leaderless_over(table, filter) for filter in spec.filters]
     if found[0] is not None and None not in found:
         raise OrderNeeded(spec, found[0].spec.name)
 
 
-def _leaderless_over(streams: "Streams", filter: str) -> Stream | None:
+def _leaderless_over(table: StreamTable, filter: str) -> Stream | None:
     """The leaderless stream that takes what this filter names, unless another may take some of it."""
     if "+" not in filter and "#" not in filter:
-        stream = streams.table.find(filter)
+        stream = table.find(filter)
         return stream if stream is not None and _is_leaderless(stream) else None
     over: Stream | None = None
-    for stream in streams.table.streams.values():
+    for stream in table.streams.values():
         if not _is_leaderless(stream):
             if any(covers(filter, own) for own in stream.spec.filters):
                 return None
@@ -57,9 +55,9 @@ def _is_leaderless(stream: Stream) -> bool:
     return stream.spec.replication is Replication.LEADERLESS
 
 
-def shares(streams: "Streams", name: str) -> Iterator[dict[str, Any]]:
+def shares(leaderless: LeaderlessStreams, table: StreamTable, name: str) -> Iterator[dict[str, Any]]:
     """What a group has to do in each leaderless stream, as far as this node knows."""
-    for stream in streams.table.streams.values():
-        row = streams.leaderless.groups(stream).get(COMMAND_PREFIX + name)
+    for stream in table.streams.values():
+        row = leaderless.groups(stream).get(COMMAND_PREFIX + name)
         if row is not None:
             yield {"stream": stream.spec.name, "lag": row["lag"], "deliver": row["deliver"]}

@@ -20,7 +20,7 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from millrace.broker.groups.share_group import ShareGroup
@@ -29,8 +29,12 @@ from millrace.broker.machine import Broker
 from millrace.broker.messages.message import Run, Segment
 from millrace.broker.topics.filters import matches
 from millrace.errors import StorageError
+from millrace.node.cluster.silence import Silence
 from millrace.node.groups.leaderless_groups import row_run
+from millrace.node.logs.reading import Reading
+from millrace.node.sessions.session_group import SessionGroup
 from millrace.node.shards.fan_out import inputs_of
+from millrace.node.streams.definitions import Definitions
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind, opaque_block
 from millrace.storage.log import Trimmed
@@ -38,7 +42,6 @@ from millrace.storage.scan import RangeDamaged
 
 if TYPE_CHECKING:
     from millrace.node.shards.shard import Shard
-    from millrace.node.streams.streams import Streams
 
 log = logging.getLogger("millrace.labour")
 
@@ -240,14 +243,22 @@ class NodeWorkDivision:
 
     def __init__(
         self,
-        streams: "Streams",
+        definitions: Definitions,
+        shards: Mapping[int, "Shard"],
+        reading: Reading,
+        sessions: SessionGroup,
+        silence: Silence,
         broker: Broker,
         *,
         now_ms: Callable[[], int],
         wall_us: Callable[[], int],
         wake: Callable[[], None],
     ) -> None:
-        self._streams = streams
+        self._definitions = definitions
+        self._shards = shards
+        self._reading = reading
+        self._sessions = sessions
+        self._silence = silence
         self._broker = broker
         self._now_ms = now_ms
         self._wall_us = wall_us
@@ -261,8 +272,8 @@ class NodeWorkDivision:
 
     def divide(self) -> None:
         """Bring every shard's word on who delivers for shared groups up to date with what is."""
-        members = set(self._streams.definitions.members.members)
-        shards = list(self._streams.shards.values())
+        members = set(self._definitions.state.members.members)
+        shards = list(self._shards.values())
         pieces = self._open_pieces()
         for shard in shards:
             self._divide_shard(shard, members, pieces.get(shard.number, {}))
@@ -303,7 +314,7 @@ class NodeWorkDivision:
             if work.said.get(key) != now and work.say(key, node, now, is_gone=is_gone):
                 work.said[key] = now
         if shard.group.is_leader:
-            for gone in sorted(work_division.nodes() - members | self._streams.cluster.unreachable()):
+            for gone in sorted(work_division.nodes() - members | self._silence.unreachable()):
                 for key in work_division.groups():
                     if work_division.known(key, gone) != (0, False):
                         work.say(key, gone, (0, False), is_gone=True)
@@ -311,12 +322,12 @@ class NodeWorkDivision:
 
     def _is_passed_on(self, key: str) -> bool:
         """Whether every open log knows the group; until then they learn of it from the sealed ones."""
-        shards = self._streams.shards.values()
+        shards = self._shards.values()
         return all(shard.work_division.knows(key) for shard in shards if not shard.intake.is_sealed)
 
     def _is_held(self, key: str) -> bool:
         """Whether a session holds the group, at whichever node it is."""
-        records = self._streams.sessions.store.records.values()
+        records = self._sessions.store.records.values()
         return any(key in record.subscriptions for record in records)
 
     def _open_pieces(self) -> dict[int, dict[str, list[tuple[int, int]]]]:
@@ -343,7 +354,7 @@ class NodeWorkDivision:
         return found
 
     def _turns(self, group: str, number: int, first: int, end: int) -> list[tuple[int, int]]:
-        shard = self._streams.shards.get(number)
+        shard = self._shards.get(number)
         if shard is None:
             # It begins again with nothing, once there is room for it.
             return []
@@ -375,8 +386,8 @@ class NodeWorkDivision:
         if group is None:
             # A group made by command, whose cursor is the same for all, or one that is gone already.
             return True
-        node, shards = self._broker.node, self._streams.shards
-        numbers = self._streams.table.open_shards_for(group.filter) & shards.keys()
+        node, shards = self._broker.node, self._shards
+        numbers = self._definitions.table.open_shards_for(group.filter) & shards.keys()
         matching = [shards[number] for number in sorted(numbers)]
         return all(
             shard.intake.is_sealed or (shard.work.is_begun and shard.work_division.known(key, node)[1])
@@ -388,7 +399,7 @@ class NodeWorkDivision:
     def _put_off(self, group: ShareGroup, run: Run, first: int, count: int, *, only_behind: bool) -> bool:
         """Messages of a group that nobody here can take now, or that must not overtake others that wait. They
         are in the log: only where they stand is kept."""
-        shard = self._streams.shards.get(run.shard)
+        shard = self._shards.get(run.shard)
         if shard is None or (only_behind and not shard.work.backlog.get(group.key)):
             return False
         shard.work.put_off(group.key, first, first + count)
@@ -404,7 +415,7 @@ class NodeWorkDivision:
     async def _feed_some(self) -> bool:
         """Give members what waits for them; whether there is more."""
         is_more = False
-        for shard in list(self._streams.shards.values()):
+        for shard in list(self._shards.values()):
             for key in list(shard.work.backlog):
                 group = self._broker.groups.get(key)
                 if group is None or not group.connected:
@@ -430,7 +441,7 @@ class NodeWorkDivision:
             blocks: list[Block] = []
             missing_to = None
             try:
-                blocks = await self._streams.reading.blocks(shard, first, None)
+                blocks = await self._reading.blocks(shard, first, None)
             except Trimmed as error:
                 missing_to = int(error.first_offset)
             except RangeDamaged as error:

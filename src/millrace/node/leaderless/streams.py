@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millrace.broker.groups.definitions import DurableGroup
 from millrace.broker.machine import Broker
@@ -28,9 +28,11 @@ from millrace.node.leaderless.origin_logs import OriginFiles, OriginLog
 from millrace.node.logs.reading import READ_BYTES_MAX, Reading
 from millrace.node.logs.retention import is_to_end, segment_share, trim_offset
 from millrace.node.peers import leaderless_codec as codec
-from millrace.node.replicas.replicas import KIND_LEADERLESS, TICK_S
+from millrace.node.replicas.replicas import KIND_LEADERLESS, TICK_S, Replicas
+from millrace.node.sessions.session_group import SessionGroup
 from millrace.node.shards.fan_out import fan_out
 from millrace.node.shards.shard import FINISH_MS, logged
+from millrace.node.streams.definitions import Definitions
 from millrace.replication.contract import (
     LinkClosed,
     LinkOpened,
@@ -72,9 +74,6 @@ from millrace.storage.files import FileDamaged
 from millrace.storage.log import LogFailed
 from millrace.storage.scan import RangeDamaged
 from millrace.types import Index, Reason
-
-if TYPE_CHECKING:
-    from millrace.node.streams.streams import Streams
 
 log = logging.getLogger("millrace.leaderless")
 
@@ -629,7 +628,9 @@ class LeaderlessStreams:
 
     def __init__(
         self,
-        streams: "Streams",
+        definitions: Definitions,
+        replicas: Replicas,
+        sessions: SessionGroup,
         broker: Broker,
         reading: Reading,
         *,
@@ -638,12 +639,13 @@ class LeaderlessStreams:
         wall_us: Callable[[], int],
         wake: Callable[[], None],
     ) -> None:
-        self._streams = streams
+        self._definitions = definitions
+        self._sessions = sessions
         self.broker = broker
         self.reading = reading
         self.random = random
         self.now_ms, self.wall_us, self.wake = now_ms, wall_us, wake
-        self.replicas = streams.replicas
+        self.replicas = replicas
         self.streams: dict[int, LeaderlessStream] = {}
         self.logs: dict[int, OriginLog] = {}
         """By shard number, for readers."""
@@ -651,18 +653,18 @@ class LeaderlessStreams:
         self._members: tuple[ReplicaId, ...] = ()
 
     def members(self) -> tuple[ReplicaId, ...]:
-        return tuple(sorted(map(ReplicaId, self._streams.definitions.members.members)))
+        return tuple(sorted(map(ReplicaId, self._definitions.state.members.members)))
 
     def name_of(self, node: str) -> str:
-        member = self._streams.definitions.members.members.get(node)
+        member = self._definitions.state.members.members.get(node)
         return member.name if member is not None else node
 
     def durable_groups(self) -> dict[str, DurableGroup]:
-        return self._streams.definitions.groups.by_name
+        return self._definitions.state.groups.by_name
 
     @property
     def leads_definitions(self) -> bool:
-        return self._streams.meta_group.is_leader
+        return self._definitions.group.is_leader
 
     def send(self, to: ReplicaId, number: int, body: bytes) -> None:
         if self.replicas.links is not None:
@@ -673,7 +675,7 @@ class LeaderlessStreams:
         the end. Groups see to themselves."""
         filters = stream.files.stream.spec.filters
         lowest: dict[int, int] = {}
-        for record in self._streams.sessions.store.records.values():
+        for record in self._sessions.store.records.values():
             wants: bool | None = None
             for number in stream.origins:
                 position, outstanding = record.cursors.get(number, (0, []))

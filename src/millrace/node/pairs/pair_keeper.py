@@ -25,8 +25,9 @@ from millrace.broker.streams.pair_spec import PairSpec
 from millrace.broker.streams.stream import Replication, Stream
 from millrace.broker.topics.filters import overlaps
 from millrace.errors import LocalError
-from millrace.node.replicas.replicas import FrameApp
+from millrace.node.replicas.replicas import FrameApp, Replicas
 from millrace.node.replicas.replication_group import Machine, ReplicationGroup
+from millrace.node.streams.definitions import Definitions
 from millrace.replication.contract import (
     Appointed,
     EntryKind,
@@ -47,7 +48,6 @@ from millrace.types import Term
 
 if TYPE_CHECKING:
     from millrace.node.shards.shard import Shard
-    from millrace.node.streams.streams import Streams
 
 log = logging.getLogger("millrace.pairs")
 
@@ -223,8 +223,13 @@ class PairGroup(ReplicationGroup):
 class PairKeeper:
     """All pairs of a node."""
 
-    def __init__(self, streams: "Streams", publish_sys: Callable[[dict[str, str]], None]) -> None:
-        self._streams = streams
+    def __init__(
+        self, definitions: Definitions, replicas: Replicas, publish_sys: Callable[[dict[str, str]], None]
+    ) -> None:
+        self._definitions = definitions
+        self._replicas = replicas
+        self.reopen_empty: Callable[[int, int, int], None] = _not_opened_here
+        """Begins a shard again with nothing. Set by the node."""
         self._publish_sys = publish_sys
         self._said: tuple[object, ...] = ()
         # Shards of which this node is primary alone, and that was said.
@@ -244,7 +249,7 @@ class PairKeeper:
         pair = self._record(number)
         interval_ms = pair.check_interval_ms or stream.spec.primary_backup.check_interval_ms
         make = partial(PairGroup, pair=self._appointed(pair), check_interval_ms=interval_ms)
-        group = self._streams.replicas.open(number, app, founders, make)
+        group = self._replicas.open(number, app, founders, make)
         group.on_report = self._on_report
         group.on_start_over = self._on_start_over
         assert isinstance(group, PairGroup)
@@ -252,10 +257,10 @@ class PairKeeper:
         return group
 
     def _record(self, number: int) -> Pair:
-        return self._streams.definitions.pairs.by_shard[number]
+        return self._definitions.state.pairs.by_shard[number]
 
     def _appointed(self, pair: Pair) -> Appointed:
-        voters = self._streams.meta_group.status().config.voters
+        voters = self._definitions.group.status().config.voters
         return Appointed(
             version=pair.version,
             epoch=Term(pair.epoch),
@@ -267,14 +272,14 @@ class PairKeeper:
         )
 
     def groups(self) -> dict[int, PairGroup]:
-        found = self._streams.replicas.groups
+        found = self._replicas.groups
         return {number: group for number, group in found.items() if isinstance(group, PairGroup)}
 
     # -------------------------------------------------------------------------------------- record
 
     def meta_changed(self) -> None:
         """The meta group applied something; its own step must end before anything follows from it."""
-        if not self._is_due and self._streams.definitions.pairs.by_shard:
+        if not self._is_due and self._definitions.state.pairs.by_shard:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self.appoint)
 
@@ -282,7 +287,7 @@ class PairKeeper:
         """Tell every pair here what is on record."""
         self._is_due = False
         for number, group in self.groups().items():
-            if number in self._streams.definitions.pairs.by_shard and not group.is_closed:
+            if number in self._definitions.state.pairs.by_shard and not group.is_closed:
                 group.appoint(self._appointed(self._record(number)))
                 if isinstance(group.app, FrameApp):
                     group.app.tick()
@@ -291,8 +296,8 @@ class PairKeeper:
 
     def _warn(self) -> None:
         """A pair of one keeps no promise of a pair; its primary says so in its log, once."""
-        for number, pair in self._streams.definitions.pairs.by_shard.items():
-            is_bare = pair.backup is None and pair.primary == self._streams.replicas.replica
+        for number, pair in self._definitions.state.pairs.by_shard.items():
+            is_bare = pair.backup is None and pair.primary == self._replicas.replica
             if is_bare and number not in self._bare:
                 self._bare.add(number)
                 log.warning("%s", _no_backup(number))
@@ -302,15 +307,15 @@ class PairKeeper:
 
     def warnings(self, stream: Stream) -> list[str]:
         """For people: what a stream of this kind lacks to be one."""
-        pairs = self._streams.definitions.pairs.by_shard
+        pairs = self._definitions.state.pairs.by_shard
         return [_no_backup(n) for n in stream.shards if n in pairs and pairs[n].backup is None]
 
     def _say(self) -> None:
         """Tell clients of which shards this node is primary, and which topics are theirs, if that is news."""
         groups = sorted(self.groups().items())
         primary = [(number, int(one.epoch)) for number, one in groups if one.is_leader and not one.is_closed]
-        table = self._streams.table
-        said = (primary, self._streams.definitions.generation)
+        table = self._definitions.table
+        said = (primary, self._definitions.state.generation)
         if said == self._said or not (primary or self._said):
             return
         self._said = said
@@ -328,7 +333,7 @@ class PairKeeper:
             if any(overlaps(filter, other) for filter in filters)
         ]
         rows.append({"filters": others, "shards": []})
-        word = {"cluster": self._streams.definitions.members.cluster, "primary": primary, "streams": rows}
+        word = {"cluster": self._definitions.state.members.cluster, "primary": primary, "streams": rows}
         self._publish_sys({PAIRS_TOPIC: json.dumps(word)})
 
     def _on_report(self, number: int, report: Report) -> None:
@@ -339,7 +344,7 @@ class PairKeeper:
 
     def _send_reports(self) -> None:
         reports, self._reports = self._reports, {}
-        group = self._streams.replicas.groups.get(meta.META_GROUP)
+        group = self._replicas.groups.get(meta.META_GROUP)
         if group is None or group.is_closed or not group.is_serving:
             return  # it is asked again
         for number, report in reports.items():
@@ -356,15 +361,15 @@ class PairKeeper:
 
     async def review(self) -> None:
         """As leader of the meta group: every pair has a backup if there is a node for it."""
-        members = self._streams.definitions.members
-        for number, pair in list(self._streams.definitions.pairs.by_shard.items()):
+        members = self._definitions.state.members
+        for number, pair in list(self._definitions.state.pairs.by_shard.items()):
             assignment = members.assignments.get(number)
             if assignment is None or pair.backup in assignment.replicas:
                 continue
             others = [name for name in assignment.replicas if name != pair.primary]
             wanted = others[0] if others else None
             if wanted != pair.backup:
-                await self._streams.command(
+                await self._definitions.command(
                     meta.command("pair.backup", shard=number, after=pair.version, backup=wanted)
                 )
 
@@ -378,8 +383,8 @@ class PairKeeper:
             effect.lost,
         )
         self.started_over += 1
-        damage, streams = effect.damage, self._streams
-        again = partial(streams.reopen_empty, number, int(damage.last_index), int(damage.term))
+        damage = effect.damage
+        again = partial(self.reopen_empty, number, int(damage.last_index), int(damage.term))
         # Not in the middle of the syncer's own round.
         loop = asyncio.get_running_loop()
         self.groups()[number].stop_then(lambda: _soon(loop, again))
@@ -393,9 +398,9 @@ class PairKeeper:
             raise LocalError(f"shard {number} is no primary-backup shard of this cluster")
         if not group.is_leader:
             leader = group.status().leader
-            if leader is None or leader == self._streams.replicas.replica:
+            if leader is None or leader == self._replicas.replica:
                 raise LocalError(f"shard {number} has no primary right now; try again")
-            answer: dict[str, Any] = await self._streams.replicas.request(
+            answer: dict[str, Any] = await self._replicas.request(
                 leader, {"op": "pair.switch", "shard": number}
             )
             return answer
@@ -412,8 +417,8 @@ class PairKeeper:
 
     def shown(self, shard: "Shard") -> dict[str, Any]:
         """For people: who is what, as this node sees it."""
-        pair = self._streams.definitions.pairs.by_shard.get(shard.number)
-        names = {r: m.name for r, m in self._streams.definitions.members.members.items()}
+        pair = self._definitions.state.pairs.by_shard.get(shard.number)
+        names = {r: m.name for r, m in self._definitions.state.members.members.items()}
         status = shard.group.status()
         primary = str(status.leader) if status.leader else pair.primary if pair else ""
         backup = None
@@ -433,6 +438,10 @@ def _no_backup(number: int) -> str:
 
 def _nothing() -> None:
     """Until the keeper of pairs listens."""
+
+
+def _not_opened_here(number: int, last_index: int, term: int) -> None:
+    """Until the node opens shards."""
 
 
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

@@ -125,7 +125,7 @@ class Repairs:
         self._replicas.syncer.submit(Job(group.replica_log, Persist(number=0), [], written))
         await done
 
-    def answer(self, what: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, replica: str, what: dict[str, Any]) -> dict[str, Any]:
         """Another replica lost these entries."""
         group = self._replicas.groups.get(what["group"])
         first, last = Index(what["first"]), Index(what["last"])

@@ -74,7 +74,8 @@ class Replicas:
         # Whether other nodes have what this one may have lost.
         self.has_peers = False
         self.may_link: Callable[[Identity], bool] = _anybody
-        self.on_request: Callable[[str, dict[str, Any]], Any] = _refuse_request
+        self.answers: dict[str, Callable[[str, dict[str, Any]], Any]] = {}
+        """By the name of a request: who answers it, with a value or an awaitable. Filled by the node."""
         self.on_link_open: Callable[[str], None] = _no_peer
         self.on_link_closed: Callable[[str], None] = _no_peer
         self.on_interest: Callable[[str, bytes], None] = _no_frame
@@ -339,10 +340,17 @@ class Replicas:
         if self.links is not None:
             self.links.send(replica, KIND_REQUEST, 0, json.dumps(what).encode())
 
+    def _answer_to(self, replica: str, what: Any) -> Any:
+        name = what.get("op") if isinstance(what, dict) else None
+        answer = self.answers.get(name) if isinstance(name, str) else None
+        if answer is None:
+            raise LocalError(f"this node does not answer requests for {name!r}")
+        return answer(replica, what)
+
     def _answer(self, replica: str, number: int, what: Any) -> None:
         async def work() -> None:
             try:
-                result = self.on_request(replica, what)
+                result = self._answer_to(replica, what)
                 if asyncio.iscoroutine(result):
                     result = await result
             except (LocalError, RemoteError) as error:
@@ -387,7 +395,3 @@ def _no_frame(replica: str, body: bytes) -> None:
 
 def _anybody(identity: Identity) -> bool:
     return True
-
-
-def _refuse_request(replica: str, what: dict[str, Any]) -> Any:
-    raise LocalError("this node is not ready for requests")

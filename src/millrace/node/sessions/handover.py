@@ -97,7 +97,7 @@ class Handover:
             return []
         return waiting
 
-    def on_rest(self, what: dict[str, Any]) -> None:
+    def on_rest(self, replica: str, what: dict[str, Any]) -> None:
         """What still reached the old node."""
         client_id, messages = what["client"], what["messages"]
         session = self._broker.sessions.get(client_id)
@@ -115,13 +115,14 @@ class Handover:
 
     # ------------------------------------------------------------------------------- the old node
 
-    def on_request(self, client_id: str) -> dict[str, Any]:
+    def on_request(self, replica: str, what: dict[str, Any]) -> dict[str, Any]:
+        client_id = what["client"]
         session = self._broker.sessions.get(client_id)
         if session is None or not session.is_recorded:
             return {}
         if session.connection is not None:
             session.connection.fail(Reason.SESSION_TAKEN_OVER, "the client connected at another node")
-        if session.client_id not in self._broker.sessions:
+        if client_id not in self._broker.sessions:
             return {}
         segments = unfinished(session)
         messages, left_out = pack(segments, self._now_ms())

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millrace.broker.meta import state as meta
 from millrace.broker.meta.writers import Decision, Winners, Writer
@@ -21,13 +21,13 @@ from millrace.broker.shards.staging import AttemptKey, BlockKey, Place
 from millrace.errors import LocalError, StorageError
 from millrace.limits import MIB
 from millrace.node.groups.shard_consumers import Unavailable
+from millrace.node.logs import snapshots
+from millrace.node.logs.space import DiskSpace
+from millrace.node.shards.shard import Shard
+from millrace.node.streams.definitions import Definitions
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Kind, opaque_block
 from millrace.storage.scan import RangeDamaged
-
-if TYPE_CHECKING:
-    from millrace.node.shards.shard import Shard
-    from millrace.node.streams.streams import Streams
 
 log = logging.getLogger("millrace.writers")
 
@@ -68,9 +68,15 @@ def _groups(places: Sequence[Place]) -> Iterator[list[Place]]:
 
 class Writing:
     def __init__(
-        self, streams: "Streams", shards: "Mapping[int, Shard]", pool: Executor, wall_us: Callable[[], int]
+        self,
+        definitions: Definitions,
+        shards: Mapping[int, Shard],
+        space: DiskSpace,
+        pool: Executor,
+        wall_us: Callable[[], int],
     ) -> None:
-        self._streams = streams
+        self._definitions = definitions
+        self._space = space
         self._shards = shards
         self._pool = pool
         self._wall_us = wall_us
@@ -95,7 +101,7 @@ class Writing:
         self._changed = asyncio.Event()
 
     def find(self, name: str) -> Writer | None:
-        return self._streams.definitions.writers.writers.get(name)
+        return self._definitions.state.writers.writers.get(name)
 
     def owner(self, name: str) -> str | None:
         """The user to whom a writer belongs: who first decided something for it, and before that who first
@@ -187,7 +193,7 @@ class Writing:
     async def _decide(self, command: bytes) -> meta.Result:
         """A command of the meta group; Unavailable where it stays open, Conflict where it was refused."""
         answer: asyncio.Future[meta.Result] = asyncio.get_running_loop().create_future()
-        group = self._streams.meta_group
+        group = self._definitions.group
         if not group.propose([opaque_block(Kind.CONTROL, command)], [answer], EntryKind.CONTROL):
             raise Unavailable("the node cannot take decisions right now; try again")
         try:
@@ -196,7 +202,7 @@ class Writing:
             raise Unavailable(
                 "no majority of the cluster answered; ask again, it may have happened"
             ) from None
-        self._streams.reconcile()
+        self._definitions.after_command()
         if result.error is not None:
             raise Conflict(result.error)
         return result
@@ -214,21 +220,21 @@ class Writing:
                 if number not in self._rolling and shard.group.is_leader and self._has_work(shard):
                     self._rolling[number] = asyncio.get_running_loop().create_task(self._roll(shard))
 
-    def _has_work(self, shard: "Shard") -> bool:
-        writers = self._streams.definitions.writers
+    def _has_work(self, shard: Shard) -> bool:
+        writers = self._definitions.state.writers
         return bool(shard.staging.state.attempts) or bool(writers.waiting(shard.number))
 
-    async def _roll(self, shard: "Shard") -> None:
+    async def _roll(self, shard: Shard) -> None:
         """Everything the coordinator has decided about this shard. A writer that does not get on stops no
         other; its own later batches wait, since settling one lets go of all before it."""
         stuck: set[str] = set()
         try:
-            for name, decision in self._streams.definitions.writers.waiting(shard.number):
+            for name, decision in self._definitions.state.writers.waiting(shard.number):
                 if name in stuck:
                     continue
                 try:
                     await self._roll_forward(shard, name, decision)
-                    self._streams.snapshot_some()
+                    snapshots.take_due(self._shards.values())
                 except (LocalError, StorageError) as error:
                     stuck.add(name)
                     log.warning("shard %d: writer %s: %s; it is tried again", shard.number, name, error)
@@ -238,7 +244,7 @@ class Writing:
         finally:
             self._rolling.pop(shard.number, None)
 
-    async def _roll_forward(self, shard: "Shard", name: str, decision: Decision) -> None:
+    async def _roll_forward(self, shard: Shard, name: str, decision: Decision) -> None:
         batch = decision.batch
         if shard.staging.state.settled.get(name, -1) < batch:
             for attempt, blocks in decision.attempts(shard.number):
@@ -246,7 +252,7 @@ class Writing:
             await shard.staging.note("settle", writer=name, batch=batch)
         await self._decide(meta.command("writer.rolled", writer=name, batch=batch, shard=shard.number))
 
-    async def _release(self, shard: "Shard", owner: AttemptKey, blocks: int) -> None:
+    async def _release(self, shard: Shard, owner: AttemptKey, blocks: int) -> None:
         """Propose the blocks of a winner as ordinary ones. Those that another leader proposed too are stored
         once; where one of ours was not taken for that reason, the next round goes on behind it."""
         while left := self._left(shard, owner, blocks):
@@ -259,7 +265,7 @@ class Writing:
                     raise
                 await self._pass_over(shard, owner)
 
-    def _left(self, shard: "Shard", owner: AttemptKey, blocks: int) -> list[Place]:
+    def _left(self, shard: Shard, owner: AttemptKey, blocks: int) -> list[Place]:
         """What of a winner is not released. A node that is alone has nobody to get from what was damaged when
         it started: that is lost, and nothing waits for it."""
         attempt = shard.staging.state.attempts.get(owner)
@@ -271,7 +277,7 @@ class Writing:
             log.error("shard %d: %s are lost", shard.number, missing)
         return [] if attempt is None else places[attempt.released : blocks]
 
-    async def _release_places(self, shard: "Shard", left: list[Place]) -> None:
+    async def _release_places(self, shard: Shard, left: list[Place]) -> None:
         loop = asyncio.get_running_loop()
         under_way: deque[list[asyncio.Future[Any]]] = deque()
         before: list[Place] = []
@@ -290,7 +296,7 @@ class Writing:
                 for one in answers:
                     one.cancel()
 
-    async def _pass_over(self, shard: "Shard", owner: AttemptKey) -> None:
+    async def _pass_over(self, shard: Shard, owner: AttemptKey) -> None:
         """Go on behind the next block that is damaged, at a node that is alone: nobody else has it."""
         loop, attempt = asyncio.get_running_loop(), shard.staging.state.attempts[owner]
         for number in range(attempt.released, len(attempt.places)):
@@ -309,12 +315,12 @@ class Writing:
     def _check_room(self, places: list[Place]) -> None:
         """A log that met the end of its disk cannot even write that it lets go of something: the room for a
         group, and for the one before it that may not be written yet, must be there first."""
-        if not self._streams.has_room(sum(place.size_bytes for place in places)):
+        if not self._space.has_room(sum(place.size_bytes for place in places)):
             raise Unavailable("the disk has no room to release what was decided")
 
-    async def _drop(self, shard: "Shard") -> None:
+    async def _drop(self, shard: Shard) -> None:
         """Let go of what lost or was given up, and ask the coordinator about what nobody came back for."""
-        writers = self._streams.definitions.writers
+        writers = self._definitions.state.writers
         staged = shard.staging.state.attempts
         lost = [owner for owner in staged if writers.is_given_up(owner)]
         if lost:

@@ -73,11 +73,11 @@ class Logs:
         self.shards: dict[int, list[Stored]] = {}
         """By shard, in order of offsets, from the first one that is kept."""
         servers = [(host, host.server) for host in hosts if host.server is not None]
-        numbers = {number for _, server in servers for number in server.streams.shards}
+        numbers = {number for _, server in servers for number in server.engine.shards}
         for number in sorted(numbers):
             logs = [(host, _messages(server, number)) for host, server in servers]
             # A node that was brought up to date by a snapshot has nothing from before it.
-            first = max(server.streams.shards[number].first_offset for _, server in servers)
+            first = max(server.engine.shards[number].first_offset for _, server in servers)
             _compare(number, first, logs)
             self.shards[number] = max((log for _, log in logs), key=len)
         self.counts = Counter(m.payload for messages in self.shards.values() for m in messages)
@@ -116,7 +116,7 @@ def _compare(number: int, first: int, logs: list[tuple[Host, list[Stored]]]) -> 
 
 
 def _messages(server: "Server", number: int) -> list[Stored]:
-    shard: Shard = server.streams.shards[number]
+    shard: Shard = server.engine.shards[number]
     found: list[Stored] = []
     expected = shard.first_offset
     for _ in range(_READS_MAX):
@@ -141,7 +141,7 @@ def _messages(server: "Server", number: int) -> list[Stored]:
 def check_readable(hosts: list[Host]) -> str:
     """Empty if every shard can be read to its end at every node. What cannot is thereby known to its node."""
     for host in hosts:
-        shards = {} if host.server is None else host.server.streams.shards
+        shards = {} if host.server is None else host.server.engine.shards
         for shard in shards.values():
             replica_log, last = shard.group.replica_log, shard.group.applied
             index = replica_log.first_index()
@@ -159,7 +159,7 @@ def check_groups(hosts: list[Host]) -> str:
     for host in hosts:
         if host.server is None or not host.is_up:
             return f"{host.name} does not serve"
-        for number, group in host.server.streams.replicas.groups.items():
+        for number, group in host.server.engine.replicas.groups.items():
             status = group.status()
             groups.setdefault(number, []).append((host.name, status.leader, status.applied, status.serving))
             if group.pending_count:

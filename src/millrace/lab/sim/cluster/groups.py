@@ -72,8 +72,8 @@ class GroupWork(Work):
 
     async def _make_one(self, spec: GroupSpec) -> bool:
         async def make(server: "Server") -> bool:
-            if spec.name not in server.streams.groups.by_name:
-                await server.streams.groups.create(spec, earliest=True)
+            if spec.name not in server.engine.groups.by_name:
+                await server.engine.groups.create(spec, earliest=True)
             return True
 
         try:
@@ -91,7 +91,7 @@ class GroupWork(Work):
             count = rng.randint(1, 5)
 
             async def take(server: "Server", count: int = count) -> list[Taken]:
-                groups = server.streams.groups
+                groups = server.engine.groups
                 return await groups.take(_GROUP, count=count, lease_us=_LEASE_US, wait_ms=_WAIT_MS)
 
             try:
@@ -124,7 +124,7 @@ class GroupWork(Work):
         await asyncio.sleep(rng.random() * 0.2)
 
         async def settle(server: "Server") -> list[bool]:
-            return await server.streams.groups.settle(_GROUP, how, receipts, *extra)
+            return await server.engine.groups.settle(_GROUP, how, receipts, *extra)
 
         try:
             results = await self._ask(settle)
@@ -146,7 +146,7 @@ class GroupWork(Work):
             request = f"request-{number}"
 
             async def take(server: "Server", request: str = request) -> list[Taken]:
-                groups = server.streams.groups
+                groups = server.engine.groups
                 name = queue_name(_QUEUE_TOPIC)
                 return await groups.take(name, count=3, lease_us=0, wait_ms=_WAIT_MS, request=request)
 

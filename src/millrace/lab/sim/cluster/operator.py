@@ -109,7 +109,7 @@ class Operator:
 
     async def _put(self, spec: StreamSpec) -> None:
         text = f"stream {spec.name} {','.join(spec.filters)} x{spec.shards}"
-        await self._do(text, lambda server: server.streams.put(spec, create=False))
+        await self._do(text, lambda server: server.engine.opening.put(spec, create=False))
 
     # ---------------------------------------------------------------------------------------- members
 
@@ -139,8 +139,8 @@ class Operator:
             host.crash(is_power_loss=True)
 
         async def remove(server: "Server") -> None:
-            if host.name in server.streams.cluster.members.names():
-                await server.streams.cluster.remove(host.name)
+            if host.name in server.engine.cluster.members.names():
+                await server.engine.cluster.remove(host.name)
 
         await self._do(f"the removal of {host.name}", remove)
         await self._until(lambda: not self._is_known(host))
@@ -154,7 +154,7 @@ class Operator:
         for is_draining in (True, False):
 
             async def drain(server: "Server", is_draining: bool = is_draining) -> None:
-                await server.streams.cluster.drain(host.name, is_draining)
+                await server.engine.cluster.drain(host.name, is_draining)
 
             await self._do(f"draining {host.name}: {is_draining}", drain)
             await asyncio.sleep(self._rng.random() * 5)
@@ -181,4 +181,4 @@ class Operator:
         servers = [
             each.server for each in self._world.members if each.server is not None and each is not host
         ]
-        return any(host.name in server.streams.cluster.members.names() for server in servers)
+        return any(host.name in server.engine.cluster.members.names() for server in servers)

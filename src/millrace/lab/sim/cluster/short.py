@@ -22,11 +22,15 @@ class ShortWork(Work):
         super().__init__(world, rng)
         self.add_publisher("t1", "t", 1)
         self.add_publisher("t2", "t", 2)
-        world.operator.ask_for("the stream short", lambda server: server.streams.put(SPEC, create=False))
+        world.operator.ask_for(
+            "the stream short", lambda server: server.engine.opening.put(SPEC, create=False)
+        )
 
     def is_ready(self) -> bool:
         hosts = [host for host in self.world.members if host.server is not None and host.is_up]
-        return bool(hosts) and all("short" in h.server.streams.table.streams for h in hosts if h.server)
+        return bool(hosts) and all(
+            "short" in h.server.engine.definitions.table.streams for h in hosts if h.server
+        )
 
     def check(self, logs: Logs) -> None:
         kept: dict[str, int] = {}

@@ -257,7 +257,7 @@ class ClusterWorld:
 def _is_settled(host: Host) -> bool:
     if host.loop is None or host.server is None or not host.is_up:
         return False
-    return bool(host.loop.inside(host.server.streams.cluster.status)["is_settled"])
+    return bool(host.loop.inside(host.server.engine.cluster.status)["is_settled"])
 
 
 class _LogLines(logging.Handler):

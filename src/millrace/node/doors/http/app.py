@@ -9,15 +9,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from millrace import __version__
 from millrace.node.doors.http import cluster, docs, groups, pipelines, problems, queue, staging, streams
-from millrace.node.doors.http.forms import server_of
+from millrace.node.doors.http.context import ServedNode, server_of
 from millrace.node.doors.http.guard import Guard, identify
+from millrace.version import __version__
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from millrace.node.server import Server
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -27,7 +26,7 @@ router = APIRouter(tags=["node"])
 class _BrokerCollector(Collector):
     """Reads the broker's counters when Prometheus asks, so that counting costs nothing extra."""
 
-    def __init__(self, server: "Server") -> None:
+    def __init__(self, server: ServedNode) -> None:
         self._server = server
 
     def collect(self) -> "Iterator[Metric]":
@@ -62,7 +61,7 @@ async def readyz() -> dict[str, str]:
 async def status(request: Request) -> dict[str, Any]:
     """What this node is and does; `role` and `term` are those in the meta group."""
     server = server_of(request)
-    meta = server.streams.meta_status()
+    meta = server.engine.definitions.status()
     return {"role": str(meta.role), "term": int(meta.term), **server.status()}
 
 
@@ -72,7 +71,7 @@ async def metrics(request: Request) -> Response:
     return Response(generate_latest(request.app.state.registry), media_type=_METRICS_TYPE)
 
 
-def make_app(server: "Server") -> FastAPI:
+def make_app(server: ServedNode) -> FastAPI:
     app = FastAPI(title="Millrace", version=__version__, docs_url=None, redoc_url=None)
     app.state.server = server
     app.state.registry = CollectorRegistry()

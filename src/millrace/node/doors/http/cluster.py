@@ -5,7 +5,8 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 
 from millrace.errors import LocalError
-from millrace.node.doors.http.forms import Form, server_of
+from millrace.node.doors.http.context import server_of
+from millrace.node.doors.http.forms import Form
 from millrace.node.doors.http.guard import CallerIs, identify
 from millrace.node.doors.http.problems import Problem
 
@@ -19,7 +20,7 @@ class DrainForm(Form):
 @router.get("")
 async def show(request: Request) -> dict[str, Any]:
     """Members, their state, and every replication group of this node."""
-    streams = server_of(request).streams
+    streams = server_of(request).engine
     return {**streams.cluster.status(), "groups": streams.cluster.groups()}
 
 
@@ -27,7 +28,7 @@ async def show(request: Request) -> dict[str, Any]:
 async def drain(name: str, form: DrainForm, request: Request, caller: CallerIs) -> dict[str, Any]:
     """Move everything off a node, or let it take part again."""
     caller.must_be_admin()
-    cluster = server_of(request).streams.cluster
+    cluster = server_of(request).engine.cluster
     try:
         await cluster.drain(name, form.draining)
     except LocalError as error:
@@ -39,7 +40,7 @@ async def drain(name: str, form: DrainForm, request: Request, caller: CallerIs) 
 async def remove(name: str, request: Request, caller: CallerIs) -> dict[str, Any]:
     """Take a node out of the cluster, whether it is up or gone."""
     caller.must_be_admin()
-    cluster = server_of(request).streams.cluster
+    cluster = server_of(request).engine.cluster
     try:
         await cluster.remove(name)
     except LocalError as error:

@@ -5,9 +5,9 @@ A payload is text where it is UTF-8, otherwise base64, and then `encoding` says 
 
 import base64
 import binascii
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import Header, Request
+from fastapi import Header
 from pydantic import BaseModel, ConfigDict, Field
 
 from millrace.broker.groups.cursor import TAKEN_MAX
@@ -18,9 +18,6 @@ from millrace.node.groups.shard_consumers import NOT_BEFORE
 from millrace.node.logs.reading import Stored
 from millrace.node.shards.producer_keys import PRODUCER_CHARACTERS_MAX, SEQUENCE_TOP, client_key
 from millrace.types import NO_PROPERTIES, Message, Properties
-
-if TYPE_CHECKING:
-    from millrace.node.server import Server
 
 BATCH_MAX = 10_000
 LEASE_MS_MAX = 12 * 60 * 60 * 1000
@@ -171,8 +168,3 @@ def key_of(producer: str | None, sequence: int | None, position: int = 0) -> Key
     if not producer or sequence is None:
         raise Problem(400, "Millrace-Producer and Millrace-Sequence go together")
     return client_key(producer, sequence + position)
-
-
-def server_of(request: Request) -> "Server":
-    server: Server = request.app.state.server
-    return server

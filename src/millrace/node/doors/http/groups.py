@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
 from millrace.broker.groups.definitions import group_from_dict
+from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import (
     AckForm,
     ExtendForm,
@@ -14,7 +15,6 @@ from millrace.node.doors.http.forms import (
     RequestId,
     TakeForm,
     from_taken,
-    server_of,
 )
 from millrace.node.doors.http.guard import CallerIs, identify
 
@@ -51,7 +51,7 @@ class AdvanceForm(Form):
 async def list_groups(request: Request) -> dict[str, Any]:
     """All groups made by command, the queues among them. `lag` counts other topics of the same shards in
     until somebody has read that far; `GET /v1/groups/NAME` counts exactly."""
-    groups = server_of(request).streams.groups
+    groups = server_of(request).engine.groups
     return {"groups": [groups.summary(group) for _, group in sorted(groups.by_name.items())]}
 
 
@@ -59,7 +59,7 @@ async def list_groups(request: Request) -> dict[str, Any]:
 async def create_group(request: Request, form: GroupForm, caller: CallerIs) -> dict[str, Any]:
     """Make a group; it collects from now on, or from the beginning of the logs. 409 if it exists."""
     caller.must_be_admin()
-    groups = server_of(request).streams.groups
+    groups = server_of(request).engine.groups
     spec = group_from_dict(form.model_dump(exclude_none=True, exclude={"start"}))
     await groups.create(spec, earliest=form.start == "earliest")
     return await groups.show(spec.name)
@@ -67,14 +67,14 @@ async def create_group(request: Request, form: GroupForm, caller: CallerIs) -> d
 
 @router.get("/{name:path}")
 async def show_group(request: Request, name: str) -> dict[str, Any]:
-    return await server_of(request).streams.groups.show(name)
+    return await server_of(request).engine.groups.show(name)
 
 
 @router.patch("/{name:path}")
 async def alter_group(request: Request, name: str, form: GroupChange, caller: CallerIs) -> dict[str, Any]:
     """Change filters or settings; the cursors stay."""
     caller.must_be_admin()
-    groups = server_of(request).streams.groups
+    groups = server_of(request).engine.groups
     await groups.alter(group_from_dict(form.model_dump(exclude_none=True), groups.named(name).spec))
     return await groups.show(name)
 
@@ -82,14 +82,14 @@ async def alter_group(request: Request, name: str, form: GroupChange, caller: Ca
 @router.delete("/{name:path}", status_code=204)
 async def delete_group(request: Request, name: str, caller: CallerIs) -> None:
     caller.must_be_admin()
-    await server_of(request).streams.groups.delete(name)
+    await server_of(request).engine.groups.delete(name)
 
 
 @router.post("/{name:path}/reset")
 async def reset_group(request: Request, name: str, form: ResetForm, caller: CallerIs) -> dict[str, Any]:
     """Begin again somewhere; what is out is forgotten, and its receipts are void."""
     caller.must_be_admin()
-    groups = server_of(request).streams.groups
+    groups = server_of(request).engine.groups
     await groups.reset(name, form.to)
     return await groups.show(name)
 
@@ -98,7 +98,7 @@ async def reset_group(request: Request, name: str, form: ResetForm, caller: Call
 async def advance_group(request: Request, name: str, form: AdvanceForm, caller: CallerIs) -> None:
     """Say how far a reader by offset has come: what is below is done, the lag is what is above. It never goes
     back, and what members of the group had out in these shards is forgotten."""
-    groups = server_of(request).streams.groups
+    groups = server_of(request).engine.groups
     caller.must_subscribe(*groups.named(name).spec.filters)
     await groups.advance(name, form.positions)
 
@@ -108,7 +108,7 @@ async def take(
     request: Request, name: str, form: TakeForm, caller: CallerIs, request_id: RequestId = ""
 ) -> dict[str, Any]:
     """The next messages for one member; each goes to one. With `ack` = manual they are leased."""
-    groups = server_of(request).streams.groups
+    groups = server_of(request).engine.groups
     caller.must_subscribe(*groups.named(name).spec.filters)
     taken = await groups.take(
         name, count=form.count, lease_us=form.lease_us, wait_ms=form.wait_ms, request=request_id
@@ -137,6 +137,6 @@ async def extend(request: Request, name: str, form: ExtendForm, caller: CallerIs
 async def _settle(
     request: Request, caller: CallerIs, name: str, how: str, receipts: list[str], *extra: int
 ) -> dict[str, Any]:
-    groups = server_of(request).streams.groups
+    groups = server_of(request).engine.groups
     caller.must_subscribe(*groups.named(name).spec.filters)
     return {"results": await groups.settle(name, how, receipts, *extra)}

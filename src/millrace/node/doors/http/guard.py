@@ -16,7 +16,7 @@ import binascii
 import ipaddress
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
@@ -25,10 +25,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from millrace.broker.access import EVERYBODY, Action, Effect, Principal
 from millrace.limits import MIB
 from millrace.node.access.authentication import is_loopback
+from millrace.node.doors.http.context import ServedNode
 from millrace.node.doors.http.problems import Problem, response
-
-if TYPE_CHECKING:
-    from millrace.node.server import Server
 
 log = logging.getLogger("millrace.http")
 
@@ -181,7 +179,7 @@ async def identify(request: Request) -> Caller:
     known: Caller | None = request.scope.get(_CALLER)
     if known is not None:
         return known
-    server: Server = request.app.state.server
+    server: ServedNode = request.app.state.server
     peer: Any = None if request.client is None else (request.client.host, request.client.port)
     name, password = _credentials(request.headers.get("authorization"))
     allowed, username = await server.authentication.verify(peer, name, password)

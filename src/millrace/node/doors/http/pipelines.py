@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Path, Request
 from pydantic import Field
 
-from millrace.node.doors.http.forms import Form, server_of
+from millrace.node.doors.http.context import server_of
+from millrace.node.doors.http.forms import Form
 from millrace.node.doors.http.guard import CallerIs, identify
 from millrace.node.doors.http.problems import Problem
 

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from millrace.broker.groups.definitions import GroupSpec
 from millrace.errors import LocalError
 from millrace.node.doors.http import forms
+from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import (
     AckForm,
     Count,
@@ -31,7 +32,6 @@ from millrace.node.doors.http.forms import (
     Topic,
     WaitMs,
     readable,
-    server_of,
 )
 from millrace.node.doors.http.guard import CallerIs, identify
 from millrace.node.doors.http.problems import Problem
@@ -92,7 +92,7 @@ async def put_topic(request: Request, form: TopicForm, caller: CallerIs) -> dict
         deliveries_max=form.deliveries_max,
         dead_letter=form.dead_letter or (f"dead-letter/{topic}" if form.deliveries_max else ""),
     )
-    groups = server_of(request).streams.groups
+    groups = server_of(request).engine.groups
     try:
         await groups.create(spec)
     except GroupExists:
@@ -107,7 +107,7 @@ async def put_topic(request: Request, form: TopicForm, caller: CallerIs) -> dict
 @router.get("/topic")
 async def get_topics(request: Request, caller: CallerIs) -> dict[str, Any]:
     """The topics that have a queue."""
-    groups = server_of(request).streams.groups.by_name.values()
+    groups = server_of(request).engine.groups.by_name.values()
     topics = sorted(group.spec.filters[0] for group in groups if group.spec.is_queue)
     return {"success": True, "topics": [topic for topic in topics if caller.principal.may_receive(topic)]}
 
@@ -117,7 +117,7 @@ async def delete_topic(request: Request, topic: Topic, caller: CallerIs) -> dict
     """Remove the queue of a topic; its messages stay in the log for other readers."""
     caller.must_be_admin()
     try:
-        await server_of(request).streams.groups.delete(queue_name(topic))
+        await server_of(request).engine.groups.delete(queue_name(topic))
     except NoSuchGroup:
         return {"success": False}
     return {"success": True}
@@ -129,7 +129,7 @@ async def put_message(request: Request, form: MessageForm, caller: CallerIs) -> 
     log keeps the topic any more, nothing is put."""
     server = server_of(request)
     caller.must_publish(form.topic)
-    groups = server.streams.groups
+    groups = server.engine.groups
     queue = groups.by_name.get(queue_name(form.topic))
     if queue is None:
         return {"success": False}
@@ -193,7 +193,7 @@ async def get_message(
     the lease ends, or the message comes again.
     """
     caller.must_subscribe(form.topic)
-    groups = server_of(request).streams.groups
+    groups = server_of(request).engine.groups
     try:
         taken = await groups.take(
             queue_name(form.topic),
@@ -234,7 +234,7 @@ async def _settle(
     request: Request, caller: CallerIs, form: QueueAck | QueueNack | QueueExtend, how: str, *extra: int
 ) -> dict[str, Any]:
     caller.must_subscribe(form.topic)
-    groups = server_of(request).streams.groups
+    groups = server_of(request).engine.groups
     try:
         results = await groups.settle(queue_name(form.topic), how, form.receipts, *extra)
     except NoSuchGroup:

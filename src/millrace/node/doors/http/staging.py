@@ -7,7 +7,7 @@ columns, and each distinct topic, not each message, is looked up and checked aga
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field
@@ -18,17 +18,15 @@ from millrace.broker.streams.stream import Capture, Replication
 from millrace.broker.topics.filters import is_valid
 from millrace.errors import LocalError, RemoteError
 from millrace.kernels.blocks import FLAG_RETAIN, Columns, Run, packet_types
-from millrace.node.doors.http.forms import Form, server_of
+from millrace.node.doors.http.context import ServedNode, server_of
+from millrace.node.doors.http.forms import Form
 from millrace.node.doors.http.guard import Caller, CallerIs, identify
 from millrace.node.doors.http.problems import Problem
+from millrace.node.shards.shard import Shard
 from millrace.node.shards.staging import NoRoom
 from millrace.node.shards.writers import Conflict, NotYours
 from millrace.storage.block import Block, BlockDamaged, Codec, keyed_block
 from millrace.wire.mqtt.properties import decode_properties
-
-if TYPE_CHECKING:
-    from millrace.node.server import Server
-    from millrace.node.shards.shard import Shard
 
 router = APIRouter(prefix="/v1", tags=["staged publishing"], dependencies=[Depends(identify)])
 
@@ -65,14 +63,14 @@ async def stage(
     """Stage blocks under an attempt: on disk on a majority and visible to nobody. Sections that are staged
     already are passed over, so a request may be sent again, to any node."""
     server = server_of(request)
-    stream = server.streams.table.streams.get(name)
+    stream = server.engine.definitions.table.streams.get(name)
     if stream is None:
         raise Problem(404, f"there is no stream {name!r}")
     if stream.spec.replication is not Replication.QUORUM or stream.spec.capture is Capture.NONE:
         raise Problem(400, f"stream {name!r} cannot be staged to: it is not a log with quorum replication")
     user = _owner(request, caller, writer)
     try:
-        server.streams.writing.check_owner(writer, user)
+        server.engine.writing.check_owner(writer, user)
     except NotYours as error:
         raise Problem(403, str(error)) from None
     codec = Codec.ZLIB if stream.spec.compression == "zlib" else Codec.NONE
@@ -82,8 +80,8 @@ async def stage(
     blocks = rows = 0
     body = await request.body()
     # Whatever is staged is written once more when it is released.
-    staged_bytes = sum(shard.staging.state.size_bytes for shard in server.streams.shards.values())
-    if not server.streams.has_room(staged_bytes + 2 * len(body)):
+    staged_bytes = sum(shard.staging.state.size_bytes for shard in server.engine.shards.values())
+    if not server.engine.space.has_room(staged_bytes + 2 * len(body)):
         raise Problem(507, "the disk has no room to stage this and to release what is staged; try again")
     try:
         for number, version, key, packets in _sections(body, writer, batch, attempt):
@@ -127,8 +125,8 @@ def _sections(body: bytes, writer: str, batch: int, attempt: str) -> "list[tuple
     return sections
 
 
-def _open_shard(server: "Server", name: str, shards: tuple[int, ...], number: int) -> "Shard":
-    shard = server.streams.shards.get(number)
+def _open_shard(server: ServedNode, name: str, shards: tuple[int, ...], number: int) -> "Shard":
+    shard = server.engine.shards.get(number)
     if shard is None or number not in shards or shard.intake.is_sealed:
         raise Problem(409, f"stream {name!r} has no open shard {number}; look up the stream again")
     return shard
@@ -137,7 +135,7 @@ def _open_shard(server: "Server", name: str, shards: tuple[int, ...], number: in
 class _Topics:
     """The topics of a request: each is judged once."""
 
-    def __init__(self, server: "Server", caller: Caller, stream: str) -> None:
+    def __init__(self, server: ServedNode, caller: Caller, stream: str) -> None:
         self._server, self._caller, self._stream = server, caller, stream
         self._shards: dict[bytes, int] = {}
 
@@ -162,7 +160,7 @@ class _Topics:
                 400, f"{topic[:100]!r}... has more than {limits.topic_levels_max} levels or is long"
             )
         self._caller.must_publish(topic)
-        table = self._server.streams.table
+        table = self._server.engine.definitions.table
         stream = table.find(topic)
         if stream is None or stream.spec.name != self._stream:
             owner = "no stream" if stream is None else f"stream {stream.spec.name!r}"
@@ -171,7 +169,7 @@ class _Topics:
 
 
 def _block(
-    server: "Server", topics: _Topics, shard: int, version: int, key: BlockKey, packets: bytes, codec: Codec
+    server: ServedNode, topics: _Topics, shard: int, version: int, key: BlockKey, packets: bytes, codec: Codec
 ) -> Block:
     """The block of a section. What a client sent is believed in nothing."""
     try:
@@ -220,7 +218,7 @@ async def commit(request: Request, caller: CallerIs, writer: str, form: CommitFo
     dies. A batch that is not above the last one was decided before; then nothing changes."""
     winners = _winners(writer, form.attempts)
     try:
-        is_repeat, is_visible = await server_of(request).streams.writing.commit(
+        is_repeat, is_visible = await server_of(request).engine.writing.commit(
             writer, form.batch, winners, _owner(request, caller, writer)
         )
     except Conflict as error:
@@ -237,7 +235,7 @@ async def abort(request: Request, caller: CallerIs, writer: str, form: AbortForm
     if form.attempts is not None and form.batch is None:
         raise Problem(400, "attempts need their batch")
     try:
-        await server_of(request).streams.writing.abort(
+        await server_of(request).engine.writing.abort(
             writer, form.batch, form.attempts, _owner(request, caller, writer)
         )
     except Conflict as error:
@@ -254,7 +252,7 @@ async def list_writers(request: Request) -> dict[str, Any]:
     server = server_of(request)
     staged = _staged(server)
     names = staged.keys() | {
-        name for name, writer in server.streams.definitions.writers.writers.items() if writer.decisions
+        name for name, writer in server.engine.definitions.state.writers.writers.items() if writer.decisions
     }
     return {"writers": [_shown(server, name, staged) for name in sorted(names)]}
 
@@ -279,21 +277,21 @@ def _winners(writer: str, attempts: dict[str, dict[str, int]]) -> Winners:
 
 def _owner(request: Request, caller: Caller, writer: str) -> str:
     """In whose name the caller acts: its own, or, for an administrator, that of the writer's user."""
-    owner = server_of(request).streams.writing.owner(writer) if caller.is_admin else None
+    owner = server_of(request).engine.writing.owner(writer) if caller.is_admin else None
     return (caller.username or "") if owner is None else owner
 
 
-def _staged(server: "Server") -> dict[str, list[dict[str, Any]]]:
+def _staged(server: ServedNode) -> dict[str, list[dict[str, Any]]]:
     """Every attempt that is staged here, by writer."""
     rows: dict[str, list[dict[str, Any]]] = {}
-    for _, shard in sorted(server.streams.shards.items()):
+    for _, shard in sorted(server.engine.shards.items()):
         for row in shard.staging.shown():
             rows.setdefault(row["writer"], []).append({"stream": shard.stream.spec.name, **row})
     return rows
 
 
-def _shown(server: "Server", name: str, staged: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    writer = server.streams.writing.find(name)
+def _shown(server: ServedNode, name: str, staged: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    writer = server.engine.writing.find(name)
     decisions = [] if writer is None else writer.decisions
     return {
         "writer": name,

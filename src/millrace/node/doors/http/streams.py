@@ -6,7 +6,7 @@ programs that read columns: whole blocks, so the first may begin before the offs
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
@@ -18,7 +18,8 @@ from millrace.broker.topics.filters import is_valid, matches
 from millrace.errors import LocalError
 from millrace.limits import MIB
 from millrace.node.doors.http import forms
-from millrace.node.doors.http.forms import BatchForm, Form, Producer, PublishForm, Sequence, key_of, server_of
+from millrace.node.doors.http.context import ServedNode, server_of
+from millrace.node.doors.http.forms import BatchForm, Form, Producer, PublishForm, Sequence, key_of
 from millrace.node.doors.http.guard import Caller, CallerIs, identify
 from millrace.node.doors.http.problems import Problem
 from millrace.node.groups.consumer_groups import WAIT_MS_MAX
@@ -27,11 +28,8 @@ from millrace.node.logs.reading import keys_of, matching_rows, stored_rows
 from millrace.node.logs.time_lookup import offset_at
 from millrace.node.pairs.pair_keeper import admit
 from millrace.node.shards.publishing import NotStored, Published
+from millrace.node.shards.shard import Shard
 from millrace.storage.block import Block, Kind
-
-if TYPE_CHECKING:
-    from millrace.node.server import Server
-    from millrace.node.shards.shard import Shard
 
 router = APIRouter(prefix="/v1", dependencies=[Depends(identify)])
 
@@ -91,7 +89,7 @@ class PurgeForm(Form):
 async def list_streams(request: Request) -> dict[str, Any]:
     """All streams with their shards."""
     server = server_of(request)
-    streams = server.streams.table.streams
+    streams = server.engine.definitions.table.streams
     return {"streams": [_shown(server, stream) for _, stream in sorted(streams.items())]}
 
 
@@ -100,12 +98,12 @@ async def create_stream(request: Request, form: StreamForm, caller: CallerIs) ->
     """Make a stream. 409 if there is one of this name."""
     caller.must_be_admin()
     server = server_of(request)
-    if form.name in server.streams.table.streams:
+    if form.name in server.engine.definitions.table.streams:
         raise Problem(409, f"stream {form.name!r} exists")
     spec = spec_from_dict(form.model_dump(exclude_none=True))
     if spec.edge:
-        server.streams.edges.functions.check(spec.edge)
-    stream = await server.streams.put(spec, create=True)
+        server.engine.edges.functions.check(spec.edge)
+    stream = await server.engine.opening.put(spec, create=True)
     return _shown(server, stream)
 
 
@@ -130,15 +128,15 @@ async def alter_stream(
     if preview:
         return {"name": name, "means": list(consequences(known, spec))}
     if spec.edge != known.spec.edge and spec.edge:
-        server.streams.edges.functions.check(spec.edge)
-    return _shown(server, await server.streams.put(spec, create=False))
+        server.engine.edges.functions.check(spec.edge)
+    return _shown(server, await server.engine.opening.put(spec, create=False))
 
 
 @router.post("/edge/reload", tags=["streams"])
 async def reload_edge_functions(request: Request, caller: CallerIs) -> dict[str, Any]:
     """Load the edge functions of this node anew; calls under way end with the code they began with."""
     caller.must_be_admin()
-    return {"reloaded": await server_of(request).streams.edges.functions.reload()}
+    return {"reloaded": await server_of(request).engine.edges.functions.reload()}
 
 
 @router.delete("/streams/{name}", status_code=204, tags=["streams"])
@@ -149,7 +147,7 @@ async def delete_stream(request: Request, name: str, caller: CallerIs) -> None:
     _stream(server, name)
     if name == DEFAULT_STREAM:
         raise Problem(409, "the stream 'default' stays: it takes what no other stream does")
-    await server.streams.delete(name)
+    await server.engine.opening.delete(name)
 
 
 @router.post("/streams/{name}/purge", tags=["streams"])
@@ -163,7 +161,7 @@ async def purge_stream(request: Request, name: str, form: PurgeForm, caller: Cal
     numbers = [*stream.sealed, *stream.shards] if form.shard is None else [form.shard]
     if not numbers:
         raise Problem(409, f"stream {name!r} is routed: there is nothing stored to forget")
-    if server.streams.is_refusing:
+    if server.engine.space.is_refusing:
         raise Unavailable("the disk of the node is full; a purge needs a little room as well")
     for number in numbers:
         shard = _shard(server, name, number)
@@ -182,7 +180,7 @@ async def switch_stream(request: Request, name: str, caller: CallerIs) -> dict[s
     server = server_of(request)
     numbers = _stream(server, name).shards
     try:
-        return {"switched": [await server.streams.pairs.switch(number) for number in numbers]}
+        return {"switched": [await server.engine.pairs.switch(number) for number in numbers]}
     except LocalError as error:
         raise Problem(409, str(error)) from None
 
@@ -244,7 +242,7 @@ async def read_blocks(
     proved: set[bytes] | None = None if caller.principal.may_subscribe("#") else set()
     size, offset = 0, start
     while offset < stop and size < _BLOCKS_BYTES_MAX:
-        blocks = await server.streams.reading.blocks(found, offset)
+        blocks = await server.engine.reading.blocks(found, offset)
         if not blocks:
             break
         for block in blocks:
@@ -280,7 +278,7 @@ async def find_offset(
     """The first offset whose message is from this time or later; the next one to come if there is none."""
     server = server_of(request)
     found = _shard(server, name, shard)
-    offset = await offset_at(server.streams.reading, found, time_us)
+    offset = await offset_at(server.engine.reading, found, time_us)
     return {
         "stream": name,
         "shard": shard,
@@ -291,7 +289,7 @@ async def find_offset(
 
 
 async def _messages(
-    server: "Server", shard: "Shard", offset: int, limit: int, filter: str, caller: Caller
+    server: ServedNode, shard: "Shard", offset: int, limit: int, filter: str, caller: Caller
 ) -> tuple[list[dict[str, Any]], int]:
     messages: list[dict[str, Any]] = []
     size = 0
@@ -303,7 +301,7 @@ async def _messages(
 
     for _ in range(_READS_MAX):
         end = shard.next_offset
-        blocks = await server.streams.reading.blocks(shard, offset, keys)
+        blocks = await server.engine.reading.blocks(shard, offset, keys)
         if not blocks:
             return messages, max(offset, end)
         for block in blocks:
@@ -329,7 +327,7 @@ def _offset(shard: "Shard", start: str) -> int:
     raise Problem(400, f"from = {start!r} is not an offset, earliest or latest")
 
 
-async def _wait_for(server: "Server", shard: "Shard", offset: int, wait_ms: int) -> None:
+async def _wait_for(server: ServedNode, shard: "Shard", offset: int, wait_ms: int) -> None:
     """Until the message at this offset is committed, for a while."""
     if wait_ms == 0 or offset < shard.next_offset:
         return
@@ -337,7 +335,7 @@ async def _wait_for(server: "Server", shard: "Shard", offset: int, wait_ms: int)
     shard.consumers.watchers[watcher] = None
     try:
         async with asyncio.timeout(wait_ms / 1000):
-            while offset >= shard.next_offset and not server.streams.groups.is_stopping:
+            while offset >= shard.next_offset and not server.engine.groups.is_stopping:
                 watcher.clear()
                 await watcher.wait()
     except TimeoutError:
@@ -352,20 +350,20 @@ def _must_be_there(shard: "Shard", offset: int) -> None:
         raise Problem(409, f"offset {offset} is not there yet; the next is {end}", next_offset=end)
 
 
-def _stream(server: "Server", name: str) -> Stream:
-    stream = server.streams.table.streams.get(name)
+def _stream(server: ServedNode, name: str) -> Stream:
+    stream = server.engine.definitions.table.streams.get(name)
     if stream is None:
         raise Problem(404, f"there is no stream {name!r}")
     return stream
 
 
-def _shard(server: "Server", name: str, number: int) -> "Shard":
+def _shard(server: ServedNode, name: str, number: int) -> "Shard":
     stream = _stream(server, name)
-    leaderless = server.streams.leaderless
+    leaderless = server.engine.leaderless
     origins = leaderless.numbers(stream)
     if number in origins:
         return cast("Shard", leaderless.logs[number])
-    shard = server.streams.shards.get(number)
+    shard = server.engine.shards.get(number)
     numbers = [n for n in (*stream.sealed, *stream.shards) if not stream.is_leaderless(n)]
     if shard is None or number not in numbers:
         known = ", ".join(map(str, (*numbers, *origins)))
@@ -378,19 +376,19 @@ def _shard(server: "Server", name: str, number: int) -> "Shard":
     return shard
 
 
-def _shown(server: "Server", stream: Stream) -> dict[str, Any]:
+def _shown(server: ServedNode, stream: Stream) -> dict[str, Any]:
     name = stream.spec.name
-    stream = server.streams.table.streams.get(name, stream)
-    rows = [row for row in server.streams.status() if row["stream"] == name]
+    stream = server.engine.definitions.table.streams.get(name, stream)
+    rows = [row for row in server.engine.status() if row["stream"] == name]
     shown = {**spec_to_dict(stream.spec), "generation": stream.generation, "shard_list": rows}
-    if server.streams.pairs.takes(stream):
+    if server.engine.pairs.takes(stream):
         for row in rows:
-            if row["shard"] in server.streams.shards:
-                row.update(server.streams.pairs.shown(server.streams.shards[row["shard"]]))
+            if row["shard"] in server.engine.shards:
+                row.update(server.engine.pairs.shown(server.engine.shards[row["shard"]]))
         shown["topic_classes"] = admit(stream.spec.primary_backup)
-        shown["warnings"] = server.streams.pairs.warnings(stream)
+        shown["warnings"] = server.engine.pairs.warnings(stream)
     if stream.leaderless:
-        shown["groups"] = server.streams.leaderless.groups(stream)
+        shown["groups"] = server.engine.leaderless.groups(stream)
     return shown
 
 
@@ -436,9 +434,9 @@ async def publish_batch(
     return {"published": rows}
 
 
-async def _publish(server: "Server", form: PublishForm, caller: Caller, key: Any) -> Published:
+async def _publish(server: ServedNode, form: PublishForm, caller: Caller, key: Any) -> Published:
     caller.must_publish(form.topic)
-    publishing = server.streams.groups.publishing
+    publishing = server.engine.groups.publishing
     message = forms.to_message(form, server.wall_us())
     try:
         publishing.check(message)

@@ -1,0 +1,121 @@
+"""What the cluster agreed on: the meta group's state at this node, and the way to change it.
+
+Members, streams, placement, durable groups, pairs and writers change only through the log of the meta group,
+so every node comes to the same definitions. Who acts on a change is told while the group applies it
+(`on_change`), and does nothing but remember it; whoever proposed the change then brings the node in line
+(`after_command`)."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from millrace.broker.meta import state as meta
+from millrace.broker.meta.state import MetaState
+from millrace.broker.streams.stream import StreamTable
+from millrace.errors import LocalError
+from millrace.node.replicas import waiting
+from millrace.node.replicas.replicas import Replicas
+from millrace.node.replicas.replication_group import ReplicationGroup
+from millrace.replication.contract import EntryKind, Status
+from millrace.storage.block import Block, Kind, opaque_block
+
+_COMMAND_S = 10.0
+
+
+class _MetaApp:
+    """Implements `App` for the meta group."""
+
+    def __init__(self, changed: Callable[[meta.Result], None]) -> None:
+        self.state = meta.MetaState()
+        self._changed = changed
+
+    def apply(self, block: Block, token: Any) -> None:
+        result = self.state.apply(block.payload())
+        self._changed(result)
+        if isinstance(token, asyncio.Future) and not token.done():
+            token.set_result(result)
+
+    def begin_term(self) -> None:
+        """Nothing depends on who leads."""
+
+    def admit(self, block: Block) -> Block:
+        return block
+
+    def withdraw(self, block: Block) -> None:
+        """Nothing is remembered of what is admitted."""
+
+    def to_bytes(self) -> bytes:
+        return self.state.to_bytes()
+
+    def restore(self, state: bytes) -> None:
+        self.state = meta.MetaState.from_bytes(state)
+
+    def covered(self, token: Any) -> None:
+        self.lost(token)
+
+    def lost(self, token: Any) -> None:
+        if isinstance(token, asyncio.Future) and not token.done():
+            token.set_exception(
+                LocalError("no majority of the cluster is there; the change may still happen")
+            )
+
+
+class Definitions:
+    """The definitions as this node knows them. `open` comes before everything else."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+        self._app = _MetaApp(self._changed)
+        self.on_change: list[Callable[[meta.Result], None]] = []
+        """Called for every entry while the meta group applies it: nothing may be proposed from there."""
+        self.after_command: Callable[[], None] = _nothing
+
+    def _changed(self, result: meta.Result) -> None:
+        for call in self.on_change:
+            call(result)
+
+    @property
+    def state(self) -> MetaState:
+        return self._app.state
+
+    @property
+    def table(self) -> StreamTable:
+        return self._app.state.table
+
+    @property
+    def group(self) -> ReplicationGroup:
+        """The meta group itself."""
+        return self._replicas.groups[meta.META_GROUP]
+
+    @property
+    def is_leader(self) -> bool:
+        return self.group.is_leader
+
+    def status(self) -> Status:
+        return self.group.status()
+
+    def open(self, voters: tuple[str, ...]) -> None:
+        """Open the meta group from disk, or begin it with these voters; none for one that others will add."""
+        self._replicas.open(meta.META_GROUP, self._app, voters)
+
+    async def serving(self) -> None:
+        """Wait until the meta group has a leader; StorageError after a while."""
+        await waiting.serving(self.group)
+
+    async def command(self, command: bytes) -> meta.Result:
+        """Change what the meta group keeps; LocalError says why not."""
+        answer: asyncio.Future[meta.Result] = asyncio.get_running_loop().create_future()
+        if not self.group.propose([opaque_block(Kind.CONTROL, command)], [answer], EntryKind.CONTROL):
+            raise LocalError("the node cannot take changes right now; try again")
+        try:
+            result = await asyncio.wait_for(answer, _COMMAND_S)
+        except TimeoutError:
+            raise LocalError("no majority of the cluster answered; it may still happen") from None
+        self.after_command()
+        if result.error is not None:
+            raise LocalError(result.error)
+        return result
+
+
+def _nothing() -> None:
+    """Nobody follows the definitions yet."""
