@@ -41,22 +41,30 @@ class World:
 
     def connected(self) -> tuple["End", "End"]:
         """Both ends of a connection, the client's first."""
-        ends: list[End] = []
+        accepted: list[End] = []
+        dialing = self.dial(accepted)
+        self.run(1)
+        return dialing.result(), accepted[0]
+
+    def dial(self, accepted: list["End"], timeout_s: float | None = None) -> "asyncio.Task[End]":
+        """A connection that the server has accepted, and the client does not know yet."""
 
         def accept() -> End:
-            ends.append(End())
-            return ends[-1]
+            accepted.append(End())
+            return accepted[-1]
 
         async def listen() -> None:
             await self.server.create_server(accept, SERVER, 1)
 
         async def dial() -> End:
-            _, end = await self.client.create_connection(End, SERVER, 1)
+            async with asyncio.timeout(timeout_s):
+                _, end = await self.client.create_connection(End, SERVER, 1)
             return end  # type: ignore[no-any-return]
 
         self.do(self.server, listen)
-        ours = self.do(self.client, dial).result()
-        return ours, ends[0]
+        dialing = self.client.create_task(dial())
+        assert self.clock.run(self.clock.now_us + US_PER_S, lambda: bool(accepted))
+        return dialing
 
 
 class End(asyncio.Protocol):
@@ -170,6 +178,30 @@ def test_dialing_is_refused_without_a_listener_and_times_out_across_a_cut(world:
     assert world.do(world.client, dial).result() == "ConnectionRefusedError"
     world.sockets.block([CLIENT], [SERVER])
     assert world.do(world.client, dial, 20).result() == "TimeoutError"
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_connection_that_is_reset_while_its_dialer_waits_for_the_answer_is_lost(
+    world: World, seed: int, is_paused: bool
+) -> None:
+    """As in asyncio, every `connection_made` is followed by a `connection_lost`; the answer and the reset
+    reach the dialer in either order."""
+    world.sockets.rng = random.Random(seed)
+    dialing = world.dial([])
+    if is_paused:
+        world.client.pause()
+    world.server.die()
+    world.sockets.host_ends(SERVER, is_power_loss=False)
+    world.run(1)
+    if is_paused:
+        world.client.resume()
+        world.run(1)
+    ours = dialing.result()
+    assert [type(error) for error in ours.lost] == [ConnectionResetError]
+    ours.transport.abort()
+    world.run(1)
+    assert len(ours.lost) == 1
 
 
 def test_writing_is_paused_while_the_other_side_does_not_read(world: World) -> None:

@@ -62,7 +62,11 @@ class Transport(asyncio.Transport):
 
     def begin(self, protocol: Any) -> None:
         self.protocol = protocol
+        is_reset = self._is_closing
         protocol.connection_made(self)
+        if is_reset:
+            # The reset overtook the answer to the dialer. As in asyncio, its protocol learns both.
+            self.loop.call_soon(self._lose, ConnectionResetError("connection reset by peer"))
         self.loop.call_soon(self._read)
 
     # ------------------------------------------------------------------------------ asyncio.Transport
@@ -156,12 +160,12 @@ class Transport(asyncio.Transport):
             self.loop.call_soon(self._lose, ConnectionResetError("connection reset by peer"))
 
     def _lose(self, error: Exception | None) -> None:
-        if self._is_lost:
+        if self._is_lost or self.protocol is None:
+            # Without a protocol nobody can be told; `begin` tells the one that comes.
             return
         self._is_lost = True
         self._sockets.drop(self)
-        if self.protocol is not None:
-            self.protocol.connection_lost(error)
+        self.protocol.connection_lost(error)
 
     def _send_here(self, data: bytes | None) -> None:
         self._incoming.append(data)
