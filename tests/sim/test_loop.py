@@ -204,6 +204,18 @@ def test_a_connection_that_is_reset_while_its_dialer_waits_for_the_answer_is_los
     assert len(ours.lost) == 1
 
 
+def test_a_connection_whose_dialer_gave_up_as_the_answer_came_is_reset(world: World) -> None:
+    accepted: list[End] = []
+    dialing = world.dial(accepted, timeout_s=0.5)
+    world.client.pause()
+    world.run(1)
+    assert accepted[0].lost == []
+    world.client.resume()
+    world.run(1)
+    assert isinstance(dialing.exception(), TimeoutError)
+    assert [type(error) for error in accepted[0].lost] == [ConnectionResetError]
+
+
 def test_writing_is_paused_while_the_other_side_does_not_read(world: World) -> None:
     ours, theirs = world.connected()
     states: list[str] = []

@@ -284,7 +284,13 @@ class Sockets:
         """A connection that the other side has accepted. OSError as the system would say."""
         answer: asyncio.Future[Transport] = loop.create_future()
         self.after_latency(lambda: self._dial(loop, host, port, answer, self._clock.now_us + _DIAL_US_MAX), 0)
-        return await answer
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                # The answer came in the moment in which the caller gave up: nobody will own the connection.
+                answer.result().abort()
+            raise
 
     def _dial(
         self, loop: SimLoop, host: str, port: int, answer: "asyncio.Future[Transport]", until_us: int
