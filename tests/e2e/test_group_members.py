@@ -1,4 +1,4 @@
-"""MQTT clients as members of groups that were made by command (PROTOCOLS.md 12), beside HTTP ones."""
+"""MQTT clients as members of groups that were made by command [rule 12], beside HTTP ones."""
 
 from collections.abc import Callable
 

@@ -23,7 +23,7 @@ def door(broker: BrokerProcess) -> MqttDoor:
     return MqttDoor(broker.ports["http"])
 
 
-# ------------------------------------------------------------------------------------------- C1 - C3
+# -------------------------------------------------------------------------------------- [C1, C2, C3]
 
 
 def test_topics_are_made_once_and_listed(door: MqttDoor) -> None:
@@ -102,7 +102,7 @@ def test_status_has_role_and_term_of_the_meta_group(door: MqttDoor) -> None:
     assert {"node", "streams", "counters"} <= status.keys()
 
 
-# ------------------------------------------------------------------------------------------------ C8
+# ---------------------------------------------------------------------------------------------- [C8]
 
 
 def test_a_leased_message_is_done_when_it_is_acknowledged(door: MqttDoor) -> None:

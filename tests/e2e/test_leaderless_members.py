@@ -77,7 +77,7 @@ def test_what_the_last_member_of_a_node_leaves_goes_back(tmp_path: Path) -> None
 
 
 def test_a_group_ends_though_nobody_was_the_last_to_leave(tmp_path: Path) -> None:
-    """Two leave before either's word is on disk, and one comes and leaves (PROTOCOLS.md 12)."""
+    """Two leave before either's word is on disk, and one comes and leaves [rule 12]."""
 
     async def body() -> None:
         async with Broker(node__data=str(tmp_path / "data")) as broker:

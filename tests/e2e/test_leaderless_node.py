@@ -114,8 +114,8 @@ def test_what_every_group_has_is_removed(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_waits_for_a_durable_member_outlives_a_start_that_takes_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nodes that were all down wait for each other before they have their sessions again (REQUIREMENTS.md C6,
-    D3): until then nobody is known here, and nobody has left."""
+    """Nodes that were all down wait for each other before they have their sessions again [C6, D3]:
+    until then nobody is known here, and nobody has left."""
     caught_up = SessionGroup.caught_up
     waiting_for: list[Broker] = []
 

@@ -135,7 +135,7 @@ def test_a_routed_stream_answers_clearly_and_can_be_switched(tmp_path: Path) -> 
 
 
 def test_a_session_moves_with_what_it_has_not_finished(tmp_path: Path) -> None:
-    """Under way at the old node, and queued there while it was away: both come along (E4)."""
+    """Under way at the old node, and queued there while it was away: both come along [E4]."""
 
     async def body(cluster: LocalCluster) -> None:
         first, second, third = cluster.nodes
@@ -192,7 +192,7 @@ def test_without_takeover_nothing_moves(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_subscriptions_are_back_soon_after_a_killed_node(tmp_path: Path) -> None:
-    """Each node once; 100 filters and a durable session at each (E7)."""
+    """Each node once; 100 filters and a durable session at each [E7]."""
 
     async def body() -> None:
         report = Report("routed")

@@ -179,7 +179,7 @@ def test_sub_from_an_offset_begins_at_the_end_of_logs_that_are_shorter(
 
 
 def test_a_reader_of_logs_finishes_sealed_shards_first(broker: BrokerProcess, door: MqttDoor) -> None:
-    """More than a page in the old shard: order per topic holds across the change (PROTOCOLS.md 16)."""
+    """More than a page in the old shard: order per topic holds across the change [rule 16]."""
     create(door, "moved", "moved/#")
     count = 1_500
     for first in range(0, count, 500):

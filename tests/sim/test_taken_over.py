@@ -1,4 +1,4 @@
-"""One client, one connection (PROTOCOLS.md 7): clean sessions at several nodes, whose words on them cross or
+"""One client, one connection [rule 7]: clean sessions at several nodes, whose words on them cross or
 come late."""
 
 import asyncio

@@ -28,7 +28,7 @@ limits = st.none() | st.integers(1, 5_000_000)
 def test_a_position_never_goes_back_and_always_goes_on(
     start: dict[int, int], known: dict[int, Extent], rows_max: int | None, bytes_max: int | None
 ) -> None:
-    """PROTOCOLS.md 29, for shards that came, went and lag; where anything waits, something is read."""
+    """[rule 29], for shards that came, went and lag; where anything waits, something is read."""
     end = offsets.advance(start, known, rows_max=rows_max, bytes_max=bytes_max)
     assert set(end) >= set(start)
     assert all(end[shard] >= offset for shard, offset in start.items())

@@ -174,7 +174,7 @@ class Broker:
             # It ends with this connection, so a restart must not find it.
             self.journal.add(["end", session.client_id, session.record_epoch])
         elif request.clean_start and (left := self._left_elsewhere(request.client_id)) is not None:
-            # [MQTT-3.1.2-4]. Not waited for (PROTOCOLS.md 7), and void if somebody opened it meanwhile.
+            # [MQTT-3.1.2-4]. Not waited for [rule 7], and void if somebody opened it meanwhile.
             self.journal.add(["discard", session.client_id, left.epoch])
         session.blocked = False
         self.connected += 1
@@ -325,7 +325,7 @@ class Broker:
 
     def _keyed_will(self, session: Session, epoch: int, plan: WillPlan, run: Run) -> Arrival | None:
         """Under a token: a node that was taken for gone, and the one that looks after its sessions since, may
-        both fire it (PROTOCOLS.md 10). Its record keeps the will until it is stored, for a crash before. None
+        both fire it [rule 10]. Its record keeps the will until it is stored, for a crash before. None
         where no log keeps it."""
         route = self.router.route(plan.topic)
         intake = route.intake
@@ -599,7 +599,7 @@ class Broker:
         (session.logged_ids or set()).difference_update(ids)
 
     def _answer_recorded(self, session: Session, operation: list[Any], answer: bytes) -> None:
-        """An answer that must not leave before the operation is on disk (PROTOCOLS.md 8)."""
+        """An answer that must not leave before the operation is on disk [rule 8]."""
         if not session.is_recorded:
             self.outbound.put(session, answer)
             return
@@ -640,7 +640,7 @@ class Broker:
             self.journal.add(["away", session.client_id, *state])
 
     def _record_subscription(self, session: Session, subscription: Subscription) -> None:
-        """The start in every log is fixed before SUBACK; those opened later are read from 0 (rule 9). All
+        """The start in every log is fixed before SUBACK; those opened later are read from 0 [rule 9]. All
         its subscriptions have one position in a log, so that is brought up to now."""
         if session.cursors is None:
             session.cursors = set()

@@ -1,6 +1,6 @@
 """Which broker speaks for a primary-backup stream: what brokers say of themselves, and who is behind.
 
-Two nodes that cannot hear each other may both be primary; the higher epoch wins (PROTOCOLS.md 23), and the
+Two nodes that cannot hear each other may both be primary; the higher epoch wins [rule 23], and the
 other one does not know it yet. A client that reaches both can know. Every node says, on `$SYS/pairs`,
 retained and anew with every change, of which shards it is primary and under which epoch. `Epochs` remembers
 the highest one seen for each shard, across connections and brokers; a `Standing` is what one connection said.
@@ -126,7 +126,7 @@ class Standing:
         return claimed is not None and shard is not None and claimed < self.epochs.highest(shard)
 
     def _find(self, topic: str) -> Shard | None:
-        """The shard of a topic: the most specific filter decides, then the hash (PROTOCOLS.md 15)."""
+        """The shard of a topic: the most specific filter decides, then the hash [rule 15]."""
         levels = topic.split("/")
         for pattern, stream in self._patterns:
             if levels_match(pattern, levels):

@@ -169,7 +169,7 @@ def follow(http: Http, filters: Sequence[str], start: int | str) -> Iterator[dic
     """Messages of these filters in every log, from `start` on (an offset, earliest or latest), then new ones.
 
     A stream's sealed shards are read to their end before the others, so that order holds per topic
-    (PROTOCOLS.md 16). A log that is shorter than the offset is read from its end on. What retention removes
+    [rule 16]. A log that is shorter than the offset is read from its end on. What retention removes
     before it was read is passed over. Gives None after each round in which nothing new was found, so that a
     caller can look at the clock.
     """

@@ -2,8 +2,8 @@
 
 It publishes on an interval and keeps its last N messages. A broker that does not answer in time, or goes, is
 left for the other one, and there the last N are sent again, acknowledged before or not: the first broker may
-have acknowledged what it could not pass on (PROTOCOLS.md 23). Each message carries the producer's name and a
-sequence, so what a broker has already is not stored again (PROTOCOLS.md 3). While no broker answers, messages
+have acknowledged what it could not pass on [rule 23]. Each message carries the producer's name and a
+sequence, so what a broker has already is not stored again [rule 3]. While no broker answers, messages
 go on being kept; one that is pushed out and was not acknowledged by any broker is given up, and counted.
 
 A refusal is not a failure of the broker. A message that may not be published, or that is too large for the
@@ -13,7 +13,7 @@ everywhere. So a message that is refused again and again is given up as well.
 
 A broker that is cut off from its partner may go on as primary of an epoch that is over, and acknowledge. So
 the publisher listens at the other brokers as well: as soon as one of them says a higher epoch, the one in use
-is left, and the last N are sent again (PROTOCOLS.md 23). What such a broker acknowledged before that and what
+is left, and the last N are sent again [rule 23]. What such a broker acknowledged before that and what
 is no longer among the last N goes with it.
 """
 

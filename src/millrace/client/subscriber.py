@@ -10,7 +10,7 @@ without them cannot be told from its copy: it is taken from one broker at a time
 connected.
 
 Of two brokers that both say they are primary the one with the lower epoch is refused: its messages are
-acknowledged, counted and handed to nobody (PROTOCOLS.md 23, `epochs`).
+acknowledged, counted and handed to nobody ([rule 23], `epochs`).
 """
 
 import asyncio

@@ -271,7 +271,7 @@ class Server:
         self._ticks += 1
         self.broker.wall_us = self.wall_us()
         self.broker.tick(self._now_ms())
-        # QoS 1 cursors: a crash repeats at most what was acknowledged since (PROTOCOLS.md 8).
+        # QoS 1 cursors: a crash repeats at most what was acknowledged since [rule 8].
         self.broker.checkpoint()
         if self._ticks % _SWEEP_EVERY_TICKS == 0:
             self.door.sweep()

@@ -49,7 +49,7 @@ from millrace.errors import LocalError
 from millrace.types import Index, Term
 
 ReplicaId = NewType("ReplicaId", str)
-"""The random id in a data directory. A node that lost its disk has a new one (PROTOCOLS.md 19)."""
+"""The random id in a data directory. A node that lost its disk has a new one [rule 19]."""
 
 RequestId = NewType("RequestId", int)
 """Chosen by the driver, unique among its open requests; a machine only hands it back."""

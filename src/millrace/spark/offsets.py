@@ -4,7 +4,7 @@ A position maps the number of a shard to the next offset to read there; as JSON,
 is what Spark writes into its checkpoint. Shards come and go while a query runs: a stream that is altered
 seals its shards and opens new ones. So a position may lack a shard that the stream has (the query begins it
 at 0) and have one that the stream lacks (it stays where it is). A position never
-goes back (PROTOCOLS.md 29).
+goes back [rule 29].
 """
 
 import json

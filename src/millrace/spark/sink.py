@@ -2,7 +2,7 @@
 
 A task stages its rows under an attempt of its own: replicated, on disk, visible to nobody. The driver then
 commits the batch with the attempts of the tasks that Spark counts; the cluster records that decision once and
-makes the rows visible by itself (PROTOCOLS.md 27, 28). What a failed, repeated or speculative task staged is
+makes the rows visible by itself [rules 27, 28]. What a failed, repeated or speculative task staged is
 never named in a decision and is dropped.
 
 Spark pickles the writer, runs `write` in the executors and `commit` in another process, with another object

@@ -86,7 +86,7 @@ class Header:
     base_time_us: int = 0
     origin: int = 0
     """Which run of which node made this block, and its place among the blocks that this origin made for the
-    shard: a leader takes each once and in order (PROTOCOLS.md 2). Both are 0 where nobody asks."""
+    shard: a leader takes each once and in order [rule 2]. Both are 0 where nobody asks."""
     sequence: int = 0
 
     @property

@@ -47,7 +47,7 @@ class DataDirectory:
         self._path = path
         self._lock = lock
         self.identity = identity
-        """Random, made with the directory: the voter (PROTOCOLS.md 19)."""
+        """Random, made with the directory: the voter [rule 19]."""
         self.salt = salt
         """Random, never leaves the directory: nobody can write marks of ours into a payload."""
 

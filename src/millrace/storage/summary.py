@@ -3,7 +3,7 @@
 A summary is a set of keys: for each topic the CRC-32C of the topic and of each of its prefixes that end in a
 slash, down to 8 levels. A filter asks with `filter_keys`: a plain topic by its own key, `a/b/+/c` by the
 prefix `a/b/`. The answer "no" is certain, so a cursor with a narrow filter skips the whole segment
-(PROTOCOLS.md 18); "maybe" is wrong now and then and costs a read.
+[rule 18]; "maybe" is wrong now and then and costs a read.
 
 Up to 16,384 keys are kept as they are; beyond that as 2**20 bits, one for each key modulo 2**20.
 """

@@ -129,7 +129,7 @@ def restored(cursor: Cursor) -> Cursor:
 
 
 def test_a_message_that_expired_while_it_was_out_or_put_off_is_not_given_again() -> None:
-    """PROTOCOLS.md 11. Given back, never acknowledged, put off by its publisher; also after a snapshot."""
+    """[rule 11]. Given back, never acknowledged, put off by its publisher; also after a snapshot."""
     expires_us = NOW_US + LEASE_US
     fresh = (*scan(0, 1, expires_us=expires_us).found, Found(2, expires_us, expires_us), Found(3))
     cursor = Cursor(0)

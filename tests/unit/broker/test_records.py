@@ -146,7 +146,7 @@ class TestRecords:
 
     def test_the_second_subscription_begins_where_the_logs_end_by_then(self) -> None:
         """One position serves all subscriptions of a session: after a crash the second would be sent what
-        was there before it (PROTOCOLS.md 9)."""
+        was there before it [rule 9]."""
         house = House(keeps_records=True)
         house.broker.log_ends[16] = 100
         client = house.connect("c", resume=True)

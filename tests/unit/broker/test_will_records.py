@@ -49,7 +49,7 @@ def house_with_a_log() -> tuple[House, Intake]:
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_retained_will_at_qos_0_is_logged_as_a_value(resume: bool) -> None:
-    """Its stream captures what is acknowledged; a value to retain is logged at any QoS (PROTOCOLS.md 6)."""
+    """Its stream captures what is acknowledged; a value to retain is logged at any QoS [rule 6]."""
     house, intake = house_with_a_log()
     will = Will(message=Message(topic="w", payload=b"x", qos=0, retain=True))
     house.connect("a", resume=resume, will=will).drop()

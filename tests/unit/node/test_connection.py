@@ -643,7 +643,7 @@ class TestFairness:
 
 
 class TestLogsBehind:
-    """PROTOCOLS.md 1: for QoS 1 and 2 beyond a bound the socket is not read."""
+    """[rule 1]: for QoS 1 and 2 beyond a bound the socket is not read."""
 
     def test_one_turn_takes_a_bounded_number_of_messages(self) -> None:
         house = House()
@@ -692,7 +692,7 @@ class TestLogsBehind:
 
 
 def test_a_clean_session_does_not_wait_for_the_records_of_others() -> None:
-    """PROTOCOLS.md 7. Where the majority is out of reach they are not written, perhaps for long."""
+    """[rule 7]. Where the majority is out of reach they are not written, perhaps for long."""
     house = House(keeps_records=True)
     client = house.connect("clean")
     house.broker.journal.add(["away", "another", 0, None, 1, 1])

@@ -72,7 +72,7 @@ async def payloads(node: LoneGroups, count: int = 1, lease_s: int = 0, request: 
 
 
 def test_a_message_that_expires_after_it_was_found_ahead_is_not_given() -> None:
-    """PROTOCOLS.md 11: expiry is judged at the delivery. The one behind comes in its place, at once."""
+    """[rule 11]: expiry is judged at the delivery. The one behind comes in its place, at once."""
 
     async def scene() -> None:
         node = LoneGroups()

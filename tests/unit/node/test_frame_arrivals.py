@@ -170,7 +170,7 @@ def test_the_answer_to_a_repeat_comes_no_earlier_than_the_first() -> None:
 
 
 def test_a_key_below_the_window_is_refused() -> None:
-    """PROTOCOLS.md 3: never silently acknowledged."""
+    """[rule 3]: never silently acknowledged."""
 
     async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
         for number in range(100):
@@ -188,7 +188,7 @@ def test_a_key_below_the_window_is_refused() -> None:
 
 
 def test_a_retained_message_that_is_delivered_from_memory_comes_once_and_is_logged() -> None:
-    """Capture `acknowledged`: of QoS 0 only the value to retain is for the log (PROTOCOLS.md 6)."""
+    """Capture `acknowledged`: of QoS 0 only the value to retain is for the log [rule 6]."""
 
     async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
         async with client.subscribe("line/#", qos=1) as messages:

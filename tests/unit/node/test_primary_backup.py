@@ -54,7 +54,7 @@ async def made(broker: Broker, **settings: object) -> None:
 
 
 async def simple_mode() -> None:
-    """REQUIREMENTS.md B9: one broker, no backup."""
+    """[B9]: one broker, no backup."""
     async with Broker() as broker, Client(broker.url) as client:
         await made(broker)
         async with client.subscribe("line/#", qos=1) as messages:

@@ -50,7 +50,7 @@ def test_a_negative_deadline_is_refused_with_the_number() -> None:
 
 
 def test_three_checks_of_a_second_admit_only_what_outlasts_them() -> None:
-    """PROTOCOLS.md 24."""
+    """[rule 24]."""
     slow = LinkBounds(failover_ms=3500, publisher_ms=1, subscriber_ms=1, backup_ms=1)
     with pytest.raises(LocalError):
         deadlines(terms(100, 100, 0, 2), slow)

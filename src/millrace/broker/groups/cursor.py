@@ -79,7 +79,7 @@ class Found(NamedTuple):
     not_before_us: int = 0
     """It is put off until then."""
     expires_us: int = 0
-    """From then on nobody is given it (PROTOCOLS.md 11); 0 is never."""
+    """From then on nobody is given it [rule 11]; 0 is never."""
     size_bytes: int = 0
 
     def is_expired(self, now_us: int) -> bool:

@@ -1,6 +1,6 @@
 """Groups made by command: what somebody asked for, and what the meta group remembers of it.
 
-Such a group collects while nobody is there and lives until it is deleted (PROTOCOLS.md 12). It takes the
+Such a group collects while nobody is there and lives until it is deleted [rule 12]. It takes the
 messages of its filters in every shard that may hold some; `starts` fixes where it begins in the shards that
 existed when it was made, and a shard opened later is read from 0, also if the topics have left its stream
 before anybody asked the group. The number is never used again, so a cursor left over from a deleted group is

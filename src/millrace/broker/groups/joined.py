@@ -1,4 +1,4 @@
-"""MQTT members of groups that were made by command (PROTOCOLS.md 12).
+"""MQTT members of groups that were made by command [rule 12].
 
 `$share/NAME/FILTER` joins the group NAME where FILTER is one of its filters. Such a group is a cursor in the
 logs, the same for those who come by HTTP, so its messages reach a member by being taken from that cursor

@@ -1,6 +1,6 @@
 """Division of labour: which node gives a message of a shared group to one of its members, and what it owes.
 
-A part of each shard's replicated state (PROTOCOLS.md 13). An entry says how many members of a group are
+A part of each shard's replicated state [rule 13]. An entry says how many members of a group are
 connected at a node; it governs the offsets from its own position on, and as every node applies the same
 entries before the same messages, all come to the same answer for every offset without asking each other.
 Nodes take turns in proportion to their members. While nobody is connected anywhere, one node that holds the

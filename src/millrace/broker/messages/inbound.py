@@ -2,7 +2,7 @@
 
 A run that no log keeps is delivered and acknowledged at once. A captured one becomes an `Arrival` in the
 intake of its shard and comes back here when its block is committed: only then is it delivered and
-acknowledged (PROTOCOLS.md 1). The careful path takes what runs cannot carry: retained messages, expiry,
+acknowledged [rule 1]. The careful path takes what runs cannot carry: retained messages, expiry,
 aliases, resent messages.
 """
 
@@ -165,7 +165,7 @@ class Inbound:
 
     def _arrive_recorded(self, intake: Intake, arrival: Arrival) -> None:
         """QoS 2 of a session with a record: the ids are on disk before the message is, and the message is
-        keyed by their tokens, so that a repeat after a crash finds it (PROTOCOLS.md 8)."""
+        keyed by their tokens, so that a repeat after a crash finds it [rule 8]."""
         session, run = arrival.session, arrival.run
         assert session is not None and run is not None
         self._arrival_number = arrival.arrival_number = self._arrival_number + 1
@@ -285,7 +285,7 @@ class Inbound:
         self, publisher: Session | None, topic: str, route: Route, run: Run, now_ms: int
     ) -> None:
         """One that its stream does not capture is delivered from memory; a value to retain is logged
-        nevertheless (PROTOCOLS.md 6)."""
+        nevertheless [rule 6]."""
         if route.intake is None or not run.retain:
             self._settle(publisher, topic, route, run, now_ms)
             return
@@ -297,7 +297,7 @@ class Inbound:
 
     def _settle(self, publisher: Session | None, topic: str, route: Route, run: Run, now_ms: int) -> None:
         if run.retain and not run.shard:
-            # What a log keeps is retained by its place there (PROTOCOLS.md 17), by the shard.
+            # What a log keeps is retained by its place there [rule 17], by the shard.
             self._retained.keep(topic, run, is_empty=payload_is_empty(run))
         self._hand_on(publisher, topic, route, run, now_ms)
 
@@ -361,14 +361,14 @@ class Inbound:
         self._relay(route, run)
 
     def _relay(self, route: Route, run: Run) -> None:
-        """To other nodes with clients that want it: only what no log brings there (REQUIREMENTS.md E2)."""
+        """To other nodes with clients that want it: only what no log brings there [E2]."""
         for peer in route.remotes:
             self.relays.append((peer, run, ""))
         self._relay_to_groups(route, run)
 
     def _relay_to_groups(self, route: Route, run: Run) -> None:
         for key, peers in route.far_groups:
-            # What is not stored: the publisher's node picks the member's (PROTOCOLS.md 13).
+            # What is not stored: the publisher's node picks the member's [rule 13].
             self._turn += 1
             self.relays.append((peers[self._turn % len(peers)], run, key))
 

@@ -1,7 +1,7 @@
 """Captured messages on their way into a shard's log.
 
 A message of a captured stream reaches nobody, and its publisher hears nothing, before it is committed
-(PROTOCOLS.md 1). What arrived in one turn of the loop, over all connections, gathers here; the node cuts it
+[rule 1]. What arrived in one turn of the loop, over all connections, gathers here; the node cuts it
 into blocks, proposes them, and brings each `Arrival` back when its block is committed or cannot be.
 """
 
@@ -57,7 +57,7 @@ class Arrival:
         self.ack = ack
         # The how manyth it is of all that came in; 0: not in yet.
         self.arrival_number = 0
-        # Delivered from memory already; only the value to retain is logged (PROTOCOLS.md 6).
+        # Delivered from memory already; only the value to retain is logged [rule 6].
         self.is_retained_only = False
         # Subscribers get that value already.
         self.is_shown = False

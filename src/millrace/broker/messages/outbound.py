@@ -1,12 +1,12 @@
 """How messages leave: sharing bytes, giving packet ids, respecting each client's window.
 
 Packet ids come from one sequence for the whole broker, so that a QoS 1 run has the same bytes for every
-receiver (PROTOCOLS.md 5). `serial` counts all ids ever given; an id is safe for a session while its oldest
+receiver [rule 5]. `serial` counts all ids ever given; an id is safe for a session while its oldest
 unanswered one is less than 65,535 behind. A session that kept an answer back longer gets ids picked around
 those it still holds.
 
 What cannot be sent now (window full, client away or not reading) waits in the session, bounded; QoS 0 does
-not wait, it is dropped and counted (PROTOCOLS.md 1).
+not wait, it is dropped and counted [rule 1].
 """
 
 from collections import deque
@@ -51,7 +51,7 @@ class Outbound:
         # (first, end). Set by the node.
         self.turns: Callable[[str, int, int, int], list[tuple[int, int]]] | None = None
         # Logs that take no more: a session reads them to their end before others, those with the smallest
-        # number here first (PROTOCOLS.md 16).
+        # number here first [rule 16].
         self.sealed: dict[int, int] = {}
         # Logs from which nothing is delivered yet: older ones of theirs are not complete here.
         self.held: set[int] = set()
@@ -199,7 +199,7 @@ class Outbound:
         return merge(found) if found else None
 
     def deliver_group(self, group: ShareGroup, run: Run, now_ms: int) -> None:
-        """Give a run to the group's members here, as far as it is this node's turn (PROTOCOLS.md 13)."""
+        """Give a run to the group's members here, as far as it is this node's turn [rule 13]."""
         if not run.shard or self.turns is None:
             self._deliver_turn(group, run, now_ms)
             return

@@ -5,7 +5,7 @@ its *founders* are those it began with, which all open it with the same first co
 that is assigned later opens it empty and is added by the group's leader. The state here is what is wanted;
 what is, is the configuration in each group's own log.
 
-Membership never shrinks by itself (REQUIREMENTS.md A6): a node that is gone is reported, and removed only by
+Membership never shrinks by itself [A6]: a node that is gone is reported, and removed only by
 a command.
 """
 
@@ -57,7 +57,7 @@ class Members:
 
     def put(self, member: Member) -> None:
         """A node joins or has moved. A name belongs to one node: the same name with an empty directory is a
-        new voter that replaces the old (PROTOCOLS.md 19)."""
+        new voter that replaces the old [rule 19]."""
         if not self.cluster:
             raise LocalError("there is no cluster yet")
         for other in list(self.members.values()):

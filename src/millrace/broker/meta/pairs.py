@@ -1,7 +1,7 @@
 """Who is primary and who is backup of each primary-backup shard: a part of the meta group's state.
 
 A record changes only against the version it was decided on, so that of two decisions made from the same state
-one is void: "the backup is out of sync" and "the backup takes over" cannot both happen (PROTOCOLS.md 23).
+one is void: "the backup is out of sync" and "the backup takes over" cannot both happen [rule 23].
 """
 
 from dataclasses import asdict, dataclass, replace

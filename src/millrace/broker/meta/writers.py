@@ -1,7 +1,7 @@
 """The coordinator of staged publishing: per writer the last batch that was decided, and which attempts won.
 
 Part of the meta group's state, so a decision is one entry on a majority's disks, every node learns of it by
-applying it, and shards are sealed and decisions made in one order (PROTOCOLS.md 27, 28).
+applying it, and shards are sealed and decisions made in one order [rules 27, 28].
 
 `commit` takes a batch above the last one and records the winners once; the same batch, or one below, changes
 nothing, whoever asks: that makes a repeat harmless and fences a second driver. From then on the batch will be

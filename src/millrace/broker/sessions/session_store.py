@@ -6,7 +6,7 @@ ahead of its record by what is not committed yet; nothing that depends on such a
 
 A record's cursor says, per shard: everything below `position` is done except the outstanding ranges. QoS 1
 cursors are written in batches, so a crash repeats at most what was acknowledged since the last batch; QoS 2
-ids are written before the packet that depends on them leaves (PROTOCOLS.md 8), and the offsets they stand
+ids are written before the packet that depends on them leaves [rule 8], and the offsets they stand
 for are remembered above the cursor, so that a cursor from before does not send them again.
 """
 
@@ -239,7 +239,7 @@ class SessionStore:
 
     def _adopt(self, gone: str, owner: str, time_us: int) -> None:
         """A node is gone for good or for long: another looks after the sessions it served, whose clients are
-        away from now on unless they went before (PROTOCOLS.md 10)."""
+        away from now on unless they went before [rule 10]."""
         for record in self.records.values():
             if record.owner == gone:
                 self._count(gone, -1)

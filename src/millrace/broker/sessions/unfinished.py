@@ -2,7 +2,7 @@
 
 Messages of a log need no moving: the session's record says how far it is, and the log is everywhere. Messages
 that were routed exist only at the node that serves the session: sent and not acknowledged, or waiting. When
-the client appears at another node they go there (REQUIREMENTS.md E4), those under way with the packet ids by
+the client appears at another node they go there [E4], those under way with the packet ids by
 which the client knows them ([MQTT-4.4.0-1]), and so do the ids of routed QoS 2 messages received from it and
 not yet released, which tell a message sent again from a new one. For a message that a log is to keep the
 record tells: one that it does not know may never have got there, and must be taken when it comes again.

@@ -1,4 +1,4 @@
-"""Which (producer, sequence) pairs were stored already (PROTOCOLS.md 3).
+"""Which (producer, sequence) pairs were stored already [rule 3].
 
 A producer's sequences are remembered as a window of ranges, not as a high-water mark: pipelined publishes may
 arrive over another connection in another order, and a gap must stay open. What falls below the window is

@@ -5,7 +5,7 @@ uses; a block is known by its key (writer, batch, attempt, block), so that sendi
 Which attempts of a batch won is not decided here but by the coordinator (`broker.writers`). The winners'
 blocks are then proposed again as ordinary blocks that carry their key: the leader takes the next one of each
 attempt and no other (`Taken`), so whoever proposes them, and however often, each is stored once. An entry
-`settle` ends the batch: everything the writer staged up to it is let go (PROTOCOLS.md 28).
+`settle` ends the batch: everything the writer staged up to it is let go [rule 28].
 
 A replicated state: every change comes from an entry of the shard's log. Places in the log are remembered, not
 the bytes; only what came with a snapshot is held in memory.

@@ -2,7 +2,7 @@
 
 A topic may have been kept by several logs in its life: streams change, and each log is applied in its own
 time, by a replica that is behind or starts anew also out of order. The stamp of a word is (routing
-generation, log, index); the newest wins at every node, whatever order they come in (PROTOCOLS.md 17). That a
+generation, log, index); the newest wins at every node, whatever order they come in [rule 17]. That a
 topic was deleted is a word like any other and leaves a stamp without a message.
 """
 

@@ -2,11 +2,11 @@
 
 A stream is a named set of topic filters with one policy. Every topic belongs to exactly one stream: the one
 with the most specific matching filter, compared level by level, a literal before `+` before `#`
-(PROTOCOLS.md 15); the built-in stream `default` takes the rest. Topics that begin with `$` belong to none.
+[rule 15]; the built-in stream `default` takes the rest. Topics that begin with `$` belong to none.
 
 A stream has shards; a topic's shard follows from CRC-32C of its name, so order holds per topic everywhere.
 Shard ids are numbers that are never used again: changing shards, filters or replication seals the old shards
-and opens new ones under the next routing generation (PROTOCOLS.md 16).
+and opens new ones under the next routing generation [rule 16].
 """
 
 import re
@@ -54,7 +54,7 @@ ACK_LEVELS = ("local", "one", "majority", "all")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
     """When the log may forget, whole segments at a time; 0 means without this bound. What a durable group has
-    not read yet stays longer, up to the hard limit (PROTOCOLS.md 18)."""
+    not read yet stays longer, up to the hard limit [rule 18]."""
 
     age_s: int = 7 * _DAY_S
     bytes_max: int = 0
@@ -247,7 +247,7 @@ def check_filters(specs: Iterable[StreamSpec]) -> None:
 
 
 def needs_new_shards(old: StreamSpec, new: StreamSpec) -> bool:
-    """Whether the change moves topics or changes how they are replicated (PROTOCOLS.md 16)."""
+    """Whether the change moves topics or changes how they are replicated [rule 16]."""
     return (
         old.shards != new.shards
         or set(old.filters) != set(new.filters)

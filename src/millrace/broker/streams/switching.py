@@ -1,6 +1,6 @@
 """What it means to change how a stream is replicated, in words, before it happens.
 
-The change itself is the one of PROTOCOLS.md 16: the shards there are take nothing more, new ones are opened
+The change itself is the one of [rule 16]: the shards there are take nothing more, new ones are opened
 (none for a routed stream), and their numbers are never used again.
 """
 

@@ -1,11 +1,11 @@
 """From a topic to everyone who gets its messages, remembered until a subscription changes it.
 
 `Receivers` are sessions for whom the bytes of a delivery are identical: same version, QoS, retain flag and
-subscription identifiers (PROTOCOLS.md 5). A `Route` is a list of them. Routes with the same receivers are
+subscription identifiers [rule 5]. A `Route` is a list of them. Routes with the same receivers are
 one object, so that neighbouring packets of different topics join into one span in the scan.
 
 Every access class (`Principal`) has its own table, topic bytes -> Route, because the right to publish is
-part of the answer (PROTOCOLS.md 30). `_cached` knows which tables hold a topic, so a subscription change
+part of the answer [rule 30]. `_cached` knows which tables hold a topic, so a subscription change
 touches only the topics it concerns.
 """
 

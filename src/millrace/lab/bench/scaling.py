@@ -1,5 +1,5 @@
 """One, two and three nodes of a routed stream, each held to a part of a core: what a message costs as nodes
-are added (REQUIREMENTS.md E9).
+are added [E9].
 
 Clients grow with the nodes, so that each node has as many as one node alone: 16 pairs, or 16 subscribers.
 That makes about 100 clients at three nodes. They are spread over the nodes in turn. Where publisher and

@@ -3,7 +3,7 @@
 Each node has a subscriber with a durable session and filters of its own, and a publisher. A node is killed
 (SIGKILL), stays away for a moment and is started again. From the moment it serves, messages are published at
 every node for every subscriber until each pair has got one through: the longest of these times is how long
-the recovery of all subscriptions took (REQUIREMENTS.md E7), and beyond the bound it is a violation. While
+the recovery of all subscriptions took [E7], and beyond the bound it is a violation. While
 all nodes are there, a round of numbered messages between all pairs must arrive exactly once.
 """
 

@@ -139,7 +139,7 @@ class Cluster:
             self._review_task.cancel()
 
     async def _join(self, seeds: list[str]) -> None:
-        """Ask any member to be taken in; it passes the request on to the leader (REQUIREMENTS.md A5)."""
+        """Ask any member to be taken in; it passes the request on to the leader [A5]."""
         try:
             addresses = [Address.parse(seed) for seed in seeds]
         except ValueError as error:
@@ -293,7 +293,7 @@ class Cluster:
         return any(now[key] and now[key] != getattr(mine, key) for key in ("name", "peer", "mqtt", "http"))
 
     async def _place(self) -> None:
-        """As leader of the meta group: replicas grow toward their target as nodes join (rule 22)."""
+        """As leader of the meta group: replicas grow toward their target as nodes join [rule 22]."""
         members = self.members
         for number, assignment in list(members.assignments.items()):
             wanted = members.choose(self._target(number), assignment.replicas)

@@ -409,7 +409,7 @@ class MqttConnection(PacedOutput):
 
         def written() -> None:
             if shared:
-                # A member takes part from a position that every node knows (PROTOCOLS.md 9, 13).
+                # A member takes part from a position that every node knows [rules 9, 13].
                 self._door.when_shared(shared, announced)
             else:
                 announced()
@@ -528,7 +528,7 @@ class MqttConnection(PacedOutput):
         if operation is None:
             self._open(packet, request, answer, is_opened=False)
             return
-        # Whoever leaves something behind is accepted once that is on disk (PROTOCOLS.md 7, 10).
+        # Whoever leaves something behind is accepted once that is on disk [rules 7, 10].
         self._state = _OPENING
 
         def begin() -> None:
@@ -672,7 +672,7 @@ class MqttConnection(PacedOutput):
         log.info("closing %s of %s: %s (0x%02x)", self.peer, self._name(), detail, reason)
         if self._state not in (_CONNECTED, _PARKED):
             if self._state == _OPENING:
-                # Its record could not be written in time (PROTOCOLS.md 7).
+                # Its record could not be written in time [rule 7].
                 self._refuse(Reason.SERVER_UNAVAILABLE, "no majority of the cluster is there right now")
             elif self._v5 and self._state == _AUTHENTICATING:
                 self._refuse(reason, detail)

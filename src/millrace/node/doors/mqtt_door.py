@@ -124,7 +124,7 @@ class MqttDoor:
 
     @property
     def is_overloaded(self) -> bool:
-        """Whether the logs are behind: nothing more is read for them (PROTOCOLS.md 1)."""
+        """Whether the logs are behind: nothing more is read for them [rule 1]."""
         return self.broker.inbound.uncommitted_bytes > _UNCOMMITTED_BYTES_MAX
 
     def sweep(self) -> None:

@@ -52,7 +52,7 @@ _WAIT_SLICE_S = 5.0
 # How much of a log one look at the lag reads; the rest is estimated.
 _LAG_READS_MAX = 64
 _BURIED_AT_ONCE_MAX = 1_000
-# PROTOCOLS.md 12. That somebody asks an empty group is noted once an hour.
+# [rule 12]. That somebody asks an empty group is noted once an hour.
 GROUP_EXPIRY_US = 7 * 24 * 3600 * 1_000_000
 _TOUCH_EVERY_US = 3600 * 1_000_000
 _EXPIRY_CHECK_S = 60.0
@@ -202,7 +202,7 @@ class Groups:
             if position > cursor.position:
                 await shard.consumers.do(["advance", group.number, position])
             if self._wall_us() - cursor.used_us > _TOUCH_EVERY_US:
-                # Whoever reads past the group counts as one who asks it (PROTOCOLS.md 12).
+                # Whoever reads past the group counts as one who asks it [rule 12].
                 await shard.consumers.do(["touch", group.number])
 
     def held_from(self, shard: Shard) -> int | None:
@@ -437,7 +437,7 @@ class Groups:
         return found
 
     def _in_turn(self, group: DurableGroup) -> "list[Shard]":
-        """Sealed shards first, so that order holds per topic (PROTOCOLS.md 16), then the open in turn."""
+        """Sealed shards first, so that order holds per topic [rule 16], then the open in turn."""
         shards = self._shards_of(group)
         is_old = self._is_former(group)
         old = [shard for shard in shards if is_old(shard)]
@@ -505,7 +505,7 @@ class Groups:
                 log.error("groups of shard %d: %s", shard.number, error)
 
     async def _expire(self) -> None:
-        """Delete groups that nobody asked for long (PROTOCOLS.md 12)."""
+        """Delete groups that nobody asked for long [rule 12]."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._expiry_due_s or not self._definitions.status().serving:
             return

@@ -85,8 +85,8 @@ class StreamGroups:
 
     def _is_concerned(self, key: str, filters: tuple[str, ...]) -> bool:
         if self._stream.intake.is_sealed:
-            # The stream has other filters now: what this log holds came in by those of before (PROTOCOLS.md
-            # 16), and its groups are those that knew it then.
+            # The stream has other filters now: what this log holds came in by those of before [rule 16],
+            # and its groups are those that knew it then.
             return self._stream.machine.state.find(key) is not None
         own = self._stream.files.stream.spec.filters
         return any(overlaps(one, other) for one in filters for other in own)

@@ -2,7 +2,7 @@
 
 One entry of a shard is under way at a time; what is asked for meanwhile, by all groups, goes into the next
 one. So a busy shard pays one entry for many takes and acknowledgements, and no two entries count on the same
-messages. While nobody leads, the next entry waits, and what is asked for with it (REQUIREMENTS.md C4): it is
+messages. While nobody leads, the next entry waits, and what is asked for with it [C4]: it is
 made when it can be proposed, so its time and its scan are those of that moment.
 
 The look ahead is memory of this node alone: from the cursor's position to `end`, the messages that the group

@@ -99,7 +99,7 @@ class ShardWorkDivision:
         self._is_introduced = not found or self._say(note, _INTRODUCTION)
 
     def say(self, group: str, node: str, counts: Counts, *, is_gone: bool = False) -> bool:
-        """Tell all replicas how many members of a group are connected at a node (PROTOCOLS.md 13)."""
+        """Tell all replicas how many members of a group are connected at a node [rule 13]."""
         note = {"op": "labour", "group": group, "node": node, "connected": counts[0], "holds": counts[1]}
         return self._say({**note, "gone": True} if is_gone else note)
 

@@ -217,7 +217,7 @@ class OriginFiles:
     def _is_whole(self, is_clean: bool) -> bool:
         """Whether the own log provably holds whatever of it anybody was ever told of. Entries leave a node
         only after their sync, so a log without damage does; where nothing is synced, only a stop in good
-        order proves it (PROTOCOLS.md 25)."""
+        order proves it [rule 25]."""
         own = self.logs.get(self.origin)
         if own is None or not self.is_durable:
             return False

@@ -5,7 +5,7 @@ is stored here, from whatever origin, is given to the plain subscribers of this 
 its clients from its own copies, and across a partition both sides do. Groups are `leaderless_groups`.
 
 Times of blocks are a hybrid logical clock: never behind anything that is stored here. The newest retained
-message of a topic wins by that time, and by the node's name where two are equal (PROTOCOLS.md 17).
+message of a topic wins by that time, and by the node's name where two are equal [rule 17].
 """
 
 import asyncio
@@ -298,7 +298,7 @@ class LeaderlessStream:
                 raise AssertionError("a list has one write at most")
 
     def _begin_anew(self) -> None:
-        """The own log was not whole after all: this node goes on as another origin (PROTOCOLS.md 25), once
+        """The own log was not whole after all: this node goes on as another origin [rule 25], once
         nothing of the old machine is on its way to the disk."""
         for request, _ in list(self._batches):
             self._refuse(request)
@@ -470,7 +470,7 @@ class LeaderlessStream:
         return {origin: one.applied for origin, one in self.files.logs.items()}
 
     def _chores(self) -> None:
-        """Holds, and what the stream's policy or the groups let go (PROTOCOLS.md 18, 26)."""
+        """Holds, and what the stream's policy or the groups let go [rules 18, 26]."""
         if next(self.machine.state.present(), None) is not None:
             holds = self._owner.holds(self)
             self.step(SetHolds(holds=tuple((self.origins[n], low) for n, low in sorted(holds.items()))))
@@ -513,7 +513,7 @@ class LeaderlessStream:
         self.keys.inherit(topic)
 
     def seal(self) -> None:
-        """Nothing is taken any more; what was routed here is routed again (PROTOCOLS.md 16)."""
+        """Nothing is taken any more; what was routed here is routed again [rule 16]."""
         if not self.intake.is_sealed:
             self.intake.is_sealed = True
             self._spread_by_ms = self.now_ms() + FINISH_MS

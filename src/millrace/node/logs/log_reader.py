@@ -121,7 +121,7 @@ class LogReader:
         self._pool.submit(read_blocks, shard, offset).add_done_callback(arrived)
 
     def _next_log(self, session: Session, lag: dict[int, int]) -> int | None:
-        """Sealed logs first, the oldest of them before the others (PROTOCOLS.md 16); None: it has to wait."""
+        """Sealed logs first, the oldest of them before the others [rule 16]; None: it has to wait."""
         outbound = self._broker.outbound
         sealed = outbound.sealed.keys() & lag.keys()
         candidates = (min(sealed, key=lambda n: (outbound.sealed[n], n)),) if sealed else lag

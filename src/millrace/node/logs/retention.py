@@ -1,4 +1,4 @@
-"""Retention: what a shard's log may forget, decided by its leader as an entry of the log (PROTOCOLS.md 18).
+"""Retention: what a shard's log may forget, decided by its leader as an entry of the log [rule 18].
 
 Two steps. An entry `trim` moves the offset at which the log begins, for every reader at once. A segment that
 lies below it goes once a snapshot covers it, because until then a restart needs its entries; the files are
@@ -54,7 +54,7 @@ def trim_offset(segments: Sequence[SegmentInfo], policy: Policy, now_us: int) ->
 
 def kept_from(offset: int, hard_offset: int, held_offset: int | None) -> int:
     """Where the log begins if the policy lets go of everything below `offset`, and of what is below
-    `hard_offset` whoever holds it (PROTOCOLS.md 18)."""
+    `hard_offset` whoever holds it [rule 18]."""
     return offset if held_offset is None else max(hard_offset, min(offset, held_offset))
 
 

@@ -1,7 +1,7 @@
 """Group commit: what is to be on disk is written and synced in batches, off the event loop.
 
 While one batch is being synced the next one gathers, over all groups of the node. A lone small batch is
-synced in place while recent syncs were quick (PROTOCOLS.md 21): handing it to a thread and back would take
+synced in place while recent syncs were quick [rule 21]: handing it to a thread and back would take
 longer than the sync itself. A failed sync is never retried; a full disk is: the batch waits until there is
 room, and the node takes no new work meanwhile.
 

@@ -1,6 +1,6 @@
 """From a time to an offset, by halving a shard's log.
 
-The leader never lets the time of a block fall below the one before (PROTOCOLS.md 2), so times rise along a
+The leader never lets the time of a block fall below the one before [rule 2], so times rise along a
 shard and about thirty reads find a place among a thousand million messages. A leader whose clock was set back
 holds its time still until the clock has caught up; offsets are exact always.
 """

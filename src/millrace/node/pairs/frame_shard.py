@@ -1,7 +1,7 @@
 """A shard whose messages go by deadlines: the frame schedule on a node.
 
 The group of the shard decides who is primary, under which epoch and lease; messages do not enter its log. The
-primary takes messages, acknowledges them (PROTOCOLS.md 23: accepted, not replicated), and works off copies to
+primary takes messages, acknowledges them ([rule 23]: accepted, not replicated), and works off copies to
 the backup and dispatches to subscribers, earliest deadline first, a bounded number per turn of the loop. A
 node that is not primary passes what its clients publish on and acknowledges when the primary has it. Nothing
 is stored: who is away misses what is dispatched meanwhile.
@@ -10,7 +10,7 @@ The unit of work is a run: what one turn of the loop brought of one topic class,
 job, one copy and one discard. What is due in one turn is dispatched as one piece.
 
 What takes longer than its bound is reported: the dispatch of each topic class, the way to the backup, and the
-failover itself (PROTOCOLS.md 24).
+failover itself [rule 24].
 """
 
 import asyncio
@@ -231,7 +231,7 @@ class FrameShard(Shard, FrameApp):
         """Why it cannot be taken; None also where it was before, by its key."""
         verdict = self.producers.judge(*key) if key[0] else Verdict.NEW
         if verdict is Verdict.TOO_OLD:
-            # Whether it was taken cannot be told (PROTOCOLS.md 3).
+            # Whether it was taken cannot be told [rule 3].
             return Reason.IMPLEMENTATION_SPECIFIC
         return self._accept(run, key, session) if verdict is Verdict.NEW else None
 

@@ -3,7 +3,7 @@
 The machine says what must happen and in which order (`replication/contract.py` lists the driver's duties);
 the `App` is the replicated state on top. Nothing here knows what a block means.
 
-Proposals are idempotent (PROTOCOLS.md 2). Every run of every node is an *origin* that numbers its blocks per
+Proposals are idempotent [rule 2]. Every run of every node is an *origin* that numbers its blocks per
 group; the leader takes each number once and in order, and the numbers taken are part of the group's state.
 So a proposal may be offered again, to this leader or the next, until it is seen applied: that is also when
 its *token* comes back and whoever waits for it is answered. A node that does not lead forwards its blocks to
@@ -362,7 +362,7 @@ class ReplicationGroup:
         return True
 
     def _timed(self, block: Block) -> Block:
-        """Time never goes back in a group, whatever the clocks of nodes do (PROTOCOLS.md 2)."""
+        """Time never goes back in a group, whatever the clocks of nodes do [rule 2]."""
         header = block.header
         if header.base_time_us >= self._taken_time_us:
             self._taken_time_us = header.base_time_us

@@ -1,4 +1,4 @@
-"""A client appears at another node: what it had under way at the old one comes along (REQUIREMENTS.md E4).
+"""A client appears at another node: what it had under way at the old one comes along [E4].
 
 The new node asks the owner of the session's record before it opens the session. The owner closes the old
 connection and answers with the messages that no log holds; it keeps its copy until the record says that the

@@ -1,4 +1,4 @@
-"""One client, one connection, at whichever node (PROTOCOLS.md 7).
+"""One client, one connection, at whichever node [rule 7].
 
 A node that lets a client in with a clean session tells all others, and waits for none of them: they end the
 connection they may have of it. Such words come late and cross, so a connection has a stamp: the wall clock,

@@ -110,7 +110,7 @@ class SessionGroup:
 
     def _give_up(self, client_id: str, owner: str = "", *, is_ended: bool = False) -> None:
         """The client connected at another node (`is_ended`: with a clean session), or this node was taken for
-        gone and nobody named an owner: here it is served no longer (REQUIREMENTS.md E4)."""
+        gone and nobody named an owner: here it is served no longer [E4]."""
         session = self._broker.sessions.get(client_id)
         if session is not None:
             connection = session.connection

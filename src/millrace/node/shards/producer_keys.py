@@ -1,4 +1,4 @@
-"""Keys of idempotent publishing as clients give them: a producer's name and a sequence (PROTOCOLS.md 3).
+"""Keys of idempotent publishing as clients give them: a producer's name and a sequence [rule 3].
 
 By HTTP in the headers `Millrace-Producer` and `Millrace-Sequence`, by MQTT 5 in the user properties of the
 same names in small letters. A message that repeats a key is acknowledged and not stored again.

@@ -1,6 +1,6 @@
 """Publishing for those who are not MQTT sessions: a message in, its place in the log out.
 
-A message of a captured stream is answered once it is committed, like any other (PROTOCOLS.md 1); one that no
+A message of a captured stream is answered once it is committed, like any other [rule 1]; one that no
 log keeps is delivered from memory and has no offset. A key (producer, sequence) makes a repeat known.
 """
 

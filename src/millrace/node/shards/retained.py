@@ -3,7 +3,7 @@
 Every entry with a retained message is a word on its topic, at its index, in the routing generation of which
 the log itself speaks: before a node proposes the first retained message after streams changed, it proposes
 an entry that names the generation. So all replicas give the same word the same stamp, and the newest wins
-whichever log is applied first (PROTOCOLS.md 17).
+whichever log is applied first [rule 17].
 """
 
 import json

@@ -1,7 +1,7 @@
 """One shard of a stream on this node: arrivals in, committed blocks out, and the state they leave.
 
 The log of the shard is its replication group's log. Blocks are cut once per turn of the loop over all
-connections (PROTOCOLS.md 4), the state is what a snapshot must hold: what is retained, which producer
+connections [rule 4], the state is what a snapshot must hold: what is retained, which producer
 sequences were seen, whether the shard is sealed.
 """
 
@@ -90,7 +90,7 @@ class Shard:
         """Those of this node that wait for room."""
         self.work_division = WorkDivision()
         self.work = ShardWorkDivision(self, broker, wall_us)
-        # Keys that are proposed and not committed: a repeat of one waits for it (PROTOCOLS.md 2).
+        # Keys that are proposed and not committed: a repeat of one waits for it [rule 2].
         self._keys_in_flight: set[tuple[bytes, int]] = set()
         # As leader: keys that went into the log and are not applied yet.
         self._keys_taken: set[tuple[bytes, int]] = set()
@@ -133,7 +133,7 @@ class Shard:
         return self.number not in self.stream.shards
 
     def seal(self, *, is_complete: bool) -> None:
-        """Nothing is taken any more; what was routed here is routed again (PROTOCOLS.md 16). The entry
+        """Nothing is taken any more; what was routed here is routed again [rule 16]. The entry
         says that the log is complete, so it stands behind batches that were decided before and are still to
         be released: until `is_complete` there is none, and the caller comes back."""
         self.intake.is_sealed = True
@@ -302,7 +302,7 @@ class Shard:
             self.refuse(batch.arrivals, Reason.SERVER_BUSY)
 
     def _route_again(self, arrivals: list[Arrival]) -> None:
-        """The shard was sealed after these were routed to it (PROTOCOLS.md 16)."""
+        """The shard was sealed after these were routed to it [rule 16]."""
         self._broker.inbound.arrive_again(arrivals, self._now_ms())
 
     def _take_back(self, batch: Batch) -> None:
@@ -401,7 +401,7 @@ class Shard:
 
     def _answer_left_out(self, batch: Batch) -> None:
         """Nothing of it is left to deliver, and each is answered in its turn. The leader leaves out what is
-        stored and what is too old to tell: only the first is acknowledged (PROTOCOLS.md 3)."""
+        stored and what is too old to tell: only the first is acknowledged [rule 3]."""
         arrivals, batch.arrivals, batch.count = batch.arrivals, [], 0
         for arrival in arrivals:
             if not self._may_acknowledge(arrival):
@@ -545,7 +545,7 @@ class Shard:
         return max(self.start_offset, int(self.group.replica_log.log.first_offset))
 
     def trim(self, offset: int, token: Any = None) -> bool:
-        """Let go of everything below `offset`, as an entry of the log (PROTOCOLS.md 18)."""
+        """Let go of everything below `offset`, as an entry of the log [rule 18]."""
         note = json.dumps({"op": "trim", "offset": offset}).encode()
         block = self.timed(opaque_block(Kind.CONTROL, note))
         return self.group.propose([block], [token], EntryKind.CONTROL)
@@ -570,8 +570,8 @@ class Shard:
 
     def admit(self, block: Block) -> Block:
         """As leader: a message whose key is in the log, or on its way there, is not stored again, whichever
-        node it came in at, nor one that is too old to tell (PROTOCOLS.md 2, 3); that node knows them apart
-        when it applies the entry. A sealed log takes no more data (PROTOCOLS.md 16)."""
+        node it came in at, nor one that is too old to tell [rules 2, 3]; that node knows them apart
+        when it applies the entry. A sealed log takes no more data [rule 16]."""
         columns = block.columns()
         if self.intake.is_sealed and not columns.key:
             return opaque_block(Kind.CONTROL, b'{"op":"sealed"}')

@@ -146,7 +146,7 @@ class ShardStaging:
         self._taken = Taken(self.state)
 
     def admits(self, key: bytes) -> bool:
-        """As leader: whether a released block goes into the log, or is there already (PROTOCOLS.md 28)."""
+        """As leader: whether a released block goes into the log, or is there already [rule 28]."""
         return self._taken.admits(parse_key(key))
 
     def withdraw(self, key: bytes) -> None:

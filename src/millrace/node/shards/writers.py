@@ -4,7 +4,7 @@ The coordinator is a part of the meta group, which every node keeps. So the lead
 by itself and needs nobody to tell it: it releases the winners' blocks, settles the batch in the shard's log
 and reports that to the coordinator. A leader that dies half way is followed by one that sees the decision too
 and goes on; blocks that both proposed are stored once. What lost is dropped the same way, after the
-coordinator recorded it (PROTOCOLS.md 27, 28).
+coordinator recorded it [rules 27, 28].
 """
 
 import asyncio

@@ -3,13 +3,13 @@
 A topic has a period T, a deadline D from publisher to subscriber, a loss tolerance L (how many messages in a
 row may be missing) and a retention N (how many of its last messages the publisher sends again after a
 failover). With x the time a failover takes and the latencies of the links publisher to broker (PB), broker to
-subscriber (BS) and broker to backup (BB), counted from the arrival at the primary (REQUIREMENTS.md B7):
+subscriber (BS) and broker to backup (BB), counted from the arrival at the primary [B7]:
 
     replicate within  (N + L) T - PB - BB - x      or more than L in a row may be lost with the primary
     dispatch within   D - PB - BS                  or the subscriber has it too late
 
 Where the dispatch deadline is not later than the replication deadline, a message is dispatched before it
-would have to be replicated, so it is not. x and the latencies are configured bounds (PROTOCOLS.md 24): they
+would have to be replicated, so it is not. x and the latencies are configured bounds [rule 24]: they
 decide before a message exists. A topic whose deadline would be negative is refused, with the number.
 
 The queue holds jobs of all topics and gives out the one with the earliest deadline. A job is for a run:

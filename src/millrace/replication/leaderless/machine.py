@@ -8,7 +8,7 @@ fares, and after a partition both sides fill each other up.
 
 Entries leave a node only after they are on its own disk: no peer ever holds more of a log than the log's own
 node, and a restart that finds its log whole goes on with it. A start that cannot tell raises the incarnation
-(PROTOCOLS.md 25) and writes another log. A peer that does hold more is proof of the contrary: `Overtaken`.
+[rule 25] and writes another log. A peer that does hold more is proof of the contrary: `Overtaken`.
 
 Groups, their clients and the marks of what they are done with are control entries of the same logs (see
 `leaderless_state`), so a mark is as safe as a message and travels the same way. Who delivers what is decided
@@ -741,7 +741,7 @@ class Leaderless:
     # -------------------------------------------------------------------------------------- removal
 
     def _remove(self, holds: dict[Origin, int]) -> None:
-        """Let go of what nobody wants any more (REQUIREMENTS.md D4)."""
+        """Let go of what nobody wants any more [D4]."""
         groups = [group for _, group in self.state.present()]
         if not groups:
             return

@@ -37,7 +37,7 @@ class Level(Enum):
 
 class Origin(NamedTuple):
     """Who writes a log: one node, from one start whose log was not provably whole to the next such start
-    (PROTOCOLS.md 25)."""
+    [rule 25]."""
 
     node: str
     incarnation: int
@@ -57,7 +57,7 @@ Positions = dict[Origin, Position]
 
 
 class Generation(NamedTuple):
-    """Orders the divisions of labour of one group (PROTOCOLS.md 26)."""
+    """Orders the divisions of labour of one group [rule 26]."""
 
     counter: int
     initiator: str

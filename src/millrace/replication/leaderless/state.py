@@ -9,7 +9,7 @@ and operations of several nodes in any. The state is the same whatever that orde
 - Inside one life marks are a union of ranges, and a client is in or out by the latest stamp.
 - Nodes that make the same group at once agree on the earlier start in each log.
 
-A stamp is a hybrid logical clock (PROTOCOLS.md 17) with the node's name as tie-break: a client that leaves at
+A stamp is a hybrid logical clock [rule 17] with the node's name as tie-break: a client that leaves at
 one node what it joined at another is out everywhere, although the two nodes may not have talked meanwhile.
 """
 

@@ -7,7 +7,7 @@ session: it asks every node it can talk with; each draws a random number if it h
 work; sorting the numbers gives the order. Sessions at the same time resolve by their generations: whoever
 answered one ignores those below it, and an initiator that answers a higher one gives up its own.
 
-Nothing is given twice or forgotten while nodes reach each other (PROTOCOLS.md 26), because an answer tells
+Nothing is given twice or forgotten while nodes reach each other [rule 26], because an answer tells
 what is in the hands of members, which stays there, and how far the answering node's logs reach: nobody takes
 work under the new division before it holds every mark that was made under the old one.
 
@@ -59,7 +59,7 @@ SCAN_MAX = 20_000
 
 
 def place_of(origin: Origin, offset: int, nodes: int) -> int:
-    """Whose turn a message is among so many nodes (REQUIREMENTS.md D5)."""
+    """Whose turn a message is among so many nodes [D5]."""
     seed = crc32(f"{origin.node}/{origin.incarnation}".encode())
     return crc32(offset.to_bytes(8, "little"), seed) % nodes
 

@@ -5,7 +5,7 @@ backup is in sync, an entry is committed when both disks have it: replicate firs
 deliver. A primary counts alone only after the record says that the backup is out of sync, because such a
 backup is never promoted; and it counts both again *before* it asks to record that the backup is in sync.
 
-The lease (PROTOCOLS.md 23) is given by the one who could take over. A backup that heard an answer promotes
+The lease [rule 23] is given by the one who could take over. A backup that heard an answer promotes
 nobody for `promise_ticks`; its next question says which answer it heard, and from the moment that answer left
 the primary may take proposals for `lease_ticks`, which is less. A primary that counts alone needs no lease.
 """

@@ -291,7 +291,7 @@ class Core:
         return tuple(voter for voter in config.voters if voter not in self._unreachable)
 
     def link_changed(self, peer: ReplicaId, is_open: bool) -> None:
-        """A link says nothing about membership (REQUIREMENTS.md A6); only a planted bug listens here."""
+        """A link says nothing about membership [A6]; only a planted bug listens here."""
         if "quorum_shrinks_on_link_closed" in self.mutations:
             (self._unreachable.discard if is_open else self._unreachable.add)(peer)
 

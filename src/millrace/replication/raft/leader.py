@@ -4,7 +4,7 @@ A `Leader` lives for one leadership of one term. It never truncates its log. An 
 a majority of the configuration in force has it on disk and it is of the leader's own term; older entries are
 committed by the first such entry (figure 8 of the Raft paper shows why counting them is wrong). That first
 entry is the no-op appended here at once; until it is committed the leader neither knows the commit index for
-reads nor may it change the membership, and until it is applied it takes no proposals (PROTOCOLS.md 2).
+reads nor may it change the membership, and until it is applied it takes no proposals [rule 2].
 
 When it must go (no majority heard, its own disk stalled, voted out) it sets `resigns`; the machine above
 acts on that.
@@ -382,7 +382,7 @@ class Leader:
         return reached_by_majority(values)
 
     def _send_commit_if_due(self, peer: Progress) -> None:
-        """PROTOCOLS.md 20: at once if no append is pending that would carry it or bring an answer."""
+        """[rule 20]: at once if no append is pending that would carry it or bring an answer."""
         if not peer.is_append_pending and min(self._core.commit, peer.match) > peer.commit_sent:
             self._send_heartbeat(peer, 0)
 

@@ -213,7 +213,7 @@ class Raft:
         if self._leader is not None:
             self._leader.link_changed(peer, is_open)
         elif not is_open and peer == core.leader:
-            # PROTOCOLS.md 21. If the others still hear the leader they refuse, and nothing happened.
+            # [rule 21]. If the others still hear the leader they refuse, and nothing happened.
             core.leader = None
             if self._may_campaign():
                 self.become_pre_candidate()

@@ -17,7 +17,7 @@ MUTATIONS: dict[str, str] = {
     "match_on_send": "an append counts as stored when it is sent",
     "learner_counts": "a learner counts in majorities",
     "removed_still_counts": "a removed replica's acknowledgements still count",
-    "quorum_shrinks_on_link_closed": "an unreachable voter is left out of the majority (REQUIREMENTS.md A6)",
+    "quorum_shrinks_on_link_closed": "an unreachable voter is left out of the majority [A6]",
     "stale_reply_accepted": "an append's answer from an earlier term counts",
     # elections
     "vote_without_log_check": "a vote is given whatever the candidate's log lacks (Kafka before 0.11)",

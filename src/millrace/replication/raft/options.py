@@ -1,7 +1,7 @@
 """The numbers of a Raft replica, with the relations between them checked once.
 
 Ticks are whatever the driver makes them; with the usual 50 ms these defaults give heartbeats every 100 ms
-and elections after 0.8 to 1.6 s of silence (PROTOCOLS.md 21). All replicas of a group use the same numbers.
+and elections after 0.8 to 1.6 s of silence [rule 21]. All replicas of a group use the same numbers.
 """
 
 from dataclasses import dataclass

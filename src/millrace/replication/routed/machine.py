@@ -1,9 +1,9 @@
 """Routed replication: messages go once to the nodes whose clients want them, and nothing is stored elsewhere.
 
 One machine per node. It counts its clients' subscriptions per filter, announces a filter with its first one
-and withdraws it with its last (REQUIREMENTS.md E3), and knows what every linked node announced. The node
+and withdraws it with its last [E3], and knows what every linked node announced. The node
 that takes a message in asks `wanted_by` once per route and sends the message to those nodes; they give it to
-their own clients only (E2). Delivery is not this machine's: it has no part in the path of a message except
+their own clients only [E2]. Delivery is not this machine's: it has no part in the path of a message except
 for retained ones, which every node must know (`routed_retained.py`).
 
 How what is known stays right
@@ -13,7 +13,7 @@ Links lose what they cannot take, break, and are made again while the old one st
   that number, then every change, with versions that count up. Whatever carries another number is late and is
   passed over: nothing from an earlier connection or an earlier life of a node can bring back a filter that
   was withdrawn since.
-- All filters replace what was known of that node, once their last part is here (E7). Until then the earlier
+- All filters replace what was known of that node, once their last part is here [E7]. Until then the earlier
   knowledge serves.
 - A gap in the versions is answered by a new `Hello`. A `Digest` once a second shows a gap at the end, and
   whether the other side knows our number at all.
@@ -235,7 +235,7 @@ class Routed:
     def wanted_by(self, topic: str) -> Wanted:
         """Who is sent a message of this topic. Asked once per route; changes nothing."""
         if topic.startswith("$"):
-            # [REQUIREMENTS.md E8]: what a node says of itself stays with it.
+            # [E8]: what a node says of itself stays with it.
             return (), ()
         asked = candidates(topic, self._shapes)
         nodes: list[str] = []

@@ -12,7 +12,7 @@ from millrace.replication.contract import PeerBody
 
 Stamp: TypeAlias = tuple[int, str]
 """Hybrid logical time (milliseconds of the wall's clock and a counter of 16 bits), then the node that wrote:
-two writes are never equal, and all nodes order them alike (PROTOCOLS.md 17)."""
+two writes are never equal, and all nodes order them alike [rule 17]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

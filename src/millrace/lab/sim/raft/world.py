@@ -116,7 +116,7 @@ class World:
         )
 
     def add_joining(self, old: ReplicaId) -> None:
-        """The node of a lost disk starts again, empty, as a new replica (PROTOCOLS.md 19)."""
+        """The node of a lost disk starts again, empty, as a new replica [rule 19]."""
         name = ReplicaId(f"{old[0]}{int(old[1:]) + 1}")
         self._add(name, _EMPTY, self.processes[old].drift)
         self.restart(self.processes[name])

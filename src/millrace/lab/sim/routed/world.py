@@ -336,7 +336,7 @@ class RoutedWorld:
                 raise Violation("newest retained", f"{host.name} has {found} for {topic}, last was {text}")
 
     def _exam_fresh(self) -> None:
-        """A fresh subscriber at any node gets the newest retained messages, all and only those (E5)."""
+        """A fresh subscriber at any node gets the newest retained messages, all and only those [E5]."""
         for host in self.hosts:
             self._clients += 1
             client = host.connect(f"c{self._clients}")

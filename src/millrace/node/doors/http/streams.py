@@ -259,7 +259,7 @@ async def read_blocks(
 
 def _must_receive(caller: Caller, block: Block, proved: set[bytes]) -> None:
     """All topics of a block: a sealed shard may have others than the stream's filters name now. Most blocks
-    have the topics of one before, and `proved` knows these (PROTOCOLS.md 30)."""
+    have the topics of one before, and `proved` knows these [rule 30]."""
     for topic in block.topics():
         if topic not in proved:
             if not caller.principal.may_receive(topic.decode()):
