@@ -16,10 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from millrace.errors import LocalError
+from millrace.node.peers.secret import make_secret_file
 
 _READY_S = 60.0
 _STOP_S = 5.0
 _HOST = "127.0.0.1"
+SECRET_FILE = "cluster.secret"
 
 # Below the ports that the kernel hands to outgoing connections: those would take one while a node is down.
 _PORT_BLOCKS = range(20_000, 32_700, 100)
@@ -67,7 +69,7 @@ class NodeProcess:
         number: int,
         data: Path,
         base_port: int,
-        secret: str,
+        secret_file: Path,
         *,
         join: str | None,
         host: str = _HOST,
@@ -85,7 +87,7 @@ class NodeProcess:
         self.mqtt_port, self.http_port, self.peer_port = port, port + 1, port + 2
         self.text_port, self.ws_port = port + 3, port + 4
         self._join = join
-        self._secret = secret
+        self._secret_file = secret_file
         self._options = options
         self._on_line = on_line
         self._process: asyncio.subprocess.Process | None = None
@@ -126,8 +128,7 @@ class NodeProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            # By the environment: a command line is there for everybody to read.
-            env={**os.environ, "MILLRACE_CLUSTER__SECRET": self._secret},
+            env=self._environment(),
             # Ctrl-C is for us; we stop the nodes in our own way.
             start_new_session=True,
         )
@@ -143,6 +144,12 @@ class NodeProcess:
         if ended in done or not done:
             await self.stop()
             raise LocalError(f"{self.name} did not start: " + "; ".join(self.lines[-3:]))
+
+    def _environment(self) -> dict[str, str]:
+        """A secret that the caller's environment names is the cluster's, so that nodes elsewhere can join."""
+        if "MILLRACE_CLUSTER__SECRET" in os.environ:
+            return dict(os.environ)
+        return {**os.environ, "MILLRACE_CLUSTER__SECRET_FILE": str(self._secret_file)}
 
     async def _read(self, stream: asyncio.StreamReader) -> None:
         while True:
@@ -209,7 +216,10 @@ class LocalCluster:
         self._base_port = base_port
         self._options = options
         self._on_line = on_line
-        self._secret = os.urandom(16).hex()
+        data.mkdir(parents=True, exist_ok=True)
+        self.secret_file = data.absolute() / SECRET_FILE
+        """What a node needs that is to join from elsewhere: `--set cluster.secret_file=...`."""
+        make_secret_file(self.secret_file)
         self.nodes: list[NodeProcess] = []
         for _ in range(count):
             self.add()
@@ -222,7 +232,7 @@ class LocalCluster:
             number,
             self._data,
             self._base_port,
-            self._secret,
+            self.secret_file,
             join=f"{self.nodes[0].host}:{self.nodes[0].peer_port}" if number else None,
             host=host,
             wrap=wrap,

@@ -29,7 +29,9 @@ def test_a_node_that_says_a_very_long_line_is_heard_to_its_end(tmp_path: Path) -
 
     async def scenario() -> None:
         said: list[str] = []
-        node = NodeProcess(0, tmp_path, 1, "secret", join=None, on_line=lambda _, text: said.append(text))
+        node = NodeProcess(
+            0, tmp_path, 1, tmp_path / "secret", join=None, on_line=lambda _, text: said.append(text)
+        )
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", TALKATIVE, stdout=asyncio.subprocess.PIPE
         )

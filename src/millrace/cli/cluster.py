@@ -44,6 +44,7 @@ def up(
                 await starting
                 for node in cluster.nodes:
                     show(node.name, f"serves MQTT on {node.url}, HTTP on {node.http_url}")
+                show("all", f"others join with --set cluster.secret_file={cluster.secret_file}")
                 show("all", "Ctrl-C stops the cluster")
                 await stopping.wait()
         finally:

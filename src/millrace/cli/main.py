@@ -20,6 +20,7 @@ from millrace.version import __version__
 # In the order of the help text.
 FAMILIES = (
     "start",
+    "init",
     "cluster",
     "node",
     "demo",

@@ -20,7 +20,7 @@ def _listener(name: str, help: str) -> typer.models.OptionInfo:
     epilog=example(
         "millrace start",
         "millrace start --data /var/lib/millrace --mqtt 0.0.0.0:1883 --set access.anonymous=never",
-        "millrace start --node-id b --data b --peer 10.0.0.2:18832 --join 10.0.0.1:18832",
+        "millrace start --config /etc/millrace/millrace.toml --peer 10.0.0.2:18832 --join 10.0.0.1:18832",
     )
 )
 def start(

@@ -127,6 +127,7 @@ class Cluster:
         "a client that connects at another node leaves the old one, and what it had under way comes along",
     )
     secret: str = _setting("", "what nodes prove to each other that they know, the same on all of them")
+    secret_file: str = _setting("", "the file that holds it, readable by its owner alone; see millrace init")
     advertise: Address | None = field(
         default=None, metadata={"doc": "where other nodes reach this one; empty: as it listens"}
     )
@@ -195,6 +196,15 @@ class Config:
         given = [bool(value) for value in (self.cluster.tls_cert, self.cluster.tls_key, self.cluster.tls_ca)]
         if any(given) and not all(given):
             raise ConfigError("cluster.tls_cert, tls_key and tls_ca belong together: set all or none")
+        if self.cluster.secret and self.cluster.secret_file:
+            raise ConfigError("cluster.secret and cluster.secret_file say the same: set one of them")
+        if self.listeners.peer is not None and not (
+            self.cluster.secret or self.cluster.secret_file or self.cluster.tls_cert
+        ):
+            raise ConfigError(
+                "listeners.peer needs cluster.secret_file (make one with: millrace init) or cluster.tls_*: "
+                "without either whoever reaches the port would be a node of the cluster"
+            )
         tls = self.tls
         if bool(tls.certificate) != bool(tls.key):
             raise ConfigError("tls.certificate and tls.key belong together: set both or none")
@@ -451,13 +461,13 @@ def _checked(setting: Setting, value: Any, place: str) -> Any:
 
 
 def as_table(config: Config) -> dict[str, dict[str, str | int | bool]]:
-    """The tree as plain values, section by section."""
+    """The tree as plain values, section by section. A secret is left out."""
     table: dict[str, dict[str, str | int | bool]] = {name: {} for name in SECTIONS}
     for setting in SETTINGS.values():
         value = getattr(getattr(config, setting.section), setting.key)
         if value is None or isinstance(value, Address):
             value = str(value or "")
-        table[setting.section][setting.key] = value
+        table[setting.section][setting.key] = "" if setting.name == "cluster.secret" else value
     return table
 
 

@@ -38,7 +38,7 @@ def test_an_attempt_that_nobody_answers_is_made_again_soon(monkeypatch: pytest.M
         made = Links(
             replica="a",
             identity=lambda: Identity("a", "a", "", ""),
-            secret=b"",
+            secret=b"of this test",
             random=Random(1),
             on_frame=lambda replica, kind, group, body: None,
             on_open=lambda replica: None,

@@ -174,8 +174,8 @@ class Cluster:
             await asyncio.sleep(0.02)
         if link.identity is None:
             raise LocalError(
-                "the node there did not accept this one; are cluster.secret "
-                "and the authority of cluster.tls_* the same?"
+                "the node there closed the link; both nodes need the same cluster.secret or secret_file, "
+                "and certificates of the same authority in cluster.tls_*"
             )
         return await self._replicas.request(link.identity.replica, {"op": "join", "member": self._myself()})
 

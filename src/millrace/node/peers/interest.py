@@ -19,7 +19,7 @@ from millrace.broker.messages.inbound import payload_is_empty, topic_of
 from millrace.broker.messages.message import Run, expiry_of
 from millrace.errors import MalformedPacket
 from millrace.kernels import skip
-from millrace.node.peers import routed_codec
+from millrace.node.peers.codec import ROUTED_CODEC
 from millrace.replication.contract import LinkClosed, LinkOpened, PeerMessage, ReplicaId, Send, Tick
 from millrace.replication.routed.machine import (
     Effect,
@@ -193,7 +193,7 @@ class Interest:
 
     def on_interest(self, peer: str, body: bytes) -> None:
         if self._machine is not None:
-            message = PeerMessage(sender=ReplicaId(peer), body=routed_codec.decode(body))
+            message = PeerMessage(sender=ReplicaId(peer), body=ROUTED_CODEC.decode(body))
             self._run(self._machine.step(message))
             self._answer()
 
@@ -232,7 +232,7 @@ class Interest:
     def _send(self, effect: Send) -> None:
         if self._encoded[0] is not effect.body:
             # The same word to several nodes is written once.
-            self._encoded = (effect.body, routed_codec.encode(effect.body))
+            self._encoded = (effect.body, ROUTED_CODEC.encode(effect.body))
         if self._links is not None:
             self._links.send(effect.to, KIND_INTEREST, 0, self._encoded[1])
 

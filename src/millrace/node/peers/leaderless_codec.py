@@ -1,19 +1,17 @@
-"""Messages between leaderless replicas as bytes of a frame: a kind byte names the class, msgpack its fields.
+"""Messages between leaderless replicas as bytes of a frame, and their entries as blocks.
 
 Data entries are blocks, and a block is looked at here, once: what cannot be parsed, or holds another number
 of messages than the entry says, closes the link before it reaches a log.
 """
 
-import msgspec
-
 from millrace.errors import MalformedPacket, StorageError
 from millrace.node.leaderless.keys import Retained
+from millrace.node.peers.codec import PeerCodec
 from millrace.replication.contract import EntryKind, PeerBody
 from millrace.replication.leaderless import messages
 from millrace.storage.block import Block, Kind, opaque_block, parse_block
 
-# The order is part of the protocol between nodes: add at the end.
-_CLASSES: tuple[type[PeerBody], ...] = (
+_CODEC = PeerCodec(
     messages.Pulse,
     messages.Entries,
     messages.Have,
@@ -25,22 +23,11 @@ _CLASSES: tuple[type[PeerBody], ...] = (
     messages.Superseded,
     Retained,
 )
-_NUMBERS = {kind: bytes((number,)) for number, kind in enumerate(_CLASSES)}
-_ENCODER = msgspec.msgpack.Encoder()
-_DECODERS = [msgspec.msgpack.Decoder(kind) for kind in _CLASSES]
-
-
-def encode(body: PeerBody) -> bytes:
-    return _NUMBERS[type(body)] + _ENCODER.encode(body)
+encode = _CODEC.encode
 
 
 def decode(data: bytes) -> PeerBody:
-    if not data or data[0] >= len(_DECODERS):
-        raise MalformedPacket("a message of an unknown kind")
-    try:
-        body = _DECODERS[data[0]].decode(memoryview(data)[1:])
-    except msgspec.DecodeError as error:
-        raise MalformedPacket(f"a message that cannot be read: {error}") from None
+    body = _CODEC.decode(data)
     if isinstance(body, messages.Entries):
         for entry in body.entries:
             _check(entry)

@@ -217,6 +217,9 @@ class Links:
         may_accept: Callable[[Identity], bool],
         tls: PeerTls | None = None,
     ) -> None:
+        if not secret and tls is None:
+            # An HMAC with an empty key is no proof: whoever reaches the port would be a node [rule 32].
+            raise ConfigError("links between nodes need an identity: a secret or mutual TLS")
         self._tls = tls
         self.loop = asyncio.get_running_loop()
         self._replica = replica

@@ -18,8 +18,9 @@ from millrace.errors import LocalError, MalformedPacket, RemoteError, StorageErr
 from millrace.node.config import Address, Config
 from millrace.node.logs.replica_log import ReplicaLog, write_damage
 from millrace.node.logs.syncer import Syncer
-from millrace.node.peers import raft_codec as peer_codec
+from millrace.node.peers.codec import LOG_CODEC
 from millrace.node.peers.links import Identity, Links, PeerTls
+from millrace.node.peers.secret import secret_of
 from millrace.node.replicas.replication_group import App, ReplicationGroup
 from millrace.node.surroundings import Surroundings
 from millrace.replication.contract import EntryKind, LinkClosed, LinkOpened, PeerBody, ReplicaId
@@ -114,7 +115,7 @@ class Replicas:
             self.links = Links(
                 replica=self.replica,
                 identity=self._identity,
-                secret=self._config.cluster.secret.encode(),
+                secret=secret_of(self._config.cluster),
                 random=self._random,
                 on_frame=self._on_frame,
                 on_open=self._on_open,
@@ -235,7 +236,7 @@ class Replicas:
             return
         if body is not self._encoded[0]:
             # Followers that stand at the same place are sent the same message.
-            self._encoded = body, peer_codec.encode(body)
+            self._encoded = body, LOG_CODEC.encode(body)
         self.links.send(to, KIND_RAFT, group, self._encoded[1])
 
     def send_frame(self, to: str, number: int, body: bytes) -> bool:
@@ -278,7 +279,7 @@ class Replicas:
         group = self.groups.get(number)
         if kind == KIND_RAFT:
             if group is not None:
-                group.on_peer(ReplicaId(replica), peer_codec.decode(body))
+                group.on_peer(ReplicaId(replica), LOG_CODEC.decode(body))
         elif kind == KIND_BLOCK:
             if group is not None and body:
                 try:

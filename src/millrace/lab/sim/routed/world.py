@@ -22,7 +22,7 @@ from millrace.lab.sim.surroundings.clock import US_PER_S, Clock
 from millrace.lab.sim.trace import Trace
 from millrace.lab.sim.verdict import Counts, RunResult, judge
 from millrace.lab.sim.violation import Violation
-from millrace.node.peers import routed_codec
+from millrace.node.peers.codec import ROUTED_CODEC
 from millrace.node.peers.interest import KIND_PUBLISH
 from millrace.replication.routed.messages import Stamp, Value
 
@@ -83,13 +83,13 @@ class RoutedWorld:
     def _watch(self, sender: str, to: str, kind: int, body: bytes) -> None:
         """Every frame as it leaves."""
         if self.trace is not None:
-            shown = f"{len(body)} B" if kind == KIND_PUBLISH else repr(routed_codec.decode(body))
+            shown = f"{len(body)} B" if kind == KIND_PUBLISH else repr(ROUTED_CODEC.decode(body))
             self.trace.note(self.clock.now_us, sender, f"> {to} {shown}")
         if kind == KIND_PUBLISH:
             text = body.rsplit(b"|", 1)[-1].decode()
             is_group = bool(body[0] & 0x10)
         else:
-            message = routed_codec.decode(body)
+            message = ROUTED_CODEC.decode(body)
             if not isinstance(message, Value) or not message.is_live or message.value is None:
                 return
             text, is_group = message.value.rsplit(b"|", 1)[-1].decode(), False
