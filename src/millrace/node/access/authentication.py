@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from millrace.node.access.users import Passwords, Users
-from millrace.node.doors.mqtt_connection import MqttConnection
+from millrace.node.doors.mqtt_door import Connection
 from millrace.wire.mqtt.packets import Connect
 
 log = logging.getLogger("millrace.access")
@@ -34,7 +34,7 @@ class Authentication:
     def close(self) -> None:
         self._workers.shutdown(wait=False, cancel_futures=True)
 
-    def __call__(self, connection: MqttConnection, packet: Connect, done: Callable[[bool], None]) -> None:
+    def __call__(self, connection: Connection, packet: Connect, done: Callable[[bool], None]) -> None:
         """Decide about a CONNECT and call `done`, at once where nothing has to be hashed."""
         name = packet.username
         if name is None:

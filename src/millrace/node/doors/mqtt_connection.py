@@ -539,8 +539,8 @@ class MqttConnection(PacedOutput):
             # the record of the second for its own.
             earlier = door.opening.get(client_id)
             door.opening[client_id] = self
-            if earlier is not None and earlier._state != _CLOSED:
-                earlier._close("the client connected again")
+            if earlier is not None:
+                earlier.supersede()
             broker.journal.add(operation, written)
             self._wake()
 
@@ -690,6 +690,11 @@ class MqttConnection(PacedOutput):
         if session is not None and session.connection is self:
             self._door.broker.disconnect(session, self._door.now_ms(), will=True)
         self._wake()
+
+    def supersede(self) -> None:
+        """The same client is being let in by another connection."""
+        if self._state != _CLOSED:
+            self._close("the client connected again")
 
     def hand_out(self, session: Session) -> None:
         """What was answered before the end still arrives."""

@@ -8,7 +8,7 @@ here and go on in a later one.
 import logging
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from millrace.broker.machine import Broker
@@ -18,15 +18,38 @@ from millrace.limits import MIB
 from millrace.node.config import Mqtt
 from millrace.node.doors.mqtt_terms import EnhancedAuthentication
 from millrace.node.doors.output import OutputBudget
+from millrace.types import Reason
 from millrace.wire.mqtt.packets import Connect
-
-if TYPE_CHECKING:
-    from millrace.node.doors.mqtt_connection import MqttConnection
 
 log = logging.getLogger("millrace.door")
 
 # Bytes that arrived and are not committed: beyond it no more is read from those who publish.
 _UNCOMMITTED_BYTES_MAX = 16 * MIB
+
+
+class Connection(Protocol):
+    """What the door and the server ask of a connection: `mqtt_connection.MqttConnection` is one."""
+
+    peer: Any
+    transport: Any
+    username: str | None
+    session: Session | None
+
+    def write(self, data: bytes) -> None: ...
+
+    def end_output(self) -> None: ...
+
+    def unpark(self) -> None: ...
+
+    def is_late(self, now_ms: int) -> bool: ...
+
+    def expire(self) -> None: ...
+
+    def reassign(self) -> None: ...
+
+    def fail(self, reason: Reason, detail: str) -> None: ...
+
+    def supersede(self) -> None: ...
 
 
 class MqttDoor:
@@ -39,7 +62,7 @@ class MqttDoor:
         *,
         now_ms: Callable[[], int],
         wake: Callable[[], None],
-        authenticate: Callable[["MqttConnection", Connect, Callable[[bool], None]], None],
+        authenticate: Callable[[Connection, Connect, Callable[[bool], None]], None],
         random: Random,
         methods: dict[str, Callable[[], EnhancedAuthentication]] | None = None,
     ) -> None:
@@ -54,7 +77,7 @@ class MqttDoor:
         self.random = random
         self.methods = methods or {}
         # A dict for its order: who came first is swept first, the same in every run.
-        self.connections: dict[MqttConnection, None] = {}
+        self.connections: dict[Connection, None] = {}
         # A client is connected here: other nodes end theirs of it. Set by the node.
         self.tell_others: Callable[[Session], None] = _tell_nobody
         # Calls back once other nodes send what clients here want. Set by the node.
@@ -64,11 +87,11 @@ class MqttDoor:
         # A session is open and not yet resumed: give it what came along. Set by the node.
         self.session_opened: Callable[[Session, bool], None] = _nothing_came
         # The connection by which a client is being let in, while its record is written.
-        self.opening: WeakValueDictionary[str, MqttConnection] = WeakValueDictionary()
+        self.opening: WeakValueDictionary[str, Connection] = WeakValueDictionary()
         # Calls back once all nodes know of this node's members of these groups. Set by the node.
         self.when_shared: Callable[[list[str], Callable[[], None]], None] = _at_once
         # Connections whose further input waits for a later turn, and messages taken in this one.
-        self.parked: list[MqttConnection] = []
+        self.parked: list[Connection] = []
         # Whether a flush is due at the end of this loop turn, and the time at which the turn began.
         self.awake = False
         self.turn_ms = 0
