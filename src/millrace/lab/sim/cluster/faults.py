@@ -2,19 +2,16 @@
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from millrace.lab.sim.cluster.host import Host
+from millrace.lab.sim.cluster.scene import Scene
 from millrace.lab.sim.surroundings.clock import US_PER_S
-
-if TYPE_CHECKING:
-    from millrace.lab.sim.cluster.world import ClusterWorld
 
 _LASTS_S_MAX = 12.0
 
 
 class ClusterNemesis:
-    def __init__(self, world: "ClusterWorld", rng: random.Random) -> None:
+    def __init__(self, world: Scene, rng: random.Random) -> None:
         self._world = world
         self._rng = rng
         self._is_active = False

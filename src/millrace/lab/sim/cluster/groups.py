@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from millrace.broker.groups.definitions import GroupSpec
 from millrace.lab.sim.cluster.calls import NoAnswer, call
 from millrace.lab.sim.cluster.checks import Logs
+from millrace.lab.sim.cluster.scene import Scene
 from millrace.lab.sim.cluster.work import Work
 from millrace.node.groups.consumer_groups import Taken, queue_name
 
 if TYPE_CHECKING:
-    from millrace.lab.sim.cluster.world import ClusterWorld
     from millrace.node.server import Server
 
 _GROUP = "jobs"
@@ -32,7 +32,7 @@ Place = tuple[int, int]
 
 
 class GroupWork(Work):
-    def __init__(self, world: "ClusterWorld", rng: random.Random) -> None:
+    def __init__(self, world: Scene, rng: random.Random) -> None:
         super().__init__(world, rng)
         self.add_publisher("g1", "g", 1)
         self.add_publisher("g2", "g", 2)

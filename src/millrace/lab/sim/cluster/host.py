@@ -9,9 +9,10 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millrace.errors import ConfigError, LocalError, StorageError
+from millrace.lab.sim.cluster.ground import Ground
 from millrace.lab.sim.surroundings.clock import US_PER_S
 from millrace.lab.sim.surroundings.disk import Keep, PowerCut, SimDisk
 from millrace.lab.sim.surroundings.loop import SimExecutor, SimLoop
@@ -21,9 +22,6 @@ from millrace.node.server import Server
 from millrace.node.surroundings import Closeable, Surroundings
 from millrace.storage.disk import DiskFull
 from millrace.storage.log import LogSettings
-
-if TYPE_CHECKING:
-    from millrace.lab.sim.cluster.world import ClusterWorld
 
 MQTT_PORT = 1883
 PEER_PORT = 7000
@@ -114,7 +112,7 @@ class HostDisk(SimDisk):
 
 
 class Host:
-    def __init__(self, world: "ClusterWorld", number: int, rng: random.Random) -> None:
+    def __init__(self, world: Ground, number: int, rng: random.Random) -> None:
         self.name = f"n{number + 1}"
         self.address = f"10.0.0.{number + 1}"
         self.loop: SimLoop | None = None

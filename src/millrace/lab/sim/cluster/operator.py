@@ -14,9 +14,9 @@ from millrace.broker.meta.state import spec_from_dict
 from millrace.broker.streams.stream import DEFAULT_SPEC, DEFAULT_STREAM, StreamSpec
 from millrace.lab.sim.cluster.calls import NoAnswer, call
 from millrace.lab.sim.cluster.host import Host
+from millrace.lab.sim.cluster.scene import Make, Scene
 
 if TYPE_CHECKING:
-    from millrace.lab.sim.cluster.world import ClusterWorld
     from millrace.node.server import Server
 
 _CALL_S = 15.0
@@ -24,17 +24,14 @@ _PAUSE_S = 0.5
 _GAP_S = 4.0
 _FILTERS = ("q1/#", "q2/+/0", "+/+/1", "s/#", "g/#", "r/#", "w/#")
 
-Make = Callable[["Server"], Coroutine[Any, Any, Any]]
-
 
 class Operator:
-    def __init__(self, world: "ClusterWorld", rng: random.Random) -> None:
+    def __init__(self, world: Scene, rng: random.Random) -> None:
         self._world = world
         self._rng = rng
         self._loop = world.client_loop()
         self._is_active = False
         self._is_busy = False
-        self._asked: list[tuple[str, Make]] = []
         self.changes = 0
         actions: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "stream": self._stream,
@@ -49,11 +46,7 @@ class Operator:
 
     @property
     def is_idle(self) -> bool:
-        return not self._is_busy and not self._asked
-
-    def ask_for(self, what: str, make: Make) -> None:
-        """A command that some piece of work needs before it begins."""
-        self._asked.append((what, make))
+        return not self._is_busy and not self._world.asked
 
     def start(self) -> None:
         self._is_active = bool(self._actions)
@@ -65,10 +58,10 @@ class Operator:
     async def _main(self) -> None:
         while True:
             await asyncio.sleep(_PAUSE_S)
-            if self._asked:
-                what, make = self._asked[0]
+            if self._world.asked:
+                what, make = self._world.asked[0]
                 await self._do(what, make)
-                self._asked.pop(0)
+                self._world.asked.pop(0)
             elif self._is_active and self._rng.random() < _PAUSE_S / _GAP_S:
                 self._is_busy = True
                 self.changes += 1

@@ -5,17 +5,15 @@ subscribes and compares.
 """
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millrace.client.events import Delivered, Event, Published, Subscribed
 from millrace.lab.sim.cluster.checks import Logs
 from millrace.lab.sim.cluster.mqtt_clients import Client, Publisher
+from millrace.lab.sim.cluster.scene import Scene
 from millrace.lab.sim.cluster.work import Work
 from millrace.lab.sim.surroundings.loop import SimLoop
 from millrace.types import Message, Subscription
-
-if TYPE_CHECKING:
-    from millrace.lab.sim.cluster.world import ClusterWorld
 
 _LOOK_S = 1.0
 
@@ -77,7 +75,7 @@ class Looker(Client):
 
 
 class RetainedWork(Work):
-    def __init__(self, world: "ClusterWorld", rng: random.Random) -> None:
+    def __init__(self, world: Scene, rng: random.Random) -> None:
         super().__init__(world, rng)
         for qos in (1, 2):
             name = f"r{qos}"

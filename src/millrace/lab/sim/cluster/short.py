@@ -5,26 +5,21 @@ the earlier one is, and what is there is equal everywhere.
 """
 
 import random
-from typing import TYPE_CHECKING
 
 from millrace.broker.streams.stream import Retention, StreamSpec
 from millrace.lab.sim.cluster.checks import Logs
+from millrace.lab.sim.cluster.scene import Scene
 from millrace.lab.sim.cluster.work import Work
-
-if TYPE_CHECKING:
-    from millrace.lab.sim.cluster.world import ClusterWorld
 
 SPEC = StreamSpec(name="short", filters=("t/#",), retention=Retention(age_s=0, bytes_max=4_096))
 
 
 class ShortWork(Work):
-    def __init__(self, world: "ClusterWorld", rng: random.Random) -> None:
+    def __init__(self, world: Scene, rng: random.Random) -> None:
         super().__init__(world, rng)
         self.add_publisher("t1", "t", 1)
         self.add_publisher("t2", "t", 2)
-        world.operator.ask_for(
-            "the stream short", lambda server: server.engine.opening.put(SPEC, create=False)
-        )
+        world.asked.append(("the stream short", lambda server: server.engine.opening.put(SPEC, create=False)))
 
     def is_ready(self) -> bool:
         hosts = [host for host in self.world.members if host.server is not None and host.is_up]

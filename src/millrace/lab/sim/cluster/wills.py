@@ -10,18 +10,15 @@ goodbye, none where the client was back before the delay was over.
 import asyncio
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from millrace.client.events import Connected
 from millrace.client.protocol import Options, Protocol
 from millrace.lab.sim.cluster.checks import Logs
 from millrace.lab.sim.cluster.host import MQTT_PORT
+from millrace.lab.sim.cluster.scene import Scene
 from millrace.lab.sim.cluster.work import Work
 from millrace.lab.sim.surroundings.loop import SimLoop
 from millrace.types import Message, Version, Will
-
-if TYPE_CHECKING:
-    from millrace.lab.sim.cluster.world import ClusterWorld
 
 _DIAL_S = 4.0
 _ANSWER_S = 10.0
@@ -181,7 +178,7 @@ class Mortal(asyncio.Protocol):
 
 
 class Wills(Work):
-    def __init__(self, world: "ClusterWorld", rng: random.Random) -> None:
+    def __init__(self, world: Scene, rng: random.Random) -> None:
         super().__init__(world, rng)
         self.mortals = [
             Mortal(

@@ -7,20 +7,18 @@ the nodes, and `check`. Whatever is wrong is raised as a Violation that names th
 
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millrace.lab.sim.cluster.checks import Logs, check_once_and_in_order, check_received, missing
 from millrace.lab.sim.cluster.mqtt_clients import Client, History, Publisher, Subscriber
+from millrace.lab.sim.cluster.scene import Scene
 from millrace.types import Version
-
-if TYPE_CHECKING:
-    from millrace.lab.sim.cluster.world import ClusterWorld
 
 
 class Work:
     """A piece with nothing to do; the others say what differs."""
 
-    def __init__(self, world: "ClusterWorld", rng: random.Random) -> None:
+    def __init__(self, world: Scene, rng: random.Random) -> None:
         self.world = world
         self.rng = rng
         self.history = History()
@@ -96,7 +94,7 @@ class Work:
 class PubSub(Work):
     """Publishers at QoS 1 and 2; durable subscribers that must get everything; one that need not."""
 
-    def __init__(self, world: "ClusterWorld", rng: random.Random) -> None:
+    def __init__(self, world: Scene, rng: random.Random) -> None:
         super().__init__(world, rng)
         for i in range(rng.randint(1, 2)):
             for qos in (1, 2):
@@ -139,7 +137,7 @@ class Shared(Work):
 
     FILTER = "$share/team/s/#"
 
-    def __init__(self, world: "ClusterWorld", rng: random.Random) -> None:
+    def __init__(self, world: Scene, rng: random.Random) -> None:
         super().__init__(world, rng)
         self.add_publisher("s1", "s", 1)
         self.add_publisher("s2", "s", 2)

@@ -5,9 +5,9 @@ and disks; the HTTP server, TLS and the password workers are left out. One seed 
 
 1. the nodes form a cluster, in some runs while they are killed and cut off; the clients connect, the
    subscribers subscribe;
-2. clients work (`cluster_work` and its neighbours) while nodes crash, lose power, stop, pause, and are cut
+2. clients work (`work` and its neighbours) while nodes crash, lose power, stop, pause, and are cut
    off from each other and from clients, disks are slow, full and damaged, connections break
-   (`cluster_faults`), and an operator changes streams and members (`cluster_operator`);
+   (`faults`), and an operator changes streams and members (`operator`);
 3. everything heals; within a bounded time everything is answered, everybody has what was promised, and every
    group has a leader; then the checks;
 4. in some runs the whole cluster loses its power, and comes back with everything.
@@ -16,29 +16,26 @@ and disks; the HTTP server, TLS and the password workers are left out. One seed 
 import asyncio
 import gc
 import logging
-import random
 from collections.abc import Callable
 from dataclasses import replace
 
 from millrace.lab.sim.cluster.checks import Logs, check_groups, check_readable
 from millrace.lab.sim.cluster.faults import ClusterNemesis
 from millrace.lab.sim.cluster.groups import GroupWork
-from millrace.lab.sim.cluster.host import Host
 from millrace.lab.sim.cluster.node_mutations import NEVER_SYNCS, planted
 from millrace.lab.sim.cluster.operator import Operator
 from millrace.lab.sim.cluster.plan import ClusterPlan, make_cluster_plan
 from millrace.lab.sim.cluster.retained import RetainedWork
+from millrace.lab.sim.cluster.scene import Scene, is_settled
 from millrace.lab.sim.cluster.short import ShortWork
 from millrace.lab.sim.cluster.wills import Wills
 from millrace.lab.sim.cluster.work import PubSub, Shared, Work
-from millrace.lab.sim.surroundings.clock import US_PER_S, Clock
+from millrace.lab.sim.surroundings.clock import US_PER_S
 from millrace.lab.sim.surroundings.loop import SimLoop
-from millrace.lab.sim.surroundings.sockets import Sockets
 from millrace.lab.sim.trace import Trace
-from millrace.lab.sim.verdict import Counts, RunResult, judge, violation_of
+from millrace.lab.sim.verdict import Counts, RunResult, judge
 from millrace.lab.sim.violation import Violation
 
-_CALLS_MAX = 20_000_000
 _FORM_S = 90
 _SUBSCRIBE_S = 60
 _HEAL_S = 120
@@ -57,93 +54,15 @@ _WORK: dict[str, type[Work]] = {
 }
 
 
-class ClusterWorld:
+class ClusterWorld(Scene):
+    """The whole run: who acts on the scene, in which order, and what must hold at the end."""
+
     def __init__(self, plan: ClusterPlan, trace: Trace | None) -> None:
-        self.plan = plan
-        self.clock = Clock(calls_max=_CALLS_MAX)
-        self.trace = trace
-        self._violation: Violation | None = None
-        self._loops: list[SimLoop] = []
-        self._clients = 0
-        note = None if trace is None else self._note_bytes
-        self.sockets = Sockets(clock=self.clock, rng=self.chance("network"), note=note)
-        count = plan.nodes + plan.spares
-        self.hosts = [Host(self, i, self.chance(f"host {i}")) for i in range(count)]
-        self.addresses: list[str] = []
-        """Of the members: where clients go."""
-        for host in self.hosts[: plan.nodes]:
-            self.enter(host)
+        super().__init__(plan, trace)
         self.nemesis = ClusterNemesis(self, self.chance("nemesis"))
         self.operator = Operator(self, self.chance("operator"))
         self.work: list[Work] = [PubSub(self, self.chance("work"))]
         self.work += [_WORK[name](self, self.chance(f"work {name}")) for name in plan.work]
-
-    def chance(self, name: str) -> random.Random:
-        """Each actor has its own stream of chance, so that a change in one does not reshuffle the others."""
-        return random.Random(f"{self.plan.seed} {name}")
-
-    def client_loop(self) -> SimLoop:
-        number = self._clients
-        self._clients += 1
-        return self.make_loop(
-            f"10.0.{1 + number // 250}.{number % 250}", self.chance(f"client loop {number}")
-        )
-
-    def make_loop(self, address: str, rng: random.Random) -> SimLoop:
-        # Abstract: what no node calls (files, processes, datagrams) is not there.
-        loop = SimLoop(  # type: ignore[abstract]
-            address, clock=self.clock, sockets=self.sockets, rng=rng, trouble=self.on_trouble
-        )
-        self._loops.append(loop)
-        return loop
-
-    @property
-    def now_s(self) -> float:
-        return self.clock.now_us / US_PER_S
-
-    # ---------------------------------------------------------------------------------------- members
-
-    @property
-    def members(self) -> list[Host]:
-        return [host for host in self.hosts if host.is_member]
-
-    def enter(self, host: Host) -> None:
-        host.is_member = True
-        self.addresses.append(host.address)
-
-    def leave(self, host: Host) -> None:
-        host.is_member = False
-        self.addresses.remove(host.address)
-
-    def is_whole(self) -> bool:
-        """Whether every member serves, every group is where it should be, and nothing is damaged."""
-        if not all(map(_is_settled, self.members)):
-            return False
-        is_repairing = any(path.endswith("/damage") for host in self.members for path in host.disk.paths())
-        return not is_repairing and not check_readable(self.members)
-
-    @property
-    def client_addresses(self) -> list[str]:
-        nodes = {host.address for host in self.hosts}
-        return [loop.address for loop in self._loops if loop.address not in nodes and not loop.is_dead]
-
-    # ------------------------------------------------------------------------------------------ notes
-
-    def note(self, who: str, text: str) -> None:
-        if self.trace is not None:
-            self.trace.note(self.clock.now_us, who, text)
-
-    def _note_bytes(self, sender: str, receiver: str, text: str) -> None:
-        self.note(receiver.removeprefix("10.0."), f"<{sender.removeprefix('10.0.')} {text}")
-
-    def on_trouble(self, loop: SimLoop, error: BaseException) -> None:
-        if self._violation is None:
-            self._violation = violation_of(error, f"{loop.address}: ")
-
-    def fail(self, rule: str, detail: str) -> None:
-        """A promise was broken at this moment, seen from outside any node."""
-        if self._violation is None:
-            self._violation = Violation(rule, detail)
 
     # -------------------------------------------------------------------------------------------- run
 
@@ -153,7 +72,7 @@ class ClusterWorld:
             self._form_under_faults()
         for host in self.members:
             host.start()
-        self.until(_FORM_S, lambda: all(map(_is_settled, self.members)), "forming", self.describe)
+        self.until(_FORM_S, self.is_settled, "forming", self.describe)
         self.until(_SUBSCRIBE_S, lambda: all(w.is_ready() for w in self.work), "subscribing", self.describe)
         for work in self.work:
             work.begin()
@@ -189,7 +108,7 @@ class ClusterWorld:
         self.heal()
 
     def end(self) -> None:
-        for loop in self._loops:
+        for loop in self.loops:
             loop.bury()
 
     def counts(self) -> Counts:
@@ -213,10 +132,6 @@ class ClusterWorld:
                 host.loop.resume()
             host.start()
 
-    def is_quiet(self) -> bool:
-        is_settled = all(map(_is_settled, self.members))
-        return is_settled and not check_groups(self.members) and not check_readable(self.members)
-
     def _check(self) -> None:
         self.until(_IDLE_S, None, "", str)
         self.until(_SETTLE_S, self.is_quiet, "groups", self.describe)
@@ -233,7 +148,7 @@ class ClusterWorld:
         if not check_groups(self.members) and not check_readable(self.members):
             Logs(self.members)
         silent = [f"{host.name} does not serve" for host in self.members if not host.is_up]
-        unsettled = [f"{host.name} is not settled" for host in self.members if not _is_settled(host)]
+        unsettled = [f"{host.name} is not settled" for host in self.members if not is_settled(host)]
         work = [work.describe() for work in self.work]
         checks = check_groups(self.members), check_readable(self.members)
         return ", ".join(filter(None, (*silent, *unsettled, *work, *checks)))
@@ -245,19 +160,13 @@ class ClusterWorld:
         end_us = self.clock.now_us + seconds * US_PER_S
         while self.clock.now_us < end_us:
             step_us = min(end_us, self.clock.now_us + US_PER_S // 20)
-            self.clock.run(step_us, lambda: self._violation is not None)
-            if self._violation is not None:
-                raise self._violation
+            self.clock.run(step_us, lambda: self.violation is not None)
+            if self.violation is not None:
+                raise self.violation
             if done is not None and done():
                 return
         if done is not None:
             raise Violation("progress", f"{what} did not end within {seconds} s: {describe()}")
-
-
-def _is_settled(host: Host) -> bool:
-    if host.loop is None or host.server is None or not host.is_up:
-        return False
-    return bool(host.loop.inside(host.server.engine.cluster.status)["is_settled"])
 
 
 class _LogLines(logging.Handler):

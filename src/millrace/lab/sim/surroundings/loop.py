@@ -15,12 +15,10 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from contextvars import Context
 from math import ceil
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from millrace.lab.sim.surroundings.clock import US_PER_S, Clock
-
-if TYPE_CHECKING:
-    from millrace.lab.sim.surroundings.sockets import Server, Sockets
+from millrace.lab.sim.surroundings.sockets import Server, Sockets
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -31,7 +29,7 @@ Trouble = Callable[["SimLoop", BaseException], None]
 
 class SimLoop(asyncio.AbstractEventLoop):
     def __init__(
-        self, address: str, *, clock: Clock, sockets: "Sockets", rng: random.Random, trouble: Trouble
+        self, address: str, *, clock: Clock, sockets: Sockets, rng: random.Random, trouble: Trouble
     ) -> None:
         self.address = address
         self.rng = rng

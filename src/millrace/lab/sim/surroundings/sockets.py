@@ -17,11 +17,10 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 from zlib import crc32
 
 from millrace.lab.sim.surroundings.clock import US_PER_S, Clock
-from millrace.lab.sim.surroundings.loop import SimLoop
 
 _LATENCY_US_MIN, _LATENCY_US_MAX = 50, 1_500
 _STRAGGLER_RATE, _STRAGGLER_US_MAX = 0.01, 80_000
@@ -34,10 +33,21 @@ _GIVE_UP_US_MAX = 12 * US_PER_S
 _CONNECTIONS_MAX = 10_000
 
 
+class HostLoop(Protocol):
+    """What the network needs of a host's event loop: `loop.SimLoop` is one."""
+
+    address: str
+    is_dead: bool
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> Any: ...
+
+    def create_future(self) -> "asyncio.Future[Any]": ...
+
+
 class Transport(asyncio.Transport):
     """One end of a connection."""
 
-    def __init__(self, sockets: "Sockets", loop: SimLoop, peer_address: str) -> None:
+    def __init__(self, sockets: "Sockets", loop: HostLoop, peer_address: str) -> None:
         super().__init__()
         self._sockets = sockets
         self.loop = loop
@@ -240,7 +250,7 @@ class _Socket:
 class Server:
     """A listener, as far as a node uses one."""
 
-    def __init__(self, sockets: "Sockets", loop: SimLoop, name: tuple[str, int], factory: Any) -> None:
+    def __init__(self, sockets: "Sockets", loop: HostLoop, name: tuple[str, int], factory: Any) -> None:
         self._sockets = sockets
         self.loop = loop
         self.factory = factory
@@ -269,7 +279,7 @@ class Sockets:
 
     # ---------------------------------------------------------------------------------------- sockets
 
-    def listen(self, loop: SimLoop, host: str, port: int, factory: Any) -> Server:
+    def listen(self, loop: HostLoop, host: str, port: int, factory: Any) -> Server:
         name = (host, port)
         if name in self._listeners:
             raise OSError(98, "Address already in use")
@@ -280,7 +290,7 @@ class Sockets:
         if self._listeners.get(server.name) is server:
             del self._listeners[server.name]
 
-    async def connect(self, loop: SimLoop, host: str, port: int) -> Transport:
+    async def connect(self, loop: HostLoop, host: str, port: int) -> Transport:
         """A connection that the other side has accepted. OSError as the system would say."""
         answer: asyncio.Future[Transport] = loop.create_future()
         self.after_latency(lambda: self._dial(loop, host, port, answer, self._clock.now_us + _DIAL_US_MAX), 0)
@@ -293,7 +303,7 @@ class Sockets:
             raise
 
     def _dial(
-        self, loop: SimLoop, host: str, port: int, answer: "asyncio.Future[Transport]", until_us: int
+        self, loop: HostLoop, host: str, port: int, answer: "asyncio.Future[Transport]", until_us: int
     ) -> None:
         if answer.done() or loop.is_dead:
             return
