@@ -32,6 +32,7 @@ from millrace.client.outgoing import Outgoing
 from millrace.client.packet_ids import PacketIds
 from millrace.client.routes import Route, Routes
 from millrace.errors import LocalError, ProtocolError, RemoteError
+from millrace.kernels.publish import body_start
 from millrace.limits import PACKET_BYTES_TOP
 from millrace.types import Message as PlainMessage
 from millrace.types import Reason, Subscription, Version, Will
@@ -416,10 +417,7 @@ class Protocol:
     # ----------------------------------------------------------------------------- received packets
 
     def _on_bytes(self, data: bytes, pos: int, end: int) -> None:
-        body = pos + 1
-        while data[body] > 127:
-            body += 1
-        packet = decode(data[pos], data[body + 1 : end], self._version)
+        packet = decode(data[pos], data[body_start(data, pos) : end], self._version)
         if self.state is State.CONNECTING:
             assert isinstance(packet, Connack)
             self._on_connack(packet)

@@ -7,6 +7,7 @@ in C, which serves where it is built; those here are the reference.
 from array import array
 
 from millrace.kernels import ACCELERATED
+from millrace.kernels.publish import head
 
 _LENGTH_TOP = 268_435_455
 _EDGE_TOP = (1 << 31) - 1
@@ -38,9 +39,9 @@ def pack_rows(
         length = len(middle) + len(more) + len(value)
         if length > _LENGTH_TOP:
             raise ValueError(f"a message of {length} bytes is larger than any MQTT packet")
-        head = _head(firsts[row], length)
-        pieces += (head, middle, more, value)
-        edges.append(edges[-1] + len(head) + length)
+        start = head(firsts[row], length)
+        pieces += (start, middle, more, value)
+        edges.append(edges[-1] + len(start) + length)
     return b"".join(pieces), edges.tobytes()
 
 
@@ -48,16 +49,6 @@ def _value(edges: memoryview, data: memoryview | None, row: int) -> memoryview:
     if data is None or row + 1 >= len(edges) or not 0 <= edges[row] <= edges[row + 1] <= len(data):
         raise ValueError("a row is not in the columns")
     return data[edges[row] : edges[row + 1]]
-
-
-def _head(first: int, length: int) -> bytes:
-    """First byte and remaining length (MQTT 5, 1.5.5)."""
-    head = bytearray((first,))
-    while length > 127:
-        head.append(length & 127 | 128)
-        length >>= 7
-    head.append(length)
-    return bytes(head)
 
 
 def gather(data: memoryview, starts: memoryview, ends: memoryview) -> tuple[bytes, bytes]:

@@ -213,7 +213,8 @@ def skip(run: bytes, count: int, pos: int = 0) -> int:
     return pos
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """A variable byte integer (MQTT 5, 1.5.5)."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -276,10 +277,10 @@ def reframe(run: bytes, from_v5: bool, to_v5: bool, first_byte: int, packet_id: 
             parts.append(packet_id.to_bytes(2, "big"))
             packet_id = packet_id % PACKET_ID_MAX + 1
         if to_v5:
-            parts.append(_varint(len(properties)))
+            parts.append(varint(len(properties)))
             parts.append(properties)
         parts.append(run[rest:end])
         packet = b"".join(parts)
-        out += (head, _varint(len(packet)), packet)
+        out += (head, varint(len(packet)), packet)
         pos = end
     return b"".join(out)

@@ -20,7 +20,7 @@ from millrace.broker.sessions.session_store import Journal
 from millrace.broker.shards.retained import Retained
 from millrace.broker.stats import Stats
 from millrace.broker.topics.routing import Route, Router
-from millrace.kernels import ack_run, acks, packet_ids, scan, skip
+from millrace.kernels import ack_run, acks, packet_ids, publish, scan, skip
 from millrace.types import Reason
 
 _PUBACK, _PUBREC = 0x40, 0x50
@@ -153,9 +153,7 @@ class Inbound:
         """A QoS 2 run with repeats in it: each message by itself, as a repeat waits for the one it repeats,
         wherever that goes."""
         self._stats.received -= count
-        end = 0
-        for packet_id in packet_ids(data):
-            start, end = end, skip(data, 1, end)
+        for packet_id, (start, end) in zip(packet_ids(data), publish.packet_bounds(data), strict=True):
             run = Run(data[start:end], 1, 2, session.v5)
             topic = topic_of(run.data)
             if packet_id in (session.received or ()):
@@ -376,7 +374,7 @@ class Inbound:
         self, group: ShareGroup, data: bytes, qos: int, v5: bool, retain: bool, now_ms: int
     ) -> None:
         """Packets from another node for one member of a group here."""
-        count = len(data) and sum(1 for _ in _packets(data))
+        count = sum(1 for _ in publish.packet_bounds(data))
         if count == 1:
             # Those that expire come alone.
             self._outbound.deliver_group(group, _single(data, qos, v5, retain, now_ms), now_ms)
@@ -522,10 +520,8 @@ class Inbound:
         self, arrival: Arrival, run: Run, now_ms: int, *, with_groups: bool = True
     ) -> None:
         """Subscriptions changed between arrival and commit: packet by packet, by the routes of now."""
-        data, end = run.data, 0
-        for position in range(run.count):
-            start, end = end, skip(data, 1, end)
-            one = Run(data[start:end], 1, run.qos, run.v5)
+        for position, (start, end) in enumerate(publish.packet_bounds(run.data)):
+            one = Run(run.data[start:end], 1, run.qos, run.v5)
             one.shard, one.offset = run.shard, run.offset + position
             topic = topic_of(one.data)
             route = self._router.route(topic)
@@ -618,9 +614,7 @@ def split_messages(arrival: Arrival) -> Iterator[Arrival]:
         # The same one: whoever waits looks there for where it stands.
         yield arrival
         return
-    end = 0
-    for position in range(run.count):
-        start, end = end, skip(run.data, 1, end)
+    for position, (start, end) in enumerate(publish.packet_bounds(run.data)):
         packet = run.data[start:end]
         one = Run(packet, 1, run.qos, run.v5, run.retain, run.expires_ms)
         own = acks(packet, ack[0]) if ack else b""
@@ -631,21 +625,9 @@ def split_messages(arrival: Arrival) -> Iterator[Arrival]:
         yield moved
 
 
-def _packets(data: bytes) -> Iterator[int]:
-    """The end of each packet of a run."""
-    at = 0
-    while at < len(data):
-        at += skip(data[at:], 1)
-        yield at
-
-
 def topic_of(packet: bytes) -> str:
     """The topic of a PUBLISH in the framing of runs."""
-    body = 1
-    while packet[body] > 127:
-        body += 1
-    body += 1
-    return packet[body + 2 : body + 2 + (packet[body] << 8 | packet[body + 1])].decode()
+    return publish.topic_of(packet).decode()
 
 
 def _topic(route: Route, data: bytes) -> str | None:
@@ -655,20 +637,4 @@ def _topic(route: Route, data: bytes) -> str | None:
 
 def payload_is_empty(run: Run) -> bool:
     """Whether the one message of this run has no payload."""
-    data = run.data
-    pos = 1
-    while data[pos] > 127:
-        pos += 1
-    pos += 1
-    pos += 2 + (data[pos] << 8 | data[pos + 1]) + (2 if data[0] & 6 else 0)
-    if run.v5:
-        length = shift = 0
-        while True:
-            byte = data[pos]
-            pos += 1
-            length |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                break
-        pos += length
-    return pos >= len(data)
+    return publish.payload_start(run.data, run.v5) >= len(run.data)

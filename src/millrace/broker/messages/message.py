@@ -7,6 +7,7 @@ the front). Ids are given at send time, never before.
 """
 
 from millrace.kernels import reframe, skip
+from millrace.kernels.publish import after_packet_id, after_varint
 
 _EXPIRY = 0x02
 _RUN_START = (0, 0)
@@ -172,21 +173,7 @@ def expiry_of(packet: bytes) -> int | None:
 
 def _find_expiry(packet: bytes) -> int:
     """Position of the value of the message expiry property, 0 where there is none."""
-    pos = 1
-    while packet[pos] > 127:
-        pos += 1
-    pos += 1
-    pos += 2 + (packet[pos] << 8 | packet[pos + 1])
-    if packet[0] & 6:
-        pos += 2
-    length = shift = 0
-    while True:
-        byte = packet[pos]
-        pos += 1
-        length |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            break
+    length, pos = after_varint(packet, after_packet_id(packet))
     end = pos + length
     while pos < end:
         kind = packet[pos]

@@ -21,7 +21,8 @@ from millrace.broker.sessions.session_store import Journal
 from millrace.broker.stats import Stats
 from millrace.broker.topics.filters import matches
 from millrace.broker.topics.routing import Receivers, Route, merge
-from millrace.kernels import PACKET_ID_MAX, ack_run, reframe, skip
+from millrace.kernels import PACKET_ID_MAX, ack_run, reframe
+from millrace.kernels.publish import body_start, head, packet_bounds, topic_end
 from millrace.limits import Limits
 
 # What one session may be sent from its queue per loop turn, so that a long queue neither floods the output
@@ -481,15 +482,10 @@ def _aliased(session: Session, data: bytes) -> bytes:
         session.aliases = {}
     aliases = session.aliases
     out: list[bytes] = []
-    end = 0
-    while end < len(data):
-        start, end = end, skip(data, 1, end)
+    for start, end in packet_bounds(data):
         packet = data[start:end]
-        body = 1
-        while packet[body] > 127:
-            body += 1
-        body += 1
-        after = body + 2 + (packet[body] << 8 | packet[body + 1])
+        body = body_start(packet)
+        after = topic_end(packet, body)
         topic = packet[body + 2 : after]
         alias = aliases.get(topic)
         known = alias is not None
@@ -503,17 +499,7 @@ def _aliased(session: Session, data: bytes) -> bytes:
         packet_id = int.from_bytes(packet[after : after + 2], "big") if packet[0] & 6 else 0
         if known:
             # An empty topic name means the alias alone (3.3.2.3.4).
-            packet = _without_topic(packet, body, after)
+            rest = b"\0\0" + packet[after:]
+            packet = head(packet[0], len(rest)) + rest
         out.append(reframe(packet, True, True, packet[0], packet_id, property_bytes))
     return b"".join(out)
-
-
-def _without_topic(packet: bytes, body: int, after: int) -> bytes:
-    rest = b"\0\0" + packet[after:]
-    length = len(rest)
-    head = bytearray(packet[:1])
-    while length > 127:
-        head.append(length & 127 | 128)
-        length >>= 7
-    head.append(length)
-    return bytes(head) + rest

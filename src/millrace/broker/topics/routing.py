@@ -17,6 +17,7 @@ from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.messages.intake import Intake
 from millrace.broker.sessions.session import Session
 from millrace.broker.topics.trees import SubscriptionTree, TopicTree, split_share
+from millrace.kernels.pure import varint
 from millrace.types import Subscription
 
 _IDENTIFIER = 0x0B
@@ -116,15 +117,6 @@ Remotes = tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]
 """Nodes whose clients want a topic, and groups with the nodes that have a member of each."""
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def merge(subscriptions: Iterable[Subscription]) -> tuple[int, bool, bytes]:
     """Overlapping subscriptions of one session: one copy, the highest QoS, all identifiers (3.3.4)."""
     qos, retain, ids = 0, False, []
@@ -133,7 +125,7 @@ def merge(subscriptions: Iterable[Subscription]) -> tuple[int, bool, bytes]:
         retain = retain or s.retain_as_published
         if s.identifier is not None:
             ids.append(s.identifier)
-    return qos, retain, b"".join(bytes((_IDENTIFIER,)) + _varint(i) for i in sorted(set(ids)))
+    return qos, retain, b"".join(bytes((_IDENTIFIER,)) + varint(i) for i in sorted(set(ids)))
 
 
 class Router:

@@ -18,6 +18,7 @@ from millrace.broker.sessions.session import Session
 from millrace.broker.topics.routing import Table
 from millrace.errors import ProtocolError, RemoteError
 from millrace.kernels import scan
+from millrace.kernels.publish import body_start
 from millrace.limits import PACKET_ID_TOP
 from millrace.node.doors import mqtt_terms as terms
 from millrace.node.doors.mqtt_door import MqttDoor
@@ -267,17 +268,15 @@ class MqttConnection(PacedOutput):
             assert self.session is not None
             self._door.broker.outbound.put(self.session, _PONG)
             return
-        body = pos + 1
-        while data[body] > 127:
-            body += 1
+        body = body_start(data, pos)
         first = data[pos]
         if self._state == _NEW:
             # [MQTT-3.1.0-1]: the first packet is CONNECT.
             if first >> 4 != 1:
                 raise ProtocolError("the first packet is not CONNECT")
-            self._on_connect_bytes(first, data[body + 1 : end])
+            self._on_connect_bytes(first, data[body:end])
             return
-        self._on_decoded(decode(first, data[body + 1 : end], self.version))
+        self._on_decoded(decode(first, data[body:end], self.version))
 
     def _on_decoded(self, packet: Packet) -> None:
         session = self.session

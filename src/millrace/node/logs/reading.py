@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT, Columns, select_rows
+from millrace.kernels.publish import body_start
 from millrace.storage.block import Block, Kind
 from millrace.storage.log import Trimmed
 from millrace.storage.scan import RangeDamaged
@@ -176,9 +177,6 @@ def packet_of(columns: Columns, row: int) -> bytes:
 
 def properties_of(packet: bytes) -> Properties:
     """The properties of one MQTT 5 PUBLISH."""
-    body = 1
-    while packet[body] > 127:
-        body += 1
-    decoded = decode(packet[0], packet[body + 1 :], Version.MQTT_5)
+    decoded = decode(packet[0], packet[body_start(packet) :], Version.MQTT_5)
     assert isinstance(decoded, Publish)
     return decoded.message.properties

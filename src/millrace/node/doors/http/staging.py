@@ -18,6 +18,7 @@ from millrace.broker.streams.stream import Capture, Replication
 from millrace.broker.topics.filters import is_valid
 from millrace.errors import LocalError, RemoteError
 from millrace.kernels.blocks import FLAG_RETAIN, Columns, Run, packet_types
+from millrace.kernels.publish import after_packet_id
 from millrace.node.doors.http.context import ServedNode, server_of
 from millrace.node.doors.http.forms import Form
 from millrace.node.doors.http.guard import Caller, CallerIs, identify
@@ -195,11 +196,7 @@ def _check_properties(columns: Columns, packets: bytes, block: int) -> None:
     """Decode each distinct set of properties: a subscriber gets them as they are here."""
     distinct = set()
     for start, payload in zip(columns.packet_positions, columns.payload_positions, strict=True):
-        body = start + 2
-        while packets[body - 1] > 127:
-            body += 1
-        topic_end = body + 2 + (packets[body] << 8 | packets[body + 1])
-        distinct.add(packets[topic_end + (2 if packets[start] & 6 else 0) : payload])
+        distinct.add(packets[after_packet_id(packets, start) : payload])
     for section in distinct:
         try:
             properties, _ = decode_properties(section, 0, len(section))
