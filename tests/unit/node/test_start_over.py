@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.broker.meta import state as meta
-from millrace.broker.meta.state import spec_from_dict
+from millrace.broker.entries.meta import PutStream
+from millrace.broker.streams.stream import StreamSpec
 from millrace.client import Client, Refused
 from millrace.node import config as settings
 from millrace.node.server import Server
@@ -38,7 +38,7 @@ async def scene(data: Path) -> None:
     await server.start()
     try:
         streams = server.streams
-        await streams.put(spec_from_dict({"name": "line", "filters": ["line/#"]}), create=True)
+        await streams.put(StreamSpec.read({"name": "line", "filters": ["line/#"]}), create=True)
         (number,) = streams.table.streams["line"].shards
         async with Client(f"mqtt://127.0.0.1:{server.ports['mqtt']}") as client:
             await client.publish("line/1", b"one", qos=1)
@@ -78,8 +78,8 @@ async def first_start(data: Path) -> None:
     await server.start()
     # The next one: the default stream has the first.
     disk.where, disk.is_full = f"{data}/shards/{min(server.streams.shards) + 1}/", True
-    spec = spec_from_dict({"name": "line", "filters": ["line/#"]})
-    await server.streams.command(meta.put_stream(spec, create=True))
+    spec = StreamSpec.read({"name": "line", "filters": ["line/#"]})
+    await server.streams.command(PutStream(spec, create_only=True))
     await server.stop()
     server = make()
     await server.start()
@@ -112,15 +112,15 @@ async def deleted_without_room(data: Path, replication: str) -> None:
     await server.start()
     try:
         streams = server.streams
-        spec = spec_from_dict({"name": "old", "filters": ["old/#"], "replication": replication})
+        spec = StreamSpec.read({"name": "old", "filters": ["old/#"], "replication": replication})
         await streams.put(spec, create=True)
         (old,) = streams.table.streams["old"].shards
         (number,) = streams.leaderless.logs or [old]
         async with Client(f"mqtt://127.0.0.1:{server.ports['mqtt']}") as client:
             await client.publish("old/1", b"one", qos=1)
             disk.where, disk.is_full = f"{data}/shards/{old + 1}/", True
-            spec = spec_from_dict({"name": "new", "filters": ["new/#"]})
-            await streams.command(meta.put_stream(spec, create=True))
+            spec = StreamSpec.read({"name": "new", "filters": ["new/#"]})
+            await streams.command(PutStream(spec, create_only=True))
             assert old + 1 not in streams.shards, "there is no room for it"
             await streams.delete("old")
             assert old not in streams.shards and old not in streams.leaderless.streams
@@ -176,8 +176,8 @@ async def leaderless_without_room(data: Path, disk: Crowded) -> None:
     await server.start()
     number = min(server.streams.shards) + 1
     disk.where, disk.is_full = f"{data}/shards/{number}/", True
-    spec = spec_from_dict({"name": "line", "filters": ["line/#"], "replication": "leaderless"})
-    await server.streams.command(meta.put_stream(spec, create=True))
+    spec = StreamSpec.read({"name": "line", "filters": ["line/#"], "replication": "leaderless"})
+    await server.streams.command(PutStream(spec, create_only=True))
     server.streams.reconcile()
     assert not server.streams.leaderless.streams, "there is no room for it"
     await server.stop()

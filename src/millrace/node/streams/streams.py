@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
+from millrace.broker.entries.meta import META_ENTRIES, DeleteStream, MetaEntry, PutStream
 from millrace.broker.machine import Broker
 from millrace.broker.messages.intake import Arrival, Intake
 from millrace.broker.meta import state as meta
@@ -69,10 +70,18 @@ class _MetaApp:
         self._changed = changed
 
     def apply(self, block: Block, token: Any) -> None:
-        result = self.state.apply(block.payload())
+        result = self._result(block)
         self._changed(result)
         if isinstance(token, asyncio.Future) and not token.done():
             token.set_result(result)
+
+    def _result(self, block: Block) -> meta.Result:
+        try:
+            (entry,) = META_ENTRIES.decode(block.payload())
+        except LocalError as error:
+            # Written by a newer version: refused alike by every node of this one.
+            return meta.Result(error=str(error))
+        return self.state.apply(entry)
 
     def begin_term(self) -> None:
         """Nothing depends on who leads."""
@@ -280,7 +289,7 @@ class Streams:
         """Make or change a stream; LocalError says why not."""
         if spec.replication is Replication.PRIMARY_BACKUP:
             admit(spec.primary_backup)
-        await self.command(meta.put_stream(spec, create=create))
+        await self.command(PutStream(spec, create_only=create))
         stream = self.table.streams.get(spec.name)
         if stream is None:
             raise LocalError(f"stream {spec.name!r} was deleted as soon as it was there")
@@ -290,7 +299,7 @@ class Streams:
         return stream
 
     async def delete(self, name: str) -> None:
-        await self.command(meta.delete_stream(name))
+        await self.command(DeleteStream(name))
 
     @property
     def definitions(self) -> MetaState:
@@ -300,11 +309,12 @@ class Streams:
     def meta_status(self) -> Status:
         return self.meta_group.status()
 
-    async def command(self, command: bytes) -> meta.Result:
+    async def command(self, entry: MetaEntry) -> meta.Result:
         """A change of what the meta group keeps; LocalError says why not."""
         answer: asyncio.Future[meta.Result] = asyncio.get_running_loop().create_future()
         group = self.meta_group
-        if not group.propose([opaque_block(Kind.CONTROL, command)], [answer], EntryKind.CONTROL):
+        block = opaque_block(Kind.CONTROL, META_ENTRIES.encode([entry]))
+        if not group.propose([block], [answer], EntryKind.CONTROL):
             raise LocalError("the node cannot take changes right now; try again")
         try:
             result = await asyncio.wait_for(answer, _COMMAND_S)

@@ -7,14 +7,14 @@ the earlier one is, and what is there is equal everywhere.
 import random
 from typing import TYPE_CHECKING
 
-from millrace.broker.streams.stream import Retention, StreamSpec
+from millrace.broker.streams.stream import StreamSpec
 from millrace.lab.sim.cluster.checks import Logs
 from millrace.lab.sim.cluster.work import Work
 
 if TYPE_CHECKING:
     from millrace.lab.sim.cluster.world import ClusterWorld
 
-SPEC = StreamSpec(name="short", filters=("t/#",), retention=Retention(age_s=0, bytes_max=4_096))
+SPEC = StreamSpec(name="short", filters=("t/#",), retention_age_s=0, retention_bytes=4_096)
 
 
 class ShortWork(Work):
