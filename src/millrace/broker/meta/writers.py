@@ -181,6 +181,7 @@ def winners_from(fields: Mapping[str, Mapping[str, int]]) -> Winners:
     """As JSON has them: numbers of shards are text there. LocalError for anything else."""
     winners: Winners = {}
     for attempt, placed in fields.items():
+        check_name("attempt", attempt)
         try:
             winners[attempt] = {int(shard): int(blocks) for shard, blocks in placed.items()}
         except (AttributeError, TypeError, ValueError):
