@@ -7,7 +7,7 @@ from pathlib import Path
 from e2e.running import run
 from e2e.staged import Writer, contents, staged_bytes
 from millrace import Broker
-from millrace.broker.meta import state as meta
+from millrace.broker.entries.meta import CommitBatch
 from millrace.broker.shards.staging import AttemptKey
 from millrace.broker.streams.stream import StreamSpec
 from millrace.client.blocking import Client
@@ -77,8 +77,7 @@ def test_a_decided_batch_goes_on_without_what_a_start_found_damaged(tmp_path: Pa
             writer = Writer("w", [url], "s")
             await asyncio.to_thread(writer.stage, 0, "a", range(30), 3)
             await engine.writing.stop()
-            fields = {"writer": "w", "batch": 0, "attempts": {"a": {str(number): 3}}, "user": ""}
-            await engine.definitions.command(meta.command("writer.commit", **fields))
+            await engine.definitions.command(CommitBatch("w", 0, {"a": {number: 3}}, ""))
             # As where its entry was passed over.
             engine.shards[number].staging.state.attempts[AttemptKey("w", 0, "a")].places.pop()
             engine.writing.start()

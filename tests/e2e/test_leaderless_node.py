@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millrace import Broker
-from millrace.broker.meta.state import spec_from_dict
+from millrace.broker.streams.stream import StreamSpec
 from millrace.client import Client
 from millrace.client.http import Http
 from millrace.errors import LocalError, MillraceError
@@ -46,7 +46,7 @@ SPEC = {"name": "jobs", "filters": ["jobs/#"], "replication": "leaderless"}
 async def stream_of(broker: Broker, **settings: object) -> LeaderlessStream:
     engine = broker.server.engine
     if "jobs" not in engine.definitions.table.streams:
-        await engine.opening.put(spec_from_dict({**SPEC, **settings}), create=True)
+        await engine.opening.put(StreamSpec.read({**SPEC, **settings}), create=True)
     (one,) = engine.leaderless.streams.values()
     return one
 
@@ -423,7 +423,7 @@ def test_groups_keep_what_they_have_not_read_when_the_stream_gets_other_filters(
                 await session.subscribe("jobs/#", qos=1).__aenter__()
             async with Client(broker.url, client_id="p") as client:
                 await client.publish("jobs/x", "before", qos=1)
-            spec = spec_from_dict({**SPEC, "filters": ["tasks/#"]})
+            spec = StreamSpec.read({**SPEC, "filters": ["tasks/#"]})
             await broker.server.engine.opening.put(spec, create=False)
             assert sealed.intake.is_sealed
             for _ in range(100):
@@ -500,9 +500,9 @@ def test_who_takes_by_http_is_told_to_use_mqtt(tmp_path: Path) -> None:
 )
 def test_what_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(LocalError, match="jobs"):
-        spec_from_dict({**SPEC, **wrong})
+        StreamSpec.read({**SPEC, **wrong})
 
 
 def test_memory_is_for_leaderless_streams() -> None:
     with pytest.raises(LocalError, match="leaderless"):
-        spec_from_dict({"name": "s", "filters": ["s/#"], "storage": "memory"})
+        StreamSpec.read({"name": "s", "filters": ["s/#"], "storage": "memory"})

@@ -1,8 +1,9 @@
 """Streams that changed before a node in this process was started again: what was acknowledged is there."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from e2e.running import run
 from millrace import Broker

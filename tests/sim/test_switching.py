@@ -1,11 +1,11 @@
 """A stream that is changed or deleted while messages are under way: on whole nodes, with links that are slow.
 Order holds across the change, and whoever waits for a log that is gone is answered."""
 
-import dataclasses
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from millrace.broker.meta.state import META_GROUP
@@ -67,7 +67,7 @@ class Scene:
         assert not isinstance(found[0], NoAnswer), found
 
     def switch(self, replication: Replication, host: int = 0) -> None:
-        self.change(dataclasses.replace(self.spec, replication=replication), host)
+        self.change(msgspec.structs.replace(self.spec, replication=replication), host)
 
     def delete(self, host: int = 0) -> list[Any]:
         return self.begin(self.hosts[host], lambda server: server.engine.opening.delete("s"))

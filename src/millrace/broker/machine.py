@@ -12,6 +12,24 @@ from itertools import repeat
 from typing import Any
 
 from millrace.broker.access import AccessRules, Principal
+from millrace.broker.entries.sessions import (
+    FROM_THE_START,
+    CursorsMoved,
+    Discarded,
+    Ended,
+    OffsetRange,
+    Opened,
+    Operation,
+    Qos2Acknowledged,
+    Qos2Completed,
+    Qos2Released,
+    SavedCursor,
+    SavedSubscription,
+    Subscribed,
+    Unsubscribed,
+    WentAway,
+    WillStored,
+)
 from millrace.broker.groups.definitions import DurableGroup
 from millrace.broker.groups.joined import QOS_MAX as JOINED_QOS_MAX
 from millrace.broker.groups.joined import JoinedGroup
@@ -21,7 +39,7 @@ from millrace.broker.messages.intake import Arrival
 from millrace.broker.messages.message import Run, Segment
 from millrace.broker.messages.outbound import Outbound
 from millrace.broker.sessions.session import Session, WillPlan
-from millrace.broker.sessions.session_store import Journal, Record, producer_of, subscribe_operation
+from millrace.broker.sessions.session_store import Journal, Record
 from millrace.broker.shards.retained import Retained
 from millrace.broker.stats import Stats
 from millrace.broker.topics.routing import Route, Router, merge
@@ -114,14 +132,14 @@ class Broker:
 
     # ------------------------------------------------------------------------------------ sessions
 
-    def opening(self, request: ConnectRequest, username: str | None) -> list[Any] | None:
+    def opening(self, request: ConnectRequest, username: str | None) -> Opened | None:
         """What must be on disk before this client is accepted; None for one that leaves nothing behind and
         resumes nothing that another node served."""
         is_resuming = not request.clean_start and self._left_elsewhere(request.client_id) is not None
         if not request.expiry_s and request.will is None and not is_resuming:
             return None
-        will = None if request.will is None else request.will.to_json()
-        return ["open", request.client_id, request.clean_start, username, request.expiry_s, will, self.node]
+        will = None if request.will is None else request.will.saved()
+        return Opened(request.client_id, request.clean_start, username, request.expiry_s, will, self.node)
 
     def _left_elsewhere(self, client_id: str) -> Record | None:
         """The record of a session that another node serves, and that outlives its connection."""
@@ -172,10 +190,10 @@ class Broker:
             self._adopt_record(session)
         elif was_recorded:
             # It ends with this connection, so a restart must not find it.
-            self.journal.add(["end", session.client_id, session.record_epoch])
+            self.journal.add(Ended(session.client_id, session.record_epoch))
         elif request.clean_start and (left := self._left_elsewhere(request.client_id)) is not None:
             # [MQTT-3.1.2-4]. Not waited for [rule 7], and void if somebody opened it meanwhile.
-            self.journal.add(["discard", session.client_id, left.epoch])
+            self.journal.add(Discarded(session.client_id, left.epoch))
         session.blocked = False
         self.connected += 1
         self.stats.connects += 1
@@ -220,7 +238,7 @@ class Broker:
         record = self.find_record(session.client_id)
         assert record is not None, "the record is on disk before the client is accepted"
         session.record_epoch = record.epoch
-        session.producer = producer_of(record)
+        session.producer = record.producer
         session.next_token = max(session.next_token, record.next_token)
 
     def resume(self, session: Session, now_ms: int) -> None:
@@ -290,8 +308,8 @@ class Broker:
         session.epoch += 1
         if session.is_recorded:
             session.is_recorded = False
-            left = [] if session.firing_will is None else [session.firing_will.to_json()]
-            self.journal.add(["end", session.client_id, session.record_epoch, *left])
+            will = None if session.firing_will is None else session.firing_will.saved()
+            self.journal.add(Ended(session.client_id, session.record_epoch, will))
         self.touched.pop(session, None)
         for filter in list(session.subscriptions):
             self.unsubscribe(session, filter)
@@ -321,7 +339,7 @@ class Broker:
             arrival = self._keyed_will(session, epoch, plan, run)
             self.inbound.enter(plan.topic, run, now_ms, arrival)
             if arrival is None:
-                self.journal.add(["fired", client_id, epoch])
+                self.journal.add(WillStored(client_id, epoch))
 
     def _keyed_will(self, session: Session, epoch: int, plan: WillPlan, run: Run) -> Arrival | None:
         """Under a token: a node that was taken for gone, and the one that looks after its sessions since, may
@@ -343,7 +361,7 @@ class Broker:
                 return
             if session.firing_will is plan:
                 session.firing_will = None
-            self.journal.add(["fired", client_id, epoch])
+            self.journal.add(WillStored(client_id, epoch))
 
         arrival.done = done
         return arrival
@@ -404,7 +422,7 @@ class Broker:
         self.subscription_count -= 1
         self._detach(session, filter)
         if session.is_recorded:
-            self.journal.add(["unsub", session.client_id, filter])
+            self.journal.add(Unsubscribed(session.client_id, filter))
             if not session.subscriptions and session.cursors:
                 # As in its record: the next subscription begins where the logs end then.
                 session.cursors.clear()
@@ -570,7 +588,7 @@ class Broker:
         else:
             session.complete(packet_id, count)
             if session.is_recorded:
-                self.journal.add(["comp", session.client_id, packet_id, count])
+                self.journal.add(Qos2Completed(session.client_id, packet_id, count))
         if session.queue or session.lag or session.resending:
             self.outbound.pump(session, now_ms)
 
@@ -578,7 +596,7 @@ class Broker:
         known = session.acknowledge(packet_id, count, 2)
         if known == count or not session.v5:
             release = ack_run(_PUBREL, packet_id, count)
-            self._answer_recorded(session, ["rec", session.client_id, packet_id, count], release)
+            self._answer_recorded(session, Qos2Acknowledged(session.client_id, packet_id, count), release)
             return
         for one in range(packet_id, packet_id + count):
             found = session.is_released(one)
@@ -594,11 +612,11 @@ class Broker:
         if session.v5 and not received.issuperset(ids):
             missing = [None if one in received else Reason.PACKET_ID_NOT_FOUND for one in ids]
             complete = b"".join(map(_answer, repeat(_PUBCOMP), ids, missing))
-        self._answer_recorded(session, ["rel", session.client_id, packet_id, count], complete)
+        self._answer_recorded(session, Qos2Released(session.client_id, packet_id, count), complete)
         received.difference_update(ids)
         (session.logged_ids or set()).difference_update(ids)
 
-    def _answer_recorded(self, session: Session, operation: list[Any], answer: bytes) -> None:
+    def _answer_recorded(self, session: Session, operation: Operation, answer: bytes) -> None:
         """An answer that must not leave before the operation is on disk [rule 8]."""
         if not session.is_recorded:
             self.outbound.put(session, answer)
@@ -616,7 +634,7 @@ class Broker:
         if session.acknowledge(packet_id, 1, qos) and qos == 2:
             session.complete(packet_id, 1)
         if session.is_recorded:
-            self.journal.add(["comp", session.client_id, packet_id, 1])
+            self.journal.add(Qos2Completed(session.client_id, packet_id, 1))
             self.touched[session] = None
         self.joined_need_feeding = bool(self.joined)
         self.outbound.pump(session, now_ms)
@@ -634,10 +652,16 @@ class Broker:
             self._checkpoint(session)
             self.touched.pop(session, None)
             plan = session.delayed_will or session.firing_will
-            will = None if plan is None else plan.to_json()
-            # DISCONNECT may have changed the expiry (MQTT 5, 3.14.2.2.2).
-            state = [self.wall_us, will, session.record_epoch, session.expiry_s]
-            self.journal.add(["away", session.client_id, *state])
+            self.journal.add(
+                WentAway(
+                    session.client_id,
+                    epoch=session.record_epoch,
+                    time_us=self.wall_us,
+                    # DISCONNECT may have changed it (MQTT 5, 3.14.2.2.2).
+                    expiry_s=session.expiry_s,
+                    will=None if plan is None else plan.saved(),
+                )
+            )
 
     def _record_subscription(self, session: Session, subscription: Subscription) -> None:
         """The start in every log is fixed before SUBACK; those opened later are read from 0 [rule 9]. All
@@ -646,9 +670,10 @@ class Broker:
             session.cursors = set()
         elif session.cursors:
             self._checkpoint(session)
-        starts = [(shard, end) for shard, end in self.log_ends.items() if shard not in session.cursors]
-        session.cursors.update(shard for shard, _ in starts)
-        self.journal.add(subscribe_operation(session.client_id, subscription, starts))
+        known = session.cursors
+        starts = tuple((shard, end) for shard, end in self.log_ends.items() if shard not in known)
+        known.update(shard for shard, _ in starts)
+        self.journal.add(Subscribed(session.client_id, SavedSubscription.of(subscription), starts))
 
     def checkpoint(self) -> None:
         """Write the cursors that moved. Called about ten times a second."""
@@ -659,19 +684,19 @@ class Broker:
                 self._checkpoint(session)
 
     def _checkpoint(self, session: Session) -> None:
-        outstanding: dict[int, list[list[int]]] = {}
+        outstanding: dict[int, list[OffsetRange]] = {}
         for segment in session.inflight or ():
             if segment.run.shard and segment.qos == 1:
-                outstanding.setdefault(segment.run.shard, []).append([segment.offset, segment.count])
+                outstanding.setdefault(segment.run.shard, []).append((segment.offset, segment.count))
         cursors = (session.cursors or set()) | outstanding.keys()
         # A log that is not open here has no end: the place in it stays as it was written.
         live = {shard: end for shard, end in self.log_ends.items() if shard in cursors}
-        rows = [
-            [shard, position, sorted(outstanding.get(shard, []))]
+        moved = {
+            shard: SavedCursor(position, tuple(sorted(outstanding.get(shard, ()))))
             for shard, position in sorted((live | (session.lag or {})).items())
-        ]
-        if rows:
-            self.journal.add(["cur", session.client_id, rows])
+        }
+        if moved:
+            self.journal.add(CursorsMoved(session.client_id, moved))
 
     def restore(self, record: Record, principal: Principal, now_ms: int) -> None:
         """A session from its record, after a restart: away, and behind in every log by its cursor."""
@@ -682,26 +707,24 @@ class Broker:
         session.username = record.username
         session.cursors = set(record.cursors)
         session.next_token = record.next_token
-        session.producer = producer_of(record)
+        session.producer = record.producer
         session.received = set(record.received) or None
         session.logged_ids = set(record.received) or None
         session.uncertain = dict(record.received) or None
-        session.restored = {i: (shard, offset) for i, (shard, offset) in record.sent.items()} or None
+        session.restored = dict(record.sent) or None
         for packet_id in record.released:
             session.add_released(packet_id)
-        for filter in record.subscriptions:
-            self._attach(session, record.subscription(filter))
+        for subscription in record.subscriptions.values():
+            self._attach(session, subscription.restored())
         for shard, end in self.log_ends.items():
             if not record.subscriptions and shard not in record.cursors:
                 # It wants nothing of this log.
                 continue
             session.cursors.add(shard)
-            position, outstanding = record.cursors.get(shard, (0, []))
-            handled = record.handled.get(shard, [])
-            self._restore_cursor(session, shard, position, outstanding, handled, end)
+            self._restore_cursor(session, record, shard, end)
         away_us = self.wall_us if record.away_us is None else record.away_us
         if record.will is not None:
-            plan = WillPlan.from_json(record.will)
+            plan = WillPlan.restored(record.will)
             session.delayed_will = plan
             delay_ms = min(plan.delay_s, record.expiry_s) * 1000
             self._timer(now_ms + max(0, delay_ms - (self.wall_us - away_us) // 1000), session, plan)
@@ -718,33 +741,24 @@ class Broker:
                 session.cursors.add(shard)
             record = self.find_record(session.client_id) if session.is_recorded else None
             if record is not None and (shard in record.cursors or shard in record.handled):
-                position, outstanding = record.cursors.get(shard, (0, []))
-                self._restore_cursor(
-                    session, shard, position, outstanding, record.handled.get(shard, []), end
-                )
+                self._restore_cursor(session, record, shard, end)
 
     @staticmethod
-    def _restore_cursor(
-        session: Session,
-        shard: int,
-        position: int,
-        outstanding: list[list[int]],
-        handled: list[list[int]],
-        end: int,
-    ) -> None:
-        low = min([first for first, _ in outstanding], default=position)
-        done = [(first, first + count) for first, count in handled]
+    def _restore_cursor(session: Session, record: Record, shard: int, end: int) -> None:
+        cursor = record.cursors.get(shard, FROM_THE_START)
+        low = cursor.low
+        done = [(first, first + count) for first, count in record.handled.get(shard, ())]
         if low == end and all(after <= end for _, after in done):
             return
         # A cursor above the end: this replica has yet to apply what the client already has.
         session.fall_behind(shard, low)
         at = low
-        for first, count in sorted(outstanding):
+        for first, count in sorted(cursor.outstanding):
             if first > at:
                 done.append((at, first))
             at = max(at, first + count)
-        if position > at:
-            done.append((at, position))
+        if cursor.position > at:
+            done.append((at, cursor.position))
         if done:
             if session.skip is None:
                 session.skip = {}

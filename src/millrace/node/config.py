@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from millrace.broker.meta.state import spec_from_dict
 from millrace.broker.streams.stream import StreamSpec
 from millrace.errors import ConfigError, LocalError
 from millrace.limits import KEEP_ALIVE_S_TOP, STRING_BYTES_TOP, Limits
@@ -228,7 +227,7 @@ class Config:
     def stream_specs(self) -> list[StreamSpec]:
         """The streams that the configuration asks for; ConfigError names what is wrong with one."""
         try:
-            return [spec_from_dict({"name": name, **given}) for name, given in self.streams.items()]
+            return [StreamSpec.read({"name": name, **given}) for name, given in self.streams.items()]
         except LocalError as error:
             raise ConfigError(f"streams: {error}") from None
 

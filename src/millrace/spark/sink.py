@@ -37,9 +37,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from millrace.broker.meta.state import spec_from_dict
 from millrace.broker.shards.staging import SECTION
-from millrace.broker.streams.stream import Stream, StreamTable
+from millrace.broker.streams.stream import Stream, StreamSpec, StreamTable
 from millrace.errors import ConfigError, LocalError
 from millrace.spark.doors import Doors
 from millrace.spark.options import SinkOptions, access
@@ -233,7 +232,7 @@ class Routes:
         streams = {}
         for row in rows:
             settings = {key: row[key] for key in ("name", "filters", "shards", "capture")}
-            spec = spec_from_dict(settings)
+            spec = StreamSpec.read(settings)
             shards = tuple(one["shard"] for one in row["shard_list"] if not one["sealed"])
             streams[spec.name] = Stream(spec=spec, generation=row["generation"], shards=shards)
         self._table = StreamTable(streams)

@@ -2,8 +2,11 @@
 
 import pytest
 
+from millrace.broker.entries.meta import DeleteStream, InitCluster, PutMember, PutStream, ReportPair
+from millrace.broker.meta.members import Member
 from millrace.broker.meta.pairs import Pair, Pairs
-from millrace.broker.meta.state import MetaState, command, put_stream, spec_from_dict, spec_to_dict
+from millrace.broker.meta.state import MetaState
+from millrace.broker.streams.stream import StreamSpec
 from millrace.errors import LocalError
 
 
@@ -67,16 +70,15 @@ def test_another_backup_begins_out_of_sync() -> None:
     made.replace_backup(16, 2, "c")
     assert made.by_shard[16].backup == "c"
     assert not made.by_shard[16].is_in_sync
-    assert Pairs.from_json(made.to_json()).by_shard == made.by_shard
 
 
 def test_a_stream_of_pairs_in_the_state_of_the_cluster() -> None:
     state = MetaState()
-    members = [{"replica": name, "name": name, "peer": "", "mqtt": "", "http": ""} for name in "abc"]
-    state.apply(command("cluster.init", cluster="x", member=members[0]))
+    members = [Member(replica=name, name=name, peer="") for name in "abc"]
+    state.apply(InitCluster("x", members[0]))
     for member in members[1:]:
-        state.apply(command("member.put", member=member))
-    spec = spec_from_dict(
+        state.apply(PutMember(member))
+    spec = StreamSpec.read(
         {
             "name": "alarms",
             "filters": ["alarms/#"],
@@ -85,20 +87,20 @@ def test_a_stream_of_pairs_in_the_state_of_the_cluster() -> None:
             "primary_backup": {"check_interval_ms": 200},
         }
     )
-    result = state.apply(put_stream(spec, create=True))
+    result = state.apply(PutStream(spec, create_only=True))
     assert result.error is None
     found = [state.pairs.by_shard[shard] for shard in result.opened]
     assert all(pair.backup not in (None, pair.primary) for pair in found)
     assert found[0].primary != found[1].primary, "the work is spread"
     again = MetaState.from_bytes(state.to_bytes())
     assert again.pairs.by_shard == state.pairs.by_shard
-    assert spec_from_dict(spec_to_dict(spec)) == spec
+    assert StreamSpec.read(spec.plain()) == spec == again.table.streams["alarms"].spec
     pair = found[0]
-    fields = {"epoch": 1, "primary": pair.primary, "backup": pair.backup, "is_in_sync": False}
     shard = result.opened[0]
-    state.apply(command("pair.report", shard=shard, after=1, pair=fields, is_seized=False))
+    report = ReportPair(shard, after=1, epoch=1, primary=pair.primary, is_in_sync=False, is_seized=False)
+    state.apply(report)
     assert state.pairs.by_shard[shard].version == 2
-    state.apply(b'{"op": "stream.delete", "name": "alarms"}')
+    state.apply(DeleteStream("alarms"))
     assert not state.pairs.by_shard
 
 
@@ -127,7 +129,7 @@ def test_a_stream_of_pairs_in_the_state_of_the_cluster() -> None:
 )
 def test_settings_that_make_no_sense_are_named(given: object, match: str) -> None:
     with pytest.raises(LocalError, match=match):
-        spec_from_dict(
+        StreamSpec.read(
             {
                 "name": "alarms",
                 "filters": ["alarms/#"],

@@ -2,6 +2,7 @@
 
 import pytest
 
+from millrace.broker.entries.sessions import SavedCursor
 from millrace.broker.messages.intake import Intake
 from millrace.broker.sessions.session_store import SessionStore
 from millrace.types import Message, Reason, Version
@@ -153,7 +154,7 @@ class TestRecords:
         client.subscribe("rare", qos=1)
         house.broker.log_ends[16] = 1_000
         client.subscribe("busy", qos=1)
-        assert house.store.records["c"].cursors == {16: [1_000, []]}
+        assert house.store.records["c"].cursors == {16: SavedCursor(1_000)}
 
     def test_who_has_unsubscribed_from_everything_wants_nothing_of_the_logs(self) -> None:
         house = House(keeps_records=True)
@@ -164,7 +165,7 @@ class TestRecords:
         assert house.store.records["c"].cursors == {}
         house.broker.log_ends[16] = 1_000
         client.subscribe("t", qos=1)
-        assert house.store.records["c"].cursors == {16: [1_000, []]}
+        assert house.store.records["c"].cursors == {16: SavedCursor(1_000)}
 
 
 @pytest.mark.parametrize("fields", CASES.values(), ids=CASES.keys())

@@ -3,6 +3,7 @@
 import pytest
 
 from millrace.broker.access import AccessRules
+from millrace.broker.entries.sessions import CursorsMoved, OffsetRange, SavedCursor
 from millrace.broker.machine import Broker
 from millrace.broker.sessions.session import Session
 from millrace.broker.sessions.session_store import Record
@@ -12,12 +13,14 @@ from unit.node.house import House
 SHARD = 7
 
 
-def restored(*, end: int, position: int, outstanding: list[list[int]], handled: list[list[int]]) -> Session:
+def restored(
+    *, end: int, position: int, outstanding: list[OffsetRange], handled: list[OffsetRange]
+) -> Session:
     broker = Broker(Limits(), AccessRules(()))
     broker.log_ends[SHARD] = end
     record = Record("c")
     record.expiry_s = 100
-    record.cursors[SHARD] = [position, outstanding]
+    record.cursors[SHARD] = SavedCursor(position, tuple(outstanding))
     if handled:
         record.handled[SHARD] = handled
     broker.restore(record, broker.rules.principal(None, "c"), 0)
@@ -35,12 +38,12 @@ def test_above_the_local_end_it_waits_there(end: int) -> None:
 
 
 def test_qos_2_messages_that_were_sent_are_skipped_above_the_local_end_too() -> None:
-    session = restored(end=5, position=5, outstanding=[], handled=[[5, 4]])
+    session = restored(end=5, position=5, outstanding=[], handled=[(5, 4)])
     assert session.lag == {SHARD: 5} and session.skip == {SHARD: [(5, 9)]}
 
 
 def test_what_was_not_acknowledged_is_sent_again_and_the_rest_between_is_not() -> None:
-    session = restored(end=9, position=8, outstanding=[[2, 1], [6, 1]], handled=[])
+    session = restored(end=9, position=8, outstanding=[(2, 1), (6, 1)], handled=[])
     assert session.lag == {SHARD: 2} and session.skip == {SHARD: [(3, 6), (7, 8)]}
 
 
@@ -61,8 +64,8 @@ def test_the_place_in_a_log_that_is_not_open_here_stays_as_it_was() -> None:
     broker.log_ends[1] = 10
     record = Record("c")
     record.expiry_s = 100
-    record.cursors = {1: [10, []], SHARD: [500, []]}
+    record.cursors = {1: SavedCursor(10), SHARD: SavedCursor(500)}
     broker.restore(record, broker.rules.principal(None, "c"), 0)
     broker.touched[broker.sessions["c"]] = None
     broker.checkpoint()
-    assert broker.journal.operations == [["cur", "c", [[1, 10, []]]]]
+    assert broker.journal.operations == [CursorsMoved("c", {1: SavedCursor(10)})]

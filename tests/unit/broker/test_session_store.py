@@ -1,22 +1,52 @@
 """Records of sessions: what a restart finds, and that no old cursor sends again what went at QoS 2."""
 
 from collections import Counter
-from typing import Any
 
 from millrace.broker.access import AccessRules
+from millrace.broker.entries.sessions import (
+    SESSION_ENTRIES,
+    Adopted,
+    CursorsMoved,
+    Ended,
+    Opened,
+    Operation,
+    Qos2Acknowledged,
+    Qos2Completed,
+    Qos2Received,
+    Qos2Sent,
+    SavedCursor,
+    SavedSubscription,
+    SavedWill,
+    SessionBatch,
+    Subscribed,
+    WentAway,
+    WillStored,
+)
 from millrace.broker.machine import Broker
-from millrace.broker.sessions.session_store import SessionStore, decode, encode, subscribe_operation
+from millrace.broker.sessions.session_store import Record, SessionStore
 from millrace.limits import Limits
 from millrace.types import Subscription
 
 SHARD = 16
+WILL = SavedWill("w", b"", 1, True, False, 0, None)
 
 
-def store_with(*operations: list[object]) -> SessionStore:
+def opened(client_id: str, owner: str, *, is_clean: bool = False, will: SavedWill | None = None) -> Opened:
+    return Opened(client_id, is_clean, None, 60 if will is None else 0, will, owner)
+
+
+def moved(position: int, *outstanding: tuple[int, int]) -> CursorsMoved:
+    return CursorsMoved("c", {SHARD: SavedCursor(position, outstanding)})
+
+
+def apply(store: SessionStore, *operations: Operation, by: str = "n1") -> None:
+    store.apply(SessionBatch(by, list(operations)))
+
+
+def store_with(*operations: Operation) -> SessionStore:
     store = SessionStore()
-    store.apply([["open", "c", False, None, 60, None]])
-    store.apply([subscribe_operation("c", Subscription(filter="a/#", qos=2), [(SHARD, 10)])])
-    store.apply(list(operations))
+    subscription = SavedSubscription.of(Subscription(filter="a/#", qos=2))
+    apply(store, opened("c", "n1"), Subscribed("c", subscription, ((SHARD, 10),)), *operations)
     return store
 
 
@@ -29,20 +59,43 @@ def restored(store: SessionStore, end: int) -> Broker:
 
 
 def test_operations_survive_their_encoding() -> None:
-    operations = [["cur", "c", [[SHARD, 5, [[1, 2]]]]], ["in", "c", [1, 2]]]
-    assert decode(encode(operations)) == operations
+    batch = SessionBatch("n1", [moved(5, (1, 2)), Qos2Received("c", (1, 2)), Ended("c", 1, WILL)])
+    assert SESSION_ENTRIES.decode(SESSION_ENTRIES.encode([batch])) == [batch]
 
 
 def test_a_snapshot_holds_everything() -> None:
     store = store_with(
-        ["in", "c", [7]],
-        ["out", "c", 1, 2, SHARD, 10],
-        ["rec", "c", 1, 1],
-        ["cur", "c", [[SHARD, 12, [[11, 1]]]]],
+        Qos2Received("c", (7,)),
+        Qos2Sent("c", 1, 3, SHARD, 10),
+        Qos2Acknowledged("c", 3, 1),
+        Qos2Acknowledged("c", 1, 1),
+        moved(12, (11, 1)),
+        WentAway("c", 1, time_us=5, expiry_s=60, will=WILL),
     )
     again = SessionStore.from_bytes(store.to_bytes())
     assert again.to_bytes() == store.to_bytes()
-    assert again.records["c"].received == {7: 1}
+    assert again.records == store.records
+    assert list(again.records["c"].released) == [3, 1], "PUBREL goes again in the order of the PUBRECs"
+
+
+def test_a_session_taken_up_is_known_as_such_also_from_a_snapshot() -> None:
+    """A node that is too far behind learns from a snapshot that its own `Opened` was applied."""
+    store = store_with(opened("c", "n2"))
+    assert SessionStore.from_bytes(store.to_bytes()).records["c"].is_resumed
+
+
+def test_records_share_nothing() -> None:
+    first, second = Record("a"), Record("b")
+    first.cursors[SHARD] = SavedCursor(1)
+    first.released[1] = None
+    assert not second.cursors and not second.released
+
+
+def test_the_operations_of_a_node_that_no_longer_owns_a_session_are_void() -> None:
+    store = store_with(opened("c", "n2"))
+    before = store.to_bytes()
+    apply(store, moved(99), Qos2Received("c", (7,)), Ended("c", store.records["c"].epoch), by="n1")
+    assert store.to_bytes() == before
 
 
 def test_a_session_is_behind_by_its_cursor_after_a_restart() -> None:
@@ -56,7 +109,7 @@ def test_a_session_at_the_end_is_not_behind() -> None:
 
 
 def test_outstanding_messages_come_again_and_those_between_do_not() -> None:
-    store = store_with(["cur", "c", [[SHARD, 20, [[12, 1], [15, 2]]]]])
+    store = store_with(moved(20, (12, 1), (15, 2)))
     session = restored(store, end=30).sessions["c"]
     assert session.lag == {SHARD: 12}
     assert session.skip == {SHARD: [(13, 15), (17, 20)]}
@@ -64,7 +117,7 @@ def test_outstanding_messages_come_again_and_those_between_do_not() -> None:
 
 def test_what_was_finished_at_qos_2_since_the_cursor_is_not_sent_again() -> None:
     """Sent, answered and completed between two checkpoints: neither id nor cursor remembers it."""
-    store = store_with(["out", "c", 1, 3, SHARD, 10], ["rec", "c", 1, 3], ["comp", "c", 1, 3])
+    store = store_with(Qos2Sent("c", 1, 3, SHARD, 10), Qos2Acknowledged("c", 1, 3), Qos2Completed("c", 1, 3))
     session = restored(store, end=15).sessions["c"]
     assert session.restored is None and session.released is None
     assert session.lag == {SHARD: 10}
@@ -72,21 +125,21 @@ def test_what_was_finished_at_qos_2_since_the_cursor_is_not_sent_again() -> None
 
 
 def test_a_cursor_beyond_them_forgets_handled_messages() -> None:
-    store = store_with(["out", "c", 1, 3, SHARD, 10], ["cur", "c", [[SHARD, 13, []]]])
+    store = store_with(Qos2Sent("c", 1, 3, SHARD, 10), moved(13))
     assert store.records["c"].handled == {}
 
 
 def test_a_qos_1_message_below_keeps_handled_messages_remembered() -> None:
-    store = store_with(["out", "c", 1, 3, SHARD, 11], ["cur", "c", [[SHARD, 14, [[10, 1]]]]])
+    store = store_with(Qos2Sent("c", 1, 3, SHARD, 11), moved(14, (10, 1)))
     session = restored(store, end=20).sessions["c"]
     assert session.lag == {SHARD: 10}
     assert session.skip == {SHARD: [(11, 14), (11, 14)]}
 
 
 def test_a_new_session_of_a_client_has_other_keys() -> None:
-    store = store_with(["in", "c", [7]])
+    store = store_with(Qos2Received("c", (7,)))
     before = store.records["c"].incarnation
-    store.apply([["end", "c"], ["open", "c", False, None, 60, None]])
+    apply(store, Ended("c", store.records["c"].epoch), opened("c", "n1"))
     assert store.records["c"].incarnation != before
     assert store.records["c"].next_token == 1
 
@@ -94,21 +147,20 @@ def test_a_new_session_of_a_client_has_other_keys() -> None:
 def test_who_looks_after_records_is_known_at_any_time() -> None:
     """Opened, taken over, opened anew, adopted, fired, ended: the counts are those of the records."""
     store = SessionStore()
-    will = ["w", "", 1, True, False, 0, None]
-    steps: list[list[Any]] = [
-        ["open", "a", False, None, 60, None, "n1"],
-        ["open", "b", False, None, 60, None, "n1"],
-        ["open", "c", False, None, 0, will, "n2"],
-        ["open", "b", False, None, 60, None, "n2"],
-        ["open", "a", True, None, 60, None, "n2"],
-        ["adopt", "n2", "n3", 5],
-        ["fired", "c", 3],
-        ["end", "b"],
-        ["end", "a"],
+    steps: list[Operation] = [
+        opened("a", "n1"),
+        opened("b", "n1"),
+        opened("c", "n2", will=WILL),
+        opened("b", "n2"),
+        opened("a", "n2", is_clean=True),
+        Adopted("n2", "n3", 5),
+        WillStored("c", 3),
+        Ended("b", 4),
+        Ended("a", 5),
     ]
     seen = []
     for step in steps:
-        store.apply([step])
+        apply(store, step, by="n3")
         owners = Counter(record.owner for record in store.records.values())
         assert store.owners == owners == SessionStore.from_bytes(store.to_bytes()).owners
         seen.append(dict(owners))

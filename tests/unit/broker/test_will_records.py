@@ -2,39 +2,52 @@
 
 import pytest
 
+from millrace.broker.entries.sessions import (
+    Ended,
+    Opened,
+    Operation,
+    SavedWill,
+    SessionBatch,
+    WentAway,
+    WillStored,
+)
 from millrace.broker.messages.intake import Arrival, Intake
 from millrace.broker.sessions.session_store import SessionStore
 from millrace.types import Message, Reason, Will
 from unit.node.house import House
 
 LAST_WORD = Will(message=Message(topic="w", payload=b"x", qos=1))
-WILL = ["w", "", 1, True, False, 0, None]
+WILL = SavedWill("w", b"", 1, True, False, 0, None)
+
+
+def apply(store: SessionStore, *operations: Operation) -> None:
+    store.apply(SessionBatch("n1", list(operations)))
 
 
 def opened(expiry_s: int) -> tuple[SessionStore, int]:
     store = SessionStore()
-    store.apply([["open", "a", False, None, expiry_s, WILL, "n1"]])
+    apply(store, Opened("a", False, None, expiry_s, WILL, "n1"))
     return store, store.records["a"].epoch
 
 
 def test_a_session_that_ends_with_a_will_on_its_way_ends_when_it_is_stored() -> None:
     store, epoch = opened(0)
-    store.apply([["end", "a", epoch, WILL]])
+    apply(store, Ended("a", epoch, WILL))
     assert store.records["a"].will == WILL, "whoever looks after it now fires it again, under the same token"
-    store.apply([["fired", "a", epoch]])
+    apply(store, WillStored("a", epoch))
     assert store.records == {}
 
 
 def test_a_durable_session_loses_its_will_and_nothing_else_when_it_is_stored() -> None:
     store, epoch = opened(60)
-    store.apply([["away", "a", 5, WILL, epoch], ["fired", "a", epoch]])
+    apply(store, WentAway("a", epoch, time_us=5, expiry_s=60, will=WILL), WillStored("a", epoch))
     assert store.records["a"].will is None
     assert store.records["a"].away_us == 5
 
 
 def test_the_will_of_a_later_connection_stays() -> None:
     store, epoch = opened(60)
-    store.apply([["open", "a", False, None, 60, WILL, "n2"], ["fired", "a", epoch]])
+    apply(store, Opened("a", False, None, 60, WILL, "n1"), WillStored("a", epoch))
     assert store.records["a"].will == WILL
 
 

@@ -12,10 +12,9 @@ from random import Random
 from typing import Any, TypeVar
 
 from millrace.broker.access import AccessRules, Rule
+from millrace.broker.entries.sessions import SESSION_ENTRIES, SessionBatch
 from millrace.broker.machine import Broker
 from millrace.broker.sessions.session_store import SessionStore
-from millrace.broker.sessions.session_store import decode as decode_operations
-from millrace.broker.sessions.session_store import encode as encode_operations
 from millrace.limits import Limits
 from millrace.node.config import Mqtt
 from millrace.node.doors.mqtt_connection import MqttConnection
@@ -177,7 +176,9 @@ class House:
             # And nobody takes from the logs for groups that were made by command.
             self.broker.joined_need_feeding = False
             operations, waiting = self.broker.journal.take()
-            self.store.apply(decode_operations(encode_operations(operations)))
+            written = SESSION_ENTRIES.encode([SessionBatch(self.broker.node, operations)])
+            for batch in SESSION_ENTRIES.decode(written):
+                self.store.apply(batch)
             for then in waiting:
                 then()
             self.door.flush()

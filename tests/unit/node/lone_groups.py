@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from millrace.broker.access import AccessRules
+from millrace.broker.entries.meta import MetaEntry
 from millrace.broker.machine import Broker
 from millrace.broker.meta.state import MetaState
 from millrace.kernels.blocks import Run
@@ -97,8 +98,8 @@ class LoneGroups:
         self.on_meta_asked()
         return SimpleNamespace(serving=False)
 
-    async def _command(self, command: bytes) -> None:
-        self.meta.apply(command)
+    async def _command(self, entry: MetaEntry) -> None:
+        self.meta.apply(entry)
 
     def store(self, *payloads: bytes, topic: str = "t", expiry_s: int | None = None) -> None:
         for payload in payloads:

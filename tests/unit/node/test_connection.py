@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from millrace.broker.entries.sessions import Ended
 from millrace.node.config import Mqtt
 from millrace.types import Message, Reason, Subscription, Version
 from millrace.wire.mqtt.codec import encode, encode_publish
@@ -695,7 +696,7 @@ def test_a_clean_session_does_not_wait_for_the_records_of_others() -> None:
     """[rule 7]. Where the majority is out of reach they are not written, perhaps for long."""
     house = House(keeps_records=True)
     client = house.connect("clean")
-    house.broker.journal.add(["away", "another", 0, None, 1, 1])
+    house.broker.journal.add(Ended("another", 1))
     for packet_id, filter in ((1, "a"), (2, "$share/g/a")):
         client.connection.data_received(encode(subscribe(filter, packet_id=packet_id), client.version))
         house.door.flush()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.broker.meta.state import delete_stream, spec_from_dict
+from millrace.broker.entries.meta import DeleteStream
+from millrace.broker.streams.stream import StreamSpec
 from millrace.client import Client
 from millrace.errors import LocalError
 from millrace.node import config as settings
@@ -93,7 +94,7 @@ async def deleted_in_a_write(data: Path, replication: str) -> None:
     syncer._mean_s = 1.0
     try:
         spec = {"name": "line", "filters": ["line/#"], "replication": replication}
-        await engine.opening.put(spec_from_dict(spec), create=True)
+        await engine.opening.put(StreamSpec.read(spec), create=True)
         async with Client(f"mqtt://127.0.0.1:{server.ports['mqtt']}") as client:
             await asyncio.wait_for(client.publish("line/1", b"stored", qos=1), TIMEOUT_S)
             line = log_of(server, "line")
@@ -103,7 +104,7 @@ async def deleted_in_a_write(data: Path, replication: str) -> None:
             publishing = asyncio.create_task(client.publish("line/2", b"on its way", qos=1))
             await until(lambda: gate.is_reached)
             # Others keep the meta group as well: the word may come at any moment.
-            engine.definitions.state.apply(delete_stream("line"))
+            engine.definitions.state.apply(DeleteStream("line"))
             engine.opening.reconcile()
             gate.open()
             await until(lambda: server.failure is not None or not path.exists())
@@ -129,7 +130,7 @@ async def deleted_between_syncs(data: Path, replication: str) -> None:
     engine, syncer = server.engine, server.engine.replicas.syncer
     try:
         spec = {"name": "line", "filters": ["line/#"], "replication": replication}
-        await engine.opening.put(spec_from_dict(spec), create=True)
+        await engine.opening.put(StreamSpec.read(spec), create=True)
         async with Client(f"mqtt://127.0.0.1:{server.ports['mqtt']}") as client:
             for _ in range(5):
                 # The interval may end between the write and its answer.
@@ -152,7 +153,7 @@ def test_a_stream_may_be_deleted_before_its_log_is_synced(tmp_path: Path, replic
 async def made_and_deleted_at_once(data: Path) -> None:
     server = await started(data, SystemDisk())
     try:
-        spec = spec_from_dict({"name": "s", "filters": ["s/#"]})
+        spec = StreamSpec.read({"name": "s", "filters": ["s/#"]})
         made, deleted = await asyncio.gather(
             server.engine.opening.put(spec, create=True),
             server.engine.opening.delete("s"),

@@ -2,13 +2,13 @@
 
 import asyncio
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from millrace.broker.meta.state import spec_from_dict
+from millrace.broker.streams.stream import StreamSpec
 from millrace.client import Client
 from millrace.embedded import Broker
 from millrace.node.edge.functions import EdgeFunctions, EdgeUnavailable
@@ -95,7 +95,7 @@ def test_the_results_of_one_slow_call_among_many_are_not_taken_for_too_old() -> 
     async def scene(broker: Broker, client: Client) -> None:
         engine = broker.server.engine
         await engine.opening.put(
-            spec_from_dict({"name": "made", "filters": ["made/#"], "shards": 2}), create=True
+            StreamSpec.read({"name": "made", "filters": ["made/#"], "shards": 2}), create=True
         )
         table = engine.definitions.table
         by_shard = {table.shard(table.streams["made"], b"made/%d" % n): f"made/{n}" for n in range(32)}
@@ -104,7 +104,7 @@ def test_the_results_of_one_slow_call_among_many_are_not_taken_for_too_old() -> 
         # The reader begins once all inputs are there: they are one batch.
         begin, engine.edges.tick = engine.edges.tick, lambda: None  # type: ignore[method-assign]
         spec = {"name": "work", "filters": ["work/#"], "edge": "module:function"}
-        await engine.opening.put(spec_from_dict(spec), create=True)
+        await engine.opening.put(StreamSpec.read(spec), create=True)
         async with client.subscribe("made/#", qos=1) as messages:
             calls = [client.publish(f"work/{n}", b"", qos=1) for n in range(32)]
             await asyncio.gather(*calls)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from millrace.broker.entries.meta import ReportPair
 from millrace.broker.messages.inbound import Inbound
 from millrace.broker.messages.intake import Arrival
 from millrace.broker.messages.message import Run
-from millrace.broker.meta import state as meta
-from millrace.broker.meta.state import spec_from_dict
 from millrace.broker.shards.producers import PRODUCER, SEQUENCE
+from millrace.broker.streams.stream import StreamSpec
 from millrace.client import Client
 from millrace.client.errors import ClientError
 from millrace.embedded import Broker
@@ -43,7 +43,7 @@ def run(scene: Callable[[Broker, Client, FrameShard], Awaitable[None]], **settin
     async def body() -> None:
         async with asyncio.timeout(60), AsyncExitStack() as stack:
             broker = await stack.enter_async_context(Broker())
-            await broker.server.engine.opening.put(spec_from_dict({**STREAM, **settings}), create=True)
+            await broker.server.engine.opening.put(StreamSpec.read({**STREAM, **settings}), create=True)
             (number,) = broker.server.engine.definitions.table.streams["line"].shards
             shard = broker.server.engine.shards[number]
             assert isinstance(shard, FrameShard)
@@ -259,13 +259,19 @@ def test_routes_stay_known_when_the_record_of_roles_changes() -> None:
         engine, router = broker.server.engine, broker.server.broker.router
         await client.publish("line/a/1", "known", qos=1)
         before, generation = engine.definitions.state.pairs.by_shard[shard.number], router.generation
-        pair = {"epoch": before.epoch + 2, "primary": before.primary, "backup": None, "is_in_sync": False}
-        report = {"shard": shard.number, "after": before.version, "pair": pair, "is_seized": True}
-        await engine.definitions.command(meta.command("pair.report", **report))
+        report = ReportPair(
+            shard.number,
+            after=before.version,
+            epoch=before.epoch + 2,
+            primary=before.primary,
+            is_in_sync=False,
+            is_seized=True,
+        )
+        await engine.definitions.command(report)
         assert engine.definitions.state.pairs.by_shard[shard.number].version > before.version
         assert router.generation == generation and b"line/a/1" in router.deliveries
         await engine.opening.put(
-            spec_from_dict({**STREAM, "name": "other", "filters": ["other/#"]}), create=True
+            StreamSpec.read({**STREAM, "name": "other", "filters": ["other/#"]}), create=True
         )
         assert router.generation > generation, "another stream may keep a topic now"
 

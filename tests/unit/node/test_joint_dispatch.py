@@ -10,7 +10,7 @@ import pytest
 
 from millrace.broker.messages.inbound import Inbound
 from millrace.broker.messages.message import Run
-from millrace.broker.meta.state import spec_from_dict
+from millrace.broker.streams.stream import StreamSpec
 from millrace.broker.topics.routing import Route
 from millrace.client import Client, Subscription
 from millrace.embedded import Broker
@@ -69,7 +69,7 @@ def run(monkeypatch: pytest.MonkeyPatch, scene: Callable[[Line], Awaitable[None]
     async def body() -> None:
         async with asyncio.timeout(60), AsyncExitStack() as stack:
             broker = await stack.enter_async_context(Broker())
-            await broker.server.engine.opening.put(spec_from_dict(STREAM), create=True)
+            await broker.server.engine.opening.put(StreamSpec.read(STREAM), create=True)
             await scene(Line(stack, broker, runs))
 
     asyncio.run(body())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.meta.state import spec_from_dict
+from millrace.broker.streams.stream import StreamSpec
 from millrace.node import config as settings
 from millrace.node.logs.replica_log import ReplicaLog
 from millrace.node.server import Server
@@ -90,7 +90,7 @@ async def scene(data: Path) -> None:
     await server.start()
     for name in ("line", "other"):
         spec = {"name": name, "filters": [f"{name}/#"], "replication": "leaderless"}
-        await server.engine.opening.put(spec_from_dict(spec), create=True)
+        await server.engine.opening.put(StreamSpec.read(spec), create=True)
     replicas = server.engine.replicas
 
     def fail(*given: Any, **settings: Any) -> Any:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from millrace.broker.access import AccessRules
+from millrace.broker.entries.meta import PutStream
 from millrace.broker.machine import Broker
 from millrace.broker.messages.intake import Arrival
 from millrace.broker.messages.message import Run
-from millrace.broker.meta import state as meta
-from millrace.broker.meta.state import spec_from_dict
-from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
+from millrace.broker.streams.stream import DEFAULT_SPEC, Stream, StreamSpec
 from millrace.limits import DEFAULT_LIMITS
 from millrace.node import config as settings
 from millrace.node.server import Server
@@ -121,8 +120,8 @@ async def started_without_room(data: Path) -> None:
     server = make()
     await server.start()
     disk.where, disk.is_full = f"{data}/shards/{min(server.engine.shards) + 1}/", True
-    spec = spec_from_dict({"name": "line", "filters": ["line/#"]})
-    await server.engine.definitions.command(meta.put_stream(spec, create=True))
+    spec = StreamSpec.read({"name": "line", "filters": ["line/#"]})
+    await server.engine.definitions.command(PutStream(spec, create_only=True))
     await server.stop()
     server = make()
     await server.start()

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from millrace.broker.entries.sessions import SESSION_ENTRIES, Discarded, SessionBatch
 from millrace.broker.messages.message import Segment
-from millrace.broker.sessions.session_store import encode
 from millrace.broker.sessions.unfinished import pack
 from millrace.node.sessions.handover import Handover
 from millrace.node.sessions.session_group import SessionGroup
@@ -20,12 +20,11 @@ from unit.node.house import Client, House, will
 class Told:
     """In place of a house's own disk: what one node writes is applied at both."""
 
-    def __init__(self, name: str, groups: dict[str, SessionGroup]) -> None:
-        self._name = name
+    def __init__(self, groups: dict[str, SessionGroup]) -> None:
         self._groups = groups
 
-    def apply(self, operations: list[Any]) -> None:
-        block = opaque_block(Kind.CONTROL, encode([["by", self._name], *operations]))
+    def apply(self, batch: SessionBatch) -> None:
+        block = opaque_block(Kind.CONTROL, SESSION_ENTRIES.encode([batch]))
         for group in self._groups.values():
             group.apply(block, None)
 
@@ -40,7 +39,7 @@ class Two:
         house.broker.node = name
         group = self.groups[name] = SessionGroup(house.broker, lambda: house.now_ms, house.door.wake)
         house.broker.find_record = group.store.records.get
-        house.store = Told(name, self.groups)  # type: ignore[assignment]
+        house.store = Told(self.groups)  # type: ignore[assignment]
         return house
 
     def settle(self) -> None:
@@ -77,7 +76,7 @@ def test_a_late_word_of_a_clean_start_leaves_the_session_that_came_after_it() ->
     two.left_at_a()
     epoch = two.groups["a"].store.records["c"].epoch
     two.a.connect("c", resume=True)
-    Told("b", two.groups).apply([["discard", "c", epoch]])
+    Told(two.groups).apply(SessionBatch("b", [Discarded("c", epoch)]))
     two.settle()
     assert "c" in two.a.broker.sessions and all("c" in records for records in two.records)
 

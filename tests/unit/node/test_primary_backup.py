@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.broker.meta.state import spec_from_dict
 from millrace.broker.streams.pair_spec import PairSpec, TopicClass
+from millrace.broker.streams.stream import StreamSpec
 from millrace.client import Client, ClientError
 from millrace.embedded import Broker
 from millrace.errors import LocalError
@@ -50,7 +50,7 @@ def test_a_p99_above_its_bound_is_an_alert() -> None:
 
 async def made(broker: Broker, **settings: object) -> None:
     fields = {"name": "line", "filters": ["line/#"], "replication": "primary-backup", **settings}
-    await broker.server.engine.opening.put(spec_from_dict(fields), create=True)
+    await broker.server.engine.opening.put(StreamSpec.read(fields), create=True)
 
 
 async def simple_mode() -> None:
@@ -100,9 +100,9 @@ async def altered(data: str, first: str, second: str) -> None:
     fields = {"name": "line", "filters": ["line/#"]}
     async with Broker(node__data=data) as broker, Client(broker.url) as client:
         engine = broker.server.engine
-        await engine.opening.put(spec_from_dict({**fields, "replication": first}), create=True)
+        await engine.opening.put(StreamSpec.read({**fields, "replication": first}), create=True)
         await client.publish("line/1", b"one", qos=1)
-        await engine.opening.put(spec_from_dict({**fields, "replication": second}), create=False)
+        await engine.opening.put(StreamSpec.read({**fields, "replication": second}), create=False)
         (sealed,) = engine.definitions.table.streams["line"].sealed
     async with Broker(node__data=data) as broker, Client(broker.url) as client:
         engine = broker.server.engine
@@ -165,11 +165,11 @@ async def interval_altered(data: str) -> None:
     async with Broker(node__data=data) as broker, Client(broker.url) as client:
         engine = broker.server.engine
         await engine.opening.put(
-            spec_from_dict({**fields, "primary_backup": {"check_interval_ms": 200}}), create=True
+            StreamSpec.read({**fields, "primary_backup": {"check_interval_ms": 200}}), create=True
         )
         await client.publish("line/1", b"one", qos=1)
         slower = {"check_interval_ms": 1000, "failover_ms": 3500}
-        await engine.opening.put(spec_from_dict({**fields, "primary_backup": slower}), create=False)
+        await engine.opening.put(StreamSpec.read({**fields, "primary_backup": slower}), create=False)
     async with Broker(node__data=data) as broker:
         engine = broker.server.engine
         line = engine.definitions.table.streams["line"]

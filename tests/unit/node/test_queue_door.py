@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from millrace.broker.entries.meta import PutStream
 from millrace.broker.groups.definitions import GroupSpec
-from millrace.broker.meta.state import put_stream
 from millrace.broker.streams.stream import Capture, StreamSpec
 from millrace.errors import LocalError
 from millrace.node.doors.http.queue import MessageForm, put_message
@@ -23,7 +23,7 @@ def test_a_message_whose_topic_loses_its_log_on_the_way_is_not_reported_as_store
 
         def lose_the_log() -> None:
             spec = StreamSpec(name="fast", filters=("t",), capture=Capture.NONE)
-            node.meta.apply(put_stream(spec, create=True))
+            node.meta.apply(PutStream(spec, create_only=True))
             node.definitions.table = node.meta.table
 
         node.on_wake = lose_the_log

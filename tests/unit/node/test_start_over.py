@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.broker.meta import state as meta
-from millrace.broker.meta.state import spec_from_dict
+from millrace.broker.entries.meta import PutStream
+from millrace.broker.streams.stream import StreamSpec
 from millrace.client import Client, Refused
 from millrace.node import config as settings
 from millrace.node.replicas import waiting
@@ -39,7 +39,7 @@ async def scene(data: Path) -> None:
     await server.start()
     try:
         engine = server.engine
-        await engine.opening.put(spec_from_dict({"name": "line", "filters": ["line/#"]}), create=True)
+        await engine.opening.put(StreamSpec.read({"name": "line", "filters": ["line/#"]}), create=True)
         (number,) = engine.definitions.table.streams["line"].shards
         async with Client(f"mqtt://127.0.0.1:{server.ports['mqtt']}") as client:
             await client.publish("line/1", b"one", qos=1)
@@ -79,8 +79,8 @@ async def first_start(data: Path) -> None:
     await server.start()
     # The next one: the default stream has the first.
     disk.where, disk.is_full = f"{data}/shards/{min(server.engine.shards) + 1}/", True
-    spec = spec_from_dict({"name": "line", "filters": ["line/#"]})
-    await server.engine.definitions.command(meta.put_stream(spec, create=True))
+    spec = StreamSpec.read({"name": "line", "filters": ["line/#"]})
+    await server.engine.definitions.command(PutStream(spec, create_only=True))
     await server.stop()
     server = make()
     await server.start()
@@ -113,15 +113,15 @@ async def deleted_without_room(data: Path, replication: str) -> None:
     await server.start()
     try:
         engine = server.engine
-        spec = spec_from_dict({"name": "old", "filters": ["old/#"], "replication": replication})
+        spec = StreamSpec.read({"name": "old", "filters": ["old/#"], "replication": replication})
         await engine.opening.put(spec, create=True)
         (old,) = engine.definitions.table.streams["old"].shards
         (number,) = engine.leaderless.logs or [old]
         async with Client(f"mqtt://127.0.0.1:{server.ports['mqtt']}") as client:
             await client.publish("old/1", b"one", qos=1)
             disk.where, disk.is_full = f"{data}/shards/{old + 1}/", True
-            spec = spec_from_dict({"name": "new", "filters": ["new/#"]})
-            await engine.definitions.command(meta.put_stream(spec, create=True))
+            spec = StreamSpec.read({"name": "new", "filters": ["new/#"]})
+            await engine.definitions.command(PutStream(spec, create_only=True))
             assert old + 1 not in engine.shards, "there is no room for it"
             await engine.opening.delete("old")
             assert old not in engine.shards and old not in engine.leaderless.streams
@@ -177,8 +177,8 @@ async def leaderless_without_room(data: Path, disk: Crowded) -> None:
     await server.start()
     number = min(server.engine.shards) + 1
     disk.where, disk.is_full = f"{data}/shards/{number}/", True
-    spec = spec_from_dict({"name": "line", "filters": ["line/#"], "replication": "leaderless"})
-    await server.engine.definitions.command(meta.put_stream(spec, create=True))
+    spec = StreamSpec.read({"name": "line", "filters": ["line/#"], "replication": "leaderless"})
+    await server.engine.definitions.command(PutStream(spec, create_only=True))
     server.engine.opening.reconcile()
     assert not server.engine.leaderless.streams, "there is no room for it"
     await server.stop()

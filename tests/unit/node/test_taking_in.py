@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.broker.meta import state as meta
-from millrace.broker.meta.state import spec_from_dict
+from millrace.broker.entries.meta import PutMember, PutStream
+from millrace.broker.meta.members import Member
+from millrace.broker.streams.stream import StreamSpec
 from millrace.errors import LocalError
 from millrace.local_cluster import PortBlock
 from millrace.node import config as settings
@@ -49,8 +50,8 @@ async def scene(data: Path, first_port: int, second_port: int) -> None:
     starting = asyncio.create_task(node("second", data, second_port, join).start())
     await until(lambda: len(first.engine.cluster.members.members) == 2)
     await ended(starting)
-    spec = spec_from_dict({"name": "both", "filters": ["both/#"], "replicas": 2})
-    await first.engine.definitions.command(meta.put_stream(spec, create=True))
+    spec = StreamSpec.read({"name": "both", "filters": ["both/#"], "replicas": 2})
+    await first.engine.definitions.command(PutStream(spec, create_only=True))
     (shard,) = first.engine.definitions.table.streams["both"].shards
     assert len(first.engine.cluster.members.assignments[shard].replicas) == 2
     await first.stop()
@@ -87,9 +88,7 @@ async def unreachable_address(data: Path, port: int) -> None:
             await cluster._on_join("ff", {"member": {**newcomer, "peer": "node2"}})
         assert len(cluster.members.members) == 1
         # As a node that took it would have put it.
-        await server.engine.definitions.command(
-            meta.command("member.put", member={**newcomer, "peer": "node2"})
-        )
+        await server.engine.definitions.command(PutMember(Member(replica="ff", name="second", peer="node2")))
         await until(lambda: {row["state"] for row in cluster.status()["members"]} == {"up", "suspect"})
     finally:
         await server.stop()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import accumulate, chain
 from typing import Any
 
+from millrace.broker.entries.sessions import Qos2Received
 from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.messages.intake import Arrival, Intake
 from millrace.broker.messages.message import Run, expiry_of
@@ -175,7 +176,6 @@ class Inbound:
         if session.logged_ids is None:
             session.logged_ids = set()
         session.logged_ids.update(ids)
-        operation = ["in", session.client_id, ids]
 
         def written() -> None:
             # If the session moved meanwhile, the client sends again to whoever serves it now. Back at this
@@ -183,7 +183,7 @@ class Inbound:
             if session.is_recorded or not (session.received or set()).isdisjoint(ids):
                 self._arrive(intake, arrival)
 
-        self.journal.add(operation, written)
+        self.journal.add(Qos2Received(session.client_id, tuple(ids)), written)
 
     def _arrive_after(self, intake: Intake, repeat: Arrival) -> None:
         """A repeat is answered no earlier than the message it repeats, which may still wait for the word that
@@ -192,7 +192,7 @@ class Inbound:
         assert session is not None
         self._arrival_number = repeat.arrival_number = self._arrival_number + 1
         if session.is_recorded or session.logged_ids:
-            self.journal.add(["in", session.client_id, []], lambda: self._arrive(intake, repeat))
+            self.journal.add(Qos2Received(session.client_id), lambda: self._arrive(intake, repeat))
         else:
             self._arrive(intake, repeat)
 

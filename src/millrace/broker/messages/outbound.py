@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from millrace.broker.entries.sessions import Qos2Sent
 from millrace.broker.groups.joined import JoinedGroup
 from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.messages.message import UNHELD, Run, Segment
@@ -425,8 +426,8 @@ class Outbound:
         ahead = segment.first_id - first_id
         if ahead < 0:
             before = PACKET_ID_MAX + 1 - first_id
-            self.journal.add(["out", session.client_id, first_id, before, run.shard, offset - before])
-        self.journal.add(["out", session.client_id, segment.first_id, left, run.shard, offset], written)
+            self.journal.add(Qos2Sent(session.client_id, first_id, before, run.shard, offset - before))
+        self.journal.add(Qos2Sent(session.client_id, segment.first_id, left, run.shard, offset), written)
 
     # ------------------------------------------------------------------------------------ bookkeeping
 

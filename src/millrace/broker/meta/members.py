@@ -10,16 +10,16 @@ a command.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
-from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from millrace.errors import LocalError
 
 MEMBERS_MAX = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(msgspec.Struct, frozen=True, kw_only=True):
     replica: str
     name: str
     peer: str
@@ -29,20 +29,18 @@ class Member:
     """Keeps what it has to until others have it; gets nothing new and leads nothing it can hand over."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[str, ...]
     founders: tuple[str, ...]
 
 
-class Members:
-    __slots__ = ("assignments", "cluster", "members")
-
-    def __init__(self) -> None:
-        self.cluster = ""
-        """Random, made with the cluster; empty before."""
-        self.members: dict[str, Member] = {}
-        self.assignments: dict[int, Assignment] = {}
+class Members(msgspec.Struct):
+    cluster: str = ""
+    """Random, made with the cluster; empty before."""
+    members: dict[str, Member] = {}
+    """By replica id."""
+    assignments: dict[int, Assignment] = {}
+    """By the number of the group."""
 
     # ----------------------------------------------------------------------------------- commands
 
@@ -144,27 +142,3 @@ class Members:
                 chosen = wanted[group] = min(fit, key=lambda replica: (load[replica], replica))
                 load[chosen] += 1
         return wanted
-
-    # ---------------------------------------------------------------------------------- snapshots
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "cluster": self.cluster,
-            "members": [
-                [m.replica, m.name, m.peer, m.mqtt, m.http, m.is_draining]
-                for _, m in sorted(self.members.items())
-            ],
-            "assignments": [[g, a.replicas, a.founders] for g, a in sorted(self.assignments.items())],
-        }
-
-    @staticmethod
-    def from_json(fields: dict[str, Any]) -> "Members":
-        state = Members()
-        state.cluster = fields["cluster"]
-        for replica, name, peer, mqtt, http, is_draining in fields["members"]:
-            state.members[replica] = Member(
-                replica=replica, name=name, peer=peer, mqtt=mqtt, http=http, is_draining=is_draining
-            )
-        for group, replicas, founders in fields["assignments"]:
-            state.assignments[group] = Assignment(replicas=tuple(replicas), founders=tuple(founders))
-        return state

@@ -4,8 +4,8 @@ A record changes only against the version it was decided on, so that of two deci
 one is void: "the backup is out of sync" and "the backup takes over" cannot both happen [rule 23].
 """
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+import msgspec
+from msgspec.structs import replace
 
 from millrace.errors import LocalError
 
@@ -15,8 +15,7 @@ QUORUM_MEMBERS = 3
 """A meta group of fewer cannot decide while one of a pair is away."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     epoch: int
     primary: str
@@ -28,14 +27,11 @@ class Pair:
     a backup that was left behind since, and is no permission to take over."""
     check_interval_ms: int = 0
     """Of both nodes as long as the shard lives, whatever becomes of its stream: a lease by one interval is
-    none to a node that promises by another. 0, in records that lack it: as the stream says."""
+    none to a node that promises by another. 0: as the stream says."""
 
 
-class Pairs:
-    __slots__ = ("by_shard",)
-
-    def __init__(self) -> None:
-        self.by_shard: dict[int, Pair] = {}
+class Pairs(msgspec.Struct):
+    by_shard: dict[int, Pair] = {}
 
     def found(
         self, shard: int, replicas: tuple[str, ...], *, is_seized: bool = False, check_interval_ms: int = 0
@@ -89,12 +85,3 @@ class Pairs:
         if known is None or known.version != after:
             raise LocalError(f"shard {shard}: the record of its pair has changed meanwhile")
         return known
-
-    def to_json(self) -> list[Any]:
-        return [[shard, asdict(pair)] for shard, pair in sorted(self.by_shard.items())]
-
-    @staticmethod
-    def from_json(rows: list[Any]) -> "Pairs":
-        pairs = Pairs()
-        pairs.by_shard = {int(shard): Pair(**fields) for shard, fields in rows}
-        return pairs

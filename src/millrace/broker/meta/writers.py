@@ -11,8 +11,8 @@ what is recorded here.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+
+import msgspec
 
 from millrace.broker.shards.staging import AttemptKey, check_name
 from millrace.errors import LocalError
@@ -28,24 +28,22 @@ Winners = dict[str, dict[int, int]]
 """For each attempt the shards it staged at, and how many blocks."""
 
 
-@dataclass(slots=True)
-class Decision:
+class Decision(msgspec.Struct):
     batch: int
     winners: Winners
-    left: set[int]
-    """Shards that have not rolled it forward."""
+    left: list[int]
+    """Shards that have not rolled it forward, in order."""
 
     def attempts(self, shard: int) -> list[tuple[str, int]]:
         """The attempts that won at this shard, in the order in which they are released, with their blocks."""
         return [(name, shards[shard]) for name, shards in sorted(self.winners.items()) if shard in shards]
 
 
-@dataclass(slots=True)
-class Writer:
+class Writer(msgspec.Struct):
     user: str
     last: int = -1
-    decisions: list[Decision] = field(default_factory=list)
-    aborted: dict[str, int] = field(default_factory=dict)
+    decisions: list[Decision] = []
+    aborted: dict[str, int] = {}
     """Attempts that were given up, with their batch, the latest last; only those above the last batch."""
 
     def decision(self, batch: int) -> Decision | None:
@@ -57,10 +55,11 @@ class Writers:
 
     __slots__ = ("_rolling", "writers")
 
-    def __init__(self) -> None:
-        self.writers: dict[str, Writer] = {}
+    def __init__(self, writers: Mapping[str, Writer] | None = None) -> None:
+        # The one that has been quiet longest comes first.
+        self.writers = dict(writers or {})
         # Those with a decision, since few of many have one.
-        self._rolling: dict[str, Writer] = {}
+        self._rolling = {name: writer for name, writer in self.writers.items() if writer.decisions}
 
     # ------------------------------------------------------------------------------------ commands
 
@@ -68,6 +67,8 @@ class Writers:
         self, name: str, batch: int, winners: Winners, user: str, is_open: Callable[[int], bool]
     ) -> bool:
         """Decide a batch. False for one that was decided before. `is_open`: whether a shard takes data."""
+        for attempt in winners:
+            check_name("attempt", attempt)
         writer = self._writer(name, user)
         if batch <= writer.last:
             return False
@@ -90,7 +91,7 @@ class Writers:
         writer.last = batch
         writer.aborted = {attempt: b for attempt, b in writer.aborted.items() if b > batch}
         if shards:
-            writer.decisions.append(Decision(batch, winners, shards))
+            writer.decisions.append(Decision(batch, winners, sorted(shards)))
             self._rolling[name] = writer
         return True
 
@@ -118,7 +119,8 @@ class Writers:
         decision = writer.decision(batch) if writer is not None else None
         if writer is None or decision is None:
             return
-        decision.left.discard(shard)
+        if shard in decision.left:
+            decision.left.remove(shard)
         if not decision.left:
             writer.decisions.remove(decision)
             if not writer.decisions:
@@ -128,7 +130,7 @@ class Writers:
         """A stream was deleted with everything in it: nothing is left to roll forward there."""
         for name, writer in list(self._rolling.items()):
             for decision in list(writer.decisions):
-                for shard in decision.left & set(shards):
+                for shard in set(decision.left).intersection(shards):
                     self.rolled(name, decision.batch, shard)
 
     def _writer(self, name: str, user: str) -> Writer:
@@ -174,30 +176,6 @@ class Writers:
             if shard in decision.left
         ]
 
-    # ----------------------------------------------------------------------------------- snapshots
-
-    def to_json(self) -> list[Any]:
-        return [
-            [
-                name,
-                writer.user,
-                writer.last,
-                list(writer.aborted.items()),
-                [[one.batch, _plain(one.winners), sorted(one.left)] for one in writer.decisions],
-            ]
-            for name, writer in self.writers.items()
-        ]
-
-    @staticmethod
-    def from_json(rows: list[Any]) -> "Writers":
-        writers = Writers()
-        for name, user, last, aborted, decisions in rows:
-            made = [Decision(batch, winners_from(winners), set(left)) for batch, winners, left in decisions]
-            writers.writers[name] = Writer(user, last, made, dict(aborted))
-            if made:
-                writers._rolling[name] = writers.writers[name]
-        return writers
-
 
 def winners_from(fields: Mapping[str, Mapping[str, int]]) -> Winners:
     """As JSON has them: numbers of shards are text there. LocalError for anything else."""
@@ -211,10 +189,3 @@ def winners_from(fields: Mapping[str, Mapping[str, int]]) -> Winners:
         if any(blocks < 1 for blocks in winners[attempt].values()):
             raise LocalError(f"attempt {attempt}: a shard where it staged has at least one block")
     return winners
-
-
-def _plain(winners: Winners) -> dict[str, dict[str, int]]:
-    return {
-        attempt: {str(shard): blocks for shard, blocks in placed.items()}
-        for attempt, placed in winners.items()
-    }

@@ -5,12 +5,12 @@ them once per loop turn. `blocked` says that nothing may be sent now: the client
 Structures that most sessions never need stay None: an idle connection must cost little.
 """
 
-import base64
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from millrace.broker.access import Principal
+from millrace.broker.entries.sessions import SavedWill
 from millrace.broker.messages.message import UNHELD, Run, Segment
 from millrace.kernels import PACKET_ID_MAX
 from millrace.types import Subscription
@@ -28,15 +28,15 @@ class WillPlan:
         # Counted from the moment the will is published, not from CONNECT.
         self.expiry_s = expiry_s
 
-    def to_json(self) -> list[Any]:
+    def saved(self) -> SavedWill:
+        """As the session's record keeps it."""
         run = self.run
-        packet = base64.b64encode(run.data).decode()
-        return [self.topic, packet, run.qos, run.v5, run.retain, self.delay_s, self.expiry_s]
+        return SavedWill(self.topic, run.data, run.qos, run.v5, run.retain, self.delay_s, self.expiry_s)
 
     @staticmethod
-    def from_json(fields: list[Any]) -> "WillPlan":
-        topic, packet, qos, v5, retain, delay_s, expiry_s = fields
-        return WillPlan(topic, Run(base64.b64decode(packet), 1, qos, v5, retain), delay_s, expiry_s)
+    def restored(will: SavedWill) -> "WillPlan":
+        run = Run(will.packet, 1, will.qos, will.v5, will.retain)
+        return WillPlan(will.topic, run, will.delay_s, will.expiry_s)
 
     def due(self, now_ms: int) -> Run:
         """The message as it is published now."""

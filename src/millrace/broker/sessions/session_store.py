@@ -1,8 +1,8 @@
 """What must survive of sessions: a replicated state of its own, changed only by the operations in its log.
 
-An operation is a short list whose first element names it; `Journal` collects those of one turn of the loop,
-with what is to happen once they are on disk. `SessionStore.apply` is deterministic. The live `Session` is
-ahead of its record by what is not committed yet; nothing that depends on such an operation leaves before.
+`Journal` collects the operations of one turn of the loop, with what is to happen once they are on disk.
+`SessionStore.apply` is deterministic. The live `Session` is ahead of its record by what is not committed yet;
+nothing that depends on such an operation leaves before.
 
 A record's cursor says, per shard: everything below `position` is done except the outstanding ranges. QoS 1
 cursors are written in batches, so a crash repeats at most what was acknowledged since the last batch; QoS 2
@@ -10,112 +10,82 @@ ids are written before the packet that depends on them leaves [rule 8], and the 
 for are remembered above the cursor, so that a cursor from before does not send them again.
 """
 
-import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
+
+from millrace.broker.entries.sessions import (
+    Adopted,
+    CursorsMoved,
+    Discarded,
+    Ended,
+    OffsetRange,
+    Opened,
+    Operation,
+    Qos2Acknowledged,
+    Qos2Completed,
+    Qos2Received,
+    Qos2Released,
+    Qos2Sent,
+    RecordOperation,
+    SavedCursor,
+    SavedSubscription,
+    SavedWill,
+    SessionBatch,
+    StoreOperation,
+    Subscribed,
+    Unsubscribed,
+    WentAway,
+    WillStored,
+)
 from millrace.errors import LocalError
-from millrace.types import RetainHandling, Subscription
 
-_STATE_VERSION = 1
-
-Operation = list[Any]
+_STATE_VERSION = 2
 
 
-class Record:
-    """One client's durable state."""
+class Record(msgspec.Struct, array_like=True):
+    """One client's durable state. In a snapshot its fields are found by their position: a new one goes to the
+    end and has a default."""
 
-    __slots__ = (
-        "away_us",
-        "client_id",
-        "cursors",
-        "epoch",
-        "expiry_s",
-        "handled",
-        "incarnation",
-        "is_resumed",
-        "next_token",
-        "owner",
-        "received",
-        "released",
-        "sent",
-        "subscriptions",
-        "username",
-        "will",
-    )
+    client_id: str
+    is_resumed: bool = False
+    """Whether the last `Opened` found it there."""
+    incarnation: int = 0
+    """Tells this session from earlier ones of the same client: their tokens must not be mixed up."""
+    epoch: int = 0
+    """Raised by every `Opened`: what an earlier connection leaves behind may be written after it."""
+    username: str | None = None
+    owner: str = ""
+    """The node that serves, or served, this client; only it changes the record, until another opens it."""
+    expiry_s: int = 0
+    away_us: int | None = None
+    """When the client went away, by the wall clock; None while it is connected."""
+    will: SavedWill | None = None
+    subscriptions: dict[str, SavedSubscription] = {}
+    """By filter."""
+    cursors: dict[int, SavedCursor] = {}
+    """By shard."""
+    handled: dict[int, list[OffsetRange]] = {}
+    """By shard: what was sent at QoS 2 since the cursor was written."""
+    received: dict[int, int] = {}
+    """QoS 2 from the client: packet id -> token, the key of the message in its shard."""
+    next_token: int = 1
+    sent: dict[int, tuple[int, int]] = {}
+    """QoS 2 to the client until PUBREC: packet id -> shard and offset."""
+    released: dict[int, None] = {}
+    """QoS 2 to the client after PUBREC until PUBCOMP: packet ids in the order of their PUBRECs."""
 
-    def __init__(self, client_id: str) -> None:
-        self.client_id = client_id
-        # Whether the last open found it there.
-        self.is_resumed = False
-        # Tells this session from earlier ones of the same client: their tokens must not be mixed up.
-        self.incarnation = 0
-        # Raised by every open: an end or a farewell of an earlier connection may be written after it.
-        self.epoch = 0
-        self.username: str | None = None
-        # The node that serves, or served, this client; only it changes the record, until another opens it.
-        self.owner = ""
-        self.expiry_s = 0
-        # When the client went away, on the wall's clock; None while it is connected.
-        self.away_us: int | None = None
-        self.will: list[Any] | None = None
-        self.subscriptions: dict[str, list[Any]] = {}
-        # Shard -> [position, [[first offset, count], ...]].
-        self.cursors: dict[int, list[Any]] = {}
-        # Shard -> [[first offset, count], ...]: sent at QoS 2 since the cursor was written.
-        self.handled: dict[int, list[list[int]]] = {}
-        # QoS 2 from the client: packet id -> token, the key of the message in its shard.
-        self.received: dict[int, int] = {}
-        self.next_token = 1
-        # QoS 2 to the client: packet id -> [shard, offset] until PUBREC, then the id until PUBCOMP.
-        self.sent: dict[int, list[int]] = {}
-        self.released: dict[int, None] = {}
+    @property
+    def producer(self) -> bytes:
+        """The producer under which the QoS 2 messages of this session are keyed in their shards."""
+        return f"qos2/{self.incarnation}/{self.client_id}".encode()
 
-    def subscription(self, filter: str) -> Subscription:
-        qos, no_local, retain_as_published, handling, identifier = self.subscriptions[filter]
-        return Subscription(
-            filter=filter,
-            qos=qos,
-            no_local=bool(no_local),
-            retain_as_published=bool(retain_as_published),
-            retain_handling=RetainHandling(handling),
-            identifier=identifier,
-        )
 
-    def to_json(self) -> list[Any]:
-        return [
-            self.client_id,
-            self.username,
-            self.expiry_s,
-            self.away_us,
-            self.will,
-            sorted(self.subscriptions.items()),
-            sorted(self.cursors.items()),
-            sorted(self.received.items()),
-            self.next_token,
-            sorted(self.sent.items()),
-            list(self.released),
-            self.incarnation,
-            sorted(self.handled.items()),
-            self.owner,
-            self.epoch,
-        ]
-
-    @staticmethod
-    def from_json(fields: list[Any]) -> "Record":
-        record = Record(fields[0])
-        record.username, record.expiry_s, record.away_us, record.will = fields[1:5]
-        record.subscriptions = dict(fields[5])
-        record.cursors = dict(fields[6])
-        record.received = dict(fields[7])
-        record.next_token = fields[8]
-        record.sent = dict(fields[9])
-        record.released = dict.fromkeys(fields[10])
-        record.incarnation = fields[11]
-        record.handled = dict(fields[12])
-        record.owner = fields[13]
-        record.epoch = fields[14]
-        return record
+class _Snapshot(msgspec.Struct, array_like=True):
+    version: int
+    incarnations: int
+    records: list[Record]
 
 
 class SessionStore:
@@ -129,104 +99,76 @@ class SessionStore:
         # Node -> how many records it looks after, as far as there are any.
         self.owners: dict[str, int] = {}
 
-    def apply(self, operations: list[Operation]) -> None:
-        """In order. `["by", node]` says whose operations follow: those of a node that no longer owns a
-        session are void, because another has gone on from the record without them."""
-        by: str | None = None
-        for operation in operations:
-            if operation[0] == "by":
-                by = operation[1]
-            else:
-                self._apply_one(operation, by)
+    def apply(self, batch: SessionBatch) -> None:
+        """The operations of a batch, in order. One whose session has ended, or moved to another node, before
+        it is applied changes nothing."""
+        records = self.records
+        for operation in batch.operations:
+            kind = type(operation)
+            change_record = _RECORD_CHANGES.get(kind)
+            if change_record is None:
+                _STORE_CHANGES[kind](self, operation)
+                continue
+            record = records.get(operation.client_id)  # type: ignore[union-attr]
+            if record is not None and record.owner == batch.node:
+                change_record(self, record, operation)
 
-    def _apply_one(self, operation: Operation, by: str | None) -> None:
-        name, client_id, *rest = operation
-        if name == "adopt":
-            self._adopt(client_id, *rest)
-            return
-        if name == "open":
-            self._open(client_id, *rest)
-            return
-        record = self.records.get(client_id)
-        if name == "discard":
-            # By a node that does not own it: the client began a clean session there.
-            if record is not None and record.epoch == rest[0]:
-                self._forget(record)
-            return
-        if record is None or (by is not None and record.owner != by):
-            # The session ended, or moved, before this was applied.
-            return
-        match name:
-            case "end":
-                if not rest or rest[0] == record.epoch:
-                    self._end(record, *rest[1:])
-            case "fired":
-                if rest[0] == record.epoch:
-                    record.will = None
-                    if not record.expiry_s and record.away_us is not None:
-                        self._forget(record)
-            case "away":
-                away_us, will, epoch, *expiry_s = rest
-                if epoch == record.epoch:
-                    record.away_us, record.will = away_us, will
-                    record.expiry_s = expiry_s[0] if expiry_s else record.expiry_s
-            case "sub":
-                filter, options, starts = rest
-                record.subscriptions[filter] = options
-                for shard, offset in starts:
-                    record.cursors.setdefault(shard, [offset, []])
-            case "unsub":
-                record.subscriptions.pop(rest[0], None)
-                if not record.subscriptions:
-                    self._let_go_of_logs(record)
-            case "cur":
-                for shard, position, outstanding in rest[0]:
-                    record.cursors[shard] = [position, outstanding]
-                    low = min([first for first, _ in outstanding], default=position)
-                    handled = [r for r in record.handled.pop(shard, ()) if r[0] + r[1] > low]
-                    if handled:
-                        record.handled[shard] = handled
-            case "in":
-                for packet_id in rest[0]:
-                    record.received[packet_id] = record.next_token
-                    record.next_token += 1
-            case "rel":
-                for packet_id in range(rest[0], rest[0] + rest[1]):
-                    record.received.pop(packet_id, None)
-            case "out":
-                first, count, shard, offset = rest
-                for position in range(count):
-                    record.sent[first + position] = [shard, offset + position]
-                handled = record.handled.setdefault(shard, [])
-                if handled and sum(handled[-1]) == offset:
-                    handled[-1][1] += count
-                else:
-                    handled.append([offset, count])
-            case "rec":
-                for packet_id in range(rest[0], rest[0] + rest[1]):
-                    record.sent.pop(packet_id, None)
-                    record.released[packet_id] = None
-            case "comp":
-                for packet_id in range(rest[0], rest[0] + rest[1]):
-                    record.sent.pop(packet_id, None)
-                    record.released.pop(packet_id, None)
-            case _:
-                raise LocalError(f"unknown session operation {name!r}")
+    # ------------------------------------------------------------------------- who owns a session
 
-    @staticmethod
-    def _let_go_of_logs(record: Record) -> None:
-        """Nothing more is wanted of them, but what the client has not answered comes again."""
-        for shard in [shard for shard, (_, outstanding) in record.cursors.items() if not outstanding]:
-            del record.cursors[shard]
-            record.handled.pop(shard, None)
+    def _opened(self, operation: Opened) -> None:
+        record = self.records.get(operation.client_id)
+        if record is not None:
+            # What was clean did not outlive its connection, whatever its will left behind.
+            record.is_resumed = not operation.is_clean and record.expiry_s > 0
+            self._count(record.owner, -1)
+        self.incarnations += 1
+        if record is None or not record.is_resumed:
+            record = self.records[operation.client_id] = Record(operation.client_id)
+            record.incarnation = self.incarnations
+        record.epoch = self.incarnations
+        record.username = operation.username
+        record.owner = operation.owner
+        self._count(operation.owner, 1)
+        record.expiry_s = operation.expiry_s
+        record.will = operation.will
+        record.away_us = None
 
-    def _end(self, record: Record, will: list[Any] | None = None) -> None:
-        """With a will that is on its way: the record ends with the word that it is stored."""
-        if will is None:
+    def _adopted(self, operation: Adopted) -> None:
+        for record in self.records.values():
+            if record.owner == operation.gone:
+                self._count(operation.gone, -1)
+                self._count(operation.owner, 1)
+                record.owner = operation.owner
+                if record.away_us is None:
+                    record.away_us = operation.time_us
+
+    def _discarded(self, operation: Discarded) -> None:
+        record = self.records.get(operation.client_id)
+        if record is not None and record.epoch == operation.epoch:
+            self._forget(record)
+
+    # --------------------------------------------------------------------------- its end, its will
+
+    def _ended(self, record: Record, operation: Ended) -> None:
+        if operation.epoch != record.epoch:
+            return
+        if operation.will is None:
             self._forget(record)
             return
-        record.expiry_s, record.will = 0, will
+        record.expiry_s, record.will = 0, operation.will
         record.away_us = record.away_us or 0
+
+    def _will_stored(self, record: Record, operation: WillStored) -> None:
+        if operation.epoch == record.epoch:
+            record.will = None
+            if not record.expiry_s and record.away_us is not None:
+                self._forget(record)
+
+    def _went_away(self, record: Record, operation: WentAway) -> None:
+        if operation.epoch == record.epoch:
+            record.away_us = operation.time_us
+            record.expiry_s = operation.expiry_s
+            record.will = operation.will
 
     def _forget(self, record: Record) -> None:
         del self.records[record.client_id]
@@ -237,59 +179,110 @@ class SessionStore:
         if count:
             self.owners[owner] = count
 
-    def _adopt(self, gone: str, owner: str, time_us: int) -> None:
-        """A node is gone for good or for long: another looks after the sessions it served, whose clients are
-        away from now on unless they went before [rule 10]."""
-        for record in self.records.values():
-            if record.owner == gone:
-                self._count(gone, -1)
-                self._count(owner, 1)
-                record.owner = owner
-                if record.away_us is None:
-                    record.away_us = time_us
+    # ----------------------------------------------------------------------- subscriptions, cursors
 
-    def _open(
-        self,
-        client_id: str,
-        is_clean: bool,
-        username: str | None,
-        expiry_s: int,
-        will: list[Any] | None,
-        owner: str = "",
-    ) -> None:
-        record = self.records.get(client_id)
-        if record is not None:
-            # What was clean did not outlive its connection, whatever its will left behind.
-            record.is_resumed = not is_clean and record.expiry_s > 0
-            self._count(record.owner, -1)
-        self.incarnations += 1
-        if record is None or not record.is_resumed:
-            record = self.records[client_id] = Record(client_id)
-            record.incarnation = self.incarnations
-        record.epoch = self.incarnations
-        record.username = username
-        record.owner = owner
-        self._count(owner, 1)
-        record.expiry_s = expiry_s
-        record.will = will
-        record.away_us = None
+    def _subscribed(self, record: Record, operation: Subscribed) -> None:
+        record.subscriptions[operation.subscription.filter] = operation.subscription
+        for shard, offset in operation.starts:
+            if shard not in record.cursors:
+                record.cursors[shard] = SavedCursor(offset)
+
+    def _unsubscribed(self, record: Record, operation: Unsubscribed) -> None:
+        record.subscriptions.pop(operation.filter, None)
+        if record.subscriptions:
+            return
+        # Nothing more is wanted of the logs, but what the client has not answered comes again.
+        for shard in [shard for shard, cursor in record.cursors.items() if not cursor.outstanding]:
+            del record.cursors[shard]
+            record.handled.pop(shard, None)
+
+    def _cursors_moved(self, record: Record, operation: CursorsMoved) -> None:
+        record.cursors.update(operation.cursors)
+        if not record.handled:
+            return
+        for shard, cursor in operation.cursors.items():
+            low = cursor.low
+            handled = [r for r in record.handled.pop(shard, ()) if r[0] + r[1] > low]
+            if handled:
+                record.handled[shard] = handled
+
+    # --------------------------------------------------------------------------------------- QoS 2
+
+    def _qos2_received(self, record: Record, operation: Qos2Received) -> None:
+        for packet_id in operation.packet_ids:
+            record.received[packet_id] = record.next_token
+            record.next_token += 1
+
+    def _qos2_released(self, record: Record, operation: Qos2Released) -> None:
+        for packet_id in range(operation.first_id, operation.first_id + operation.count):
+            record.received.pop(packet_id, None)
+
+    def _qos2_sent(self, record: Record, operation: Qos2Sent) -> None:
+        shard, offset, count = operation.shard, operation.offset, operation.count
+        for position in range(count):
+            record.sent[operation.first_id + position] = (shard, offset + position)
+        handled = record.handled.setdefault(shard, [])
+        if handled and sum(handled[-1]) == offset:
+            first, before = handled[-1]
+            handled[-1] = (first, before + count)
+        else:
+            handled.append((offset, count))
+
+    def _qos2_acknowledged(self, record: Record, operation: Qos2Acknowledged) -> None:
+        for packet_id in range(operation.first_id, operation.first_id + operation.count):
+            record.sent.pop(packet_id, None)
+            record.released[packet_id] = None
+
+    def _qos2_completed(self, record: Record, operation: Qos2Completed) -> None:
+        for packet_id in range(operation.first_id, operation.first_id + operation.count):
+            record.sent.pop(packet_id, None)
+            record.released.pop(packet_id, None)
+
+    # ----------------------------------------------------------------------------------- snapshots
 
     def to_bytes(self) -> bytes:
-        records = [record.to_json() for _, record in sorted(self.records.items())]
-        return json.dumps([_STATE_VERSION, self.incarnations, records], separators=(",", ":")).encode()
+        """The same on every node that applied the same batches: dictionaries keep their order."""
+        return _encoder.encode(_Snapshot(_STATE_VERSION, self.incarnations, list(self.records.values())))
 
     @staticmethod
     def from_bytes(data: bytes) -> "SessionStore":
-        version, incarnations, records = json.loads(data)
-        if version != _STATE_VERSION:
-            raise LocalError(f"sessions on disk have version {version}, not {_STATE_VERSION}")
+        try:
+            snapshot = _decoder.decode(data)
+        except msgspec.MsgspecError as error:
+            raise LocalError(f"the sessions on disk cannot be read: {error}") from None
+        if snapshot.version != _STATE_VERSION:
+            raise LocalError(f"sessions on disk have version {snapshot.version}, not {_STATE_VERSION}")
         store = SessionStore()
-        store.incarnations = incarnations
-        for fields in records:
-            record = Record.from_json(fields)
+        store.incarnations = snapshot.incarnations
+        for record in snapshot.records:
             store.records[record.client_id] = record
             store._count(record.owner, 1)
         return store
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Snapshot)
+
+_STORE_CHANGES: dict[type, Callable[[SessionStore, Any], None]] = {
+    Opened: SessionStore._opened,
+    Adopted: SessionStore._adopted,
+    Discarded: SessionStore._discarded,
+}
+_RECORD_CHANGES: dict[type, Callable[[SessionStore, Record, Any], None]] = {
+    Ended: SessionStore._ended,
+    WillStored: SessionStore._will_stored,
+    WentAway: SessionStore._went_away,
+    Subscribed: SessionStore._subscribed,
+    Unsubscribed: SessionStore._unsubscribed,
+    CursorsMoved: SessionStore._cursors_moved,
+    Qos2Received: SessionStore._qos2_received,
+    Qos2Released: SessionStore._qos2_released,
+    Qos2Sent: SessionStore._qos2_sent,
+    Qos2Acknowledged: SessionStore._qos2_acknowledged,
+    Qos2Completed: SessionStore._qos2_completed,
+}
+assert _STORE_CHANGES.keys() == set(get_args(StoreOperation)), "every operation is applied"
+assert _RECORD_CHANGES.keys() == set(get_args(RecordOperation)), "every operation is applied"
 
 
 class Journal:
@@ -326,30 +319,3 @@ class Journal:
         operations, self.operations = self.operations, []
         waiting, self.waiting = self.waiting, []
         return operations, waiting
-
-
-def producer_of(record: Record) -> bytes:
-    """The producer under which the QoS 2 messages of this session are keyed in their shards."""
-    return f"qos2/{record.incarnation}/{record.client_id}".encode()
-
-
-def encode(operations: list[Operation]) -> bytes:
-    return json.dumps(operations, separators=(",", ":")).encode()
-
-
-def decode(data: bytes) -> list[Operation]:
-    operations: list[Operation] = json.loads(data)
-    return operations
-
-
-def subscribe_operation(
-    client_id: str, subscription: Subscription, starts: list[tuple[int, int]]
-) -> Operation:
-    options = [
-        subscription.qos,
-        int(subscription.no_local),
-        int(subscription.retain_as_published),
-        int(subscription.retain_handling),
-        subscription.identifier,
-    ]
-    return ["sub", client_id, subscription.filter, options, starts]

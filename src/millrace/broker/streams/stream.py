@@ -10,10 +10,15 @@ and opens new ones under the next routing generation [rule 16].
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar
 
+import msgspec
+from msgspec import Meta
+
+from millrace.broker.settings import Settings
 from millrace.broker.streams.pair_spec import PairSpec
 from millrace.broker.topics.filters import is_valid, levels_cover, levels_match, levels_overlap, overlaps
 from millrace.errors import LocalError
@@ -29,7 +34,7 @@ _DAY_S = 24 * 60 * 60
 _GIB = 1024 * 1024 * 1024
 
 
-class Capture(Enum):
+class Capture(StrEnum):
     """What of a stream is logged."""
 
     ACKNOWLEDGED = "acknowledged"
@@ -40,15 +45,32 @@ class Capture(Enum):
     """Nothing: memory only."""
 
 
-class Replication(Enum):
+class Replication(StrEnum):
     QUORUM = "quorum"
     PRIMARY_BACKUP = "primary-backup"
     LEADERLESS = "leaderless"
     ROUTED = "routed"
 
 
-ACK_LEVELS = ("local", "one", "majority", "all")
-"""How many nodes of a leaderless stream have a message on disk before its publisher is answered."""
+class Compression(StrEnum):
+    NONE = "none"
+    ZLIB = "zlib"
+
+
+class AckLevel(StrEnum):
+    """How many nodes of a leaderless stream have a message on disk before its publisher is answered."""
+
+    LOCAL = "local"
+    ONE = "one"
+    MAJORITY = "majority"
+    ALL = "all"
+
+
+class Storage(StrEnum):
+    """Where a leaderless stream is kept: memory is for one that a restart may forget."""
+
+    DISK = "disk"
+    MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +78,9 @@ class Retention:
     """When the log may forget, whole segments at a time; 0 means without this bound. What a durable group has
     not read yet stays longer, up to the hard limit [rule 18]."""
 
-    age_s: int = 7 * _DAY_S
-    bytes_max: int = 0
-    hold_age_s: int = 7 * _DAY_S
+    age_s: int
+    bytes_max: int
+    hold_age_s: int = 0
     hold_bytes: int = 0
     """Up to this age and these bytes of a log a group holds it; less than `age_s` and `bytes_max` is as they
     are. So bytes are a hard limit unless somebody says otherwise, because they are about the disk."""
@@ -72,61 +94,102 @@ class Retention:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSpec:
+class StreamSpec(Settings, frozen=True, kw_only=True):
     """What somebody asked for. Raises LocalError where it makes no sense."""
 
-    name: str
-    filters: tuple[str, ...]
-    replication: Replication = Replication.QUORUM
-    shards: int = 1
-    replicas: int = 3
-    capture: Capture = Capture.ALL
-    retention: Retention = field(default_factory=Retention)
-    compression: str = "none"
-    edge: str = ""
-    """`module:function` that makes what is delivered out of what was published; empty: as published."""
-    primary_backup: PairSpec = field(default_factory=PairSpec)
-    """Of primary-backup streams only."""
-    ack: str = "majority"
-    """Of leaderless streams only, and so is `storage`: disk, or memory for one that a restart forgets."""
-    storage: str = "disk"
+    NOUN: ClassVar[str] = "stream"
+
+    name: Annotated[str, Meta(description="Letters, digits, dot, dash, underscore.")]
+    filters: Annotated[tuple[str, ...], Meta(description="Topic filters.")] = ()
+    replication: Annotated[Replication, Meta(description="How the log is replicated.")] = Replication.QUORUM
+    shards: Annotated[int, Meta(ge=1, le=SHARDS_MAX, description="Logs that share the topics, by hash.")] = 1
+    replicas: Annotated[int, Meta(ge=1, description="Nodes that keep each log.")] = 3
+    capture: Annotated[Capture, Meta(description="What is logged: QoS 1, 2 and HTTP; all; nothing.")] = (
+        Capture.ALL
+    )
+    retention_age_s: Annotated[int, Meta(ge=0, description="Seconds; 0 is for ever.")] = 7 * _DAY_S
+    retention_bytes: Annotated[int, Meta(ge=0, description="Bytes of each log; 0 is any.")] = 0
+    hold_age_s: Annotated[int, Meta(ge=0, description="Kept so long for a group behind.")] = 7 * _DAY_S
+    hold_bytes: Annotated[int, Meta(ge=0, description="The same in bytes of each log.")] = 0
+    compression: Annotated[Compression, Meta(description="How blocks are stored.")] = Compression.NONE
+    edge: Annotated[
+        str,
+        Meta(
+            description="Deliver what this function makes of the messages.",
+            extra={"metavar": "MODULE:FUNCTION"},
+        ),
+    ] = ""
+    ack: Annotated[
+        AckLevel,
+        Meta(description="Leaderless: nodes that have a message on disk before it is acknowledged."),
+    ] = AckLevel.MAJORITY
+    storage: Annotated[
+        Storage, Meta(description="Leaderless: where it is kept; memory ends with the node.")
+    ] = Storage.DISK
+    primary_backup: Annotated[
+        PairSpec, Meta(description="Primary-backup: checks, schedule and topic classes.")
+    ] = PairSpec()
+
+    @classmethod
+    def read(cls, given: Any, base: "StreamSpec | None" = None) -> "StreamSpec":
+        """What is absent of the stream `default` is as in `DEFAULT_SPEC`."""
+        name = given.get("name") if isinstance(given, Mapping) else None
+        if base is None and name == DEFAULT_STREAM:
+            base = DEFAULT_SPEC
+        return super().read(given, base)
+
+    def plain(self) -> dict[str, Any]:
+        """Without the settings of other ways to replicate."""
+        shown = super().plain()
+        if self.replication is not Replication.PRIMARY_BACKUP:
+            del shown["primary_backup"]
+        if self.replication is not Replication.LEADERLESS:
+            del shown["ack"], shown["storage"]
+        return shown
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise LocalError(f"{self.name!r} is not a stream name: letters, digits, dot, dash, underscore")
+        for refusal in (*self._wrong_filters(), *self._wrong_edge(), *self._wrong_replication()):
+            raise LocalError(f"stream {self.name!r}: {refusal}")
+
+    def _wrong_filters(self) -> Iterator[str]:
         if not self.filters and self.name != DEFAULT_STREAM:
-            raise LocalError(f"stream {self.name!r} needs at least one topic filter")
+            yield "it needs at least one topic filter"
         if len(self.filters) > FILTERS_MAX or len(set(self.filters)) != len(self.filters):
-            raise LocalError(f"stream {self.name!r}: at most {FILTERS_MAX} filters, each once")
+            yield f"at most {FILTERS_MAX} filters, each once"
         for filter in self.filters:
             if not is_valid(filter) or filter.startswith("$"):
-                raise LocalError(f"stream {self.name!r}: {filter!r} is not a filter of ordinary topics")
-        if not 1 <= self.shards <= SHARDS_MAX:
-            raise LocalError(f"stream {self.name!r}: 1 to {SHARDS_MAX} shards, not {self.shards}")
-        kept = self.retention
-        if self.replicas < 1 or min(kept.age_s, kept.bytes_max, kept.hold_age_s, kept.hold_bytes) < 0:
-            raise LocalError(f"stream {self.name!r}: replicas and retention cannot be negative")
-        if self.ack not in ACK_LEVELS or self.storage not in ("disk", "memory"):
-            levels = ", ".join(ACK_LEVELS)
-            raise LocalError(f"stream {self.name!r}: ack is one of {levels}; storage is disk or memory")
-        if self.replication is Replication.LEADERLESS and (
+                yield f"{filter!r} is not a filter of ordinary topics"
+
+    def _wrong_edge(self) -> Iterator[str]:
+        if self.edge and not _FUNCTION.fullmatch(self.edge):
+            yield f"{self.edge!r} is not module:function"
+        if self.edge and (not self.is_stored or self.name == DEFAULT_STREAM):
+            yield "an edge function needs a stream of its own with a log"
+
+    def _wrong_replication(self) -> Iterator[str]:
+        is_leaderless = self.replication is Replication.LEADERLESS
+        if is_leaderless and (
             self.shards > 1 or self.edge or not self.filters or self.capture is Capture.NONE
         ):
-            raise LocalError(
-                f"stream {self.name!r}: a leaderless stream has filters, a log for each node in place of "
-                "shards, and no edge function"
+            yield (
+                "a leaderless stream has filters, a log for each node in place of shards, and no edge "
+                "function"
             )
-        if self.replication is not Replication.LEADERLESS and self.storage != "disk":
-            raise LocalError(f"stream {self.name!r}: storage = memory is for leaderless streams")
-        if self.compression not in ("none", "zlib"):
-            raise LocalError(f"stream {self.name!r}: compression is none or zlib")
-        if self.edge and not _FUNCTION.fullmatch(self.edge):
-            raise LocalError(f"stream {self.name!r}: {self.edge!r} is not module:function")
-        if self.edge and (not self.is_stored or self.name == DEFAULT_STREAM):
-            raise LocalError(f"stream {self.name!r}: an edge function needs a stream of its own with a log")
+        if not is_leaderless and self.storage is not Storage.DISK:
+            yield "storage = memory is for leaderless streams"
         if self.is_framed and (self.edge or self.shards > 1):
-            raise LocalError(f"stream {self.name!r}: the schedule frame has one shard and no edge function")
+            yield "the schedule frame has one shard and no edge function"
+
+    @property
+    def retention(self) -> Retention:
+        return Retention(
+            age_s=self.retention_age_s,
+            bytes_max=self.retention_bytes,
+            hold_age_s=self.hold_age_s,
+            hold_bytes=self.hold_bytes,
+        )
 
     @property
     def is_framed(self) -> bool:
@@ -143,12 +206,13 @@ DEFAULT_SPEC = StreamSpec(
     name=DEFAULT_STREAM,
     filters=(),
     capture=Capture.ACKNOWLEDGED,
-    retention=Retention(age_s=_DAY_S, bytes_max=10 * _GIB, hold_age_s=_DAY_S),
+    retention_age_s=_DAY_S,
+    retention_bytes=10 * _GIB,
+    hold_age_s=_DAY_S,
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class Stream(msgspec.Struct, frozen=True, kw_only=True):
     """A stream as it stands: its policy, its open shards in order of their numbers, and sealed ones."""
 
     spec: StreamSpec
@@ -157,7 +221,7 @@ class Stream:
     """Ids of the open shards; a topic's is `shards[crc32c(topic) % len(shards)]`. None of a routed stream."""
     sealed: tuple[int, ...] = ()
     """Ids of earlier generations, oldest first: readers finish these before the open ones."""
-    edges: Mapping[int, str] = field(default_factory=dict)
+    edges: dict[int, str] = {}
     """Shard -> the edge function of what is in it, for the shards that have one."""
     leaderless: tuple[int, ...] = ()
     """Those of all these numbers that stand for a log of each node, not for one log."""
@@ -260,4 +324,4 @@ def needs_new_shards(old: StreamSpec, new: StreamSpec) -> bool:
 
 def with_spec(stream: Stream, spec: StreamSpec) -> Stream:
     """The same shards under another policy."""
-    return replace(stream, spec=spec)
+    return msgspec.structs.replace(stream, spec=spec)

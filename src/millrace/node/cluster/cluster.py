@@ -13,6 +13,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import msgspec
+
+from millrace.broker.entries.meta import DrainMember, InitCluster, PlaceGroup, PutMember, RemoveMember
 from millrace.broker.meta import state as meta
 from millrace.broker.meta.members import Member, Members
 from millrace.broker.streams.stream import Stream
@@ -120,9 +123,7 @@ class Cluster:
                 continue
             replicas = self._replicas
             cluster = replicas.directory.identity.hex()[:16]
-            await self._definitions.command(
-                meta.command("cluster.init", cluster=cluster, member=self._myself())
-            )
+            await self._definitions.command(InitCluster(cluster, self._myself()))
             log.info("formed cluster %s", cluster)
 
     def take_in(self) -> None:
@@ -177,7 +178,9 @@ class Cluster:
                 "the node there closed the link; both nodes need the same cluster.secret or secret_file, "
                 "and certificates of the same authority in cluster.tls_*"
             )
-        return await self._replicas.request(link.identity.replica, {"op": "join", "member": self._myself()})
+        return await self._replicas.request(
+            link.identity.replica, {"op": "join", "member": msgspec.to_builtins(self._myself())}
+        )
 
     async def _taken_in(self, deadline_s: float) -> None:
         """Serve only once caught up: our own membership is applied here."""
@@ -186,20 +189,20 @@ class Cluster:
                 raise ConfigError("joined, but did not catch up in time")
             await asyncio.sleep(0.02)
 
-    def _myself(self) -> dict[str, str]:
+    def _myself(self) -> Member:
         ports = self._ports()
         listeners = self._config.listeners
 
         def public(name: str, address: Address | None) -> str:
             return "" if address is None or name not in ports else str(Address(address.host, ports[name]))
 
-        return {
-            "replica": self._replicas.replica,
-            "name": self._config.node.id,
-            "peer": self._replicas.peer_address,
-            "mqtt": public("mqtt", listeners.mqtt),
-            "http": public("http", listeners.http),
-        }
+        return Member(
+            replica=self._replicas.replica,
+            name=self._config.node.id,
+            peer=self._replicas.peer_address,
+            mqtt=public("mqtt", listeners.mqtt),
+            http=public("http", listeners.http),
+        )
 
     def _may_link(self, identity: Identity) -> bool:
         mine = self._replicas.cluster_id or self.members.cluster
@@ -229,7 +232,7 @@ class Cluster:
         members = self.members
         mine = members.members.get(self._replicas.replica)
         if mine is not None and self._has_moved(mine):
-            await self._definitions.command(meta.command("member.put", member=self._myself()))
+            await self._definitions.command(PutMember(self._myself()))
         self._want(self._leaving() | {replica: member.peer for replica, member in members.members.items()})
         self._opening.reconcile()
         self._adopt_sessions()
@@ -290,7 +293,8 @@ class Cluster:
 
     def _has_moved(self, mine: Member) -> bool:
         now = self._myself()
-        return any(now[key] and now[key] != getattr(mine, key) for key in ("name", "peer", "mqtt", "http"))
+        said = ((now.name, mine.name), (now.peer, mine.peer), (now.mqtt, mine.mqtt), (now.http, mine.http))
+        return any(new and new != old for new, old in said)
 
     async def _place(self) -> None:
         """As leader of the meta group: replicas grow toward their target as nodes join [rule 22]."""
@@ -298,7 +302,7 @@ class Cluster:
         for number, assignment in list(members.assignments.items()):
             wanted = members.choose(self._target(number), assignment.replicas)
             if wanted and set(wanted) != set(assignment.replicas):
-                await self._definitions.command(meta.command("group.place", group=number, replicas=wanted))
+                await self._definitions.command(PlaceGroup(number, wanted))
 
     def _target(self, number: int) -> int:
         if number == meta.META_GROUP:
@@ -343,10 +347,12 @@ class Cluster:
     # ------------------------------------------------------------------------------------ requests
 
     async def _on_join(self, replica: str, what: dict[str, Any]) -> dict[str, Any]:
-        name, peer = what["member"]["name"], what["member"]["peer"]
-        if not _can_be_dialed(peer):
-            raise LocalError(f"node {name} cannot be reached at {peer!r}: that is not HOST:PORT")
-        await self._definitions.command(meta.command("member.put", member=what["member"]))
+        member = _member(what["member"])
+        if not _can_be_dialed(member.peer):
+            raise LocalError(
+                f"node {member.name} cannot be reached at {member.peer!r}: that is not HOST:PORT"
+            )
+        await self._definitions.command(PutMember(member))
         members = [[m.replica, m.peer] for m in self.members.members.values()]
         return {"cluster": self.members.cluster, "members": members}
 
@@ -357,13 +363,11 @@ class Cluster:
 
     async def drain(self, name: str, is_draining: bool) -> None:
         member = self.members.by_name(name)
-        await self._definitions.command(
-            meta.command("member.drain", replica=member.replica, draining=is_draining)
-        )
+        await self._definitions.command(DrainMember(member.replica, is_draining))
 
     async def remove(self, name: str) -> None:
         member = self.members.by_name(name)
-        await self._definitions.command(meta.command("member.remove", replica=member.replica))
+        await self._definitions.command(RemoveMember(member.replica))
 
     def status(self) -> dict[str, Any]:
         """Members as this node sees them."""
@@ -434,6 +438,14 @@ class Cluster:
                 }
             )
         return rows
+
+
+def _member(said: Any) -> Member:
+    """What another node says of itself."""
+    try:
+        return msgspec.convert(said, Member)
+    except msgspec.ValidationError as error:
+        raise LocalError(f"not a member of a cluster: {error}") from None
 
 
 def _can_be_dialed(peer: str) -> bool:

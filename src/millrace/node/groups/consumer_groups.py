@@ -16,15 +16,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from millrace.broker.entries.meta import DeleteGroup, PutGroup
 from millrace.broker.groups.cursor import TAKEN_BYTES_MAX, Cursor, State
 from millrace.broker.groups.definitions import (
     QUEUE_PREFIX,
     DurableGroup,
     DurableGroups,
     GroupSpec,
-    delete_group,
-    group_to_dict,
-    put_group,
 )
 from millrace.broker.machine import Broker
 from millrace.broker.streams.stream import DEFAULT_STREAM, Replication
@@ -138,7 +136,7 @@ class Groups:
             shard.number: shard.start_offset if earliest else shard.next_offset
             for shard in self._shards_of(probe, also_default=earliest)
         }
-        await self._definitions.command(put_group(spec, create=True, starts=starts))
+        await self._definitions.command(PutGroup(spec, create_only=True, starts=starts))
         group = self.named(spec.name)
         for shard in self._shards_of(group):
             await self._cursor(group, shard)
@@ -166,7 +164,7 @@ class Groups:
         # Where it has no cursor yet it may still have its place: only new filters bring other shards.
         known = self._shards_of(group)
         starts = {s.number: s.next_offset for s in self._shards_of(probe) if s not in known}
-        await self._definitions.command(put_group(spec, create=False, starts=starts))
+        await self._definitions.command(PutGroup(spec, create_only=False, starts=starts))
         group = self.named(spec.name)
         settings = [spec.settings.deliveries_max, spec.settings.in_flight_max]
         for shard in self._shards_of(group):
@@ -177,7 +175,7 @@ class Groups:
     async def delete(self, name: str) -> None:
         """The cursors go with the next chores: their number is not used again."""
         self.named(name)
-        await self._definitions.command(delete_group(name))
+        await self._definitions.command(DeleteGroup(name))
 
     async def reset(self, name: str, to: "int | str") -> None:
         """Begin again at `earliest`, `latest` or an offset, in every shard of the group."""
@@ -550,7 +548,7 @@ class Groups:
             lag += max(0, shard.next_offset - seen_to) + found + len(cursor.items)
             in_flight += sum(1 for item in cursor.items.values() if item.state is State.LEASED)
         lag += sum(row["lag"] for row in shares(self._leaderless, self._definitions.table, group.spec.name))
-        return {**group_to_dict(group.spec), "lag": lag, "in_flight": in_flight}
+        return {**group.spec.plain(), "lag": lag, "in_flight": in_flight}
 
     async def show(self, name: str) -> dict[str, Any]:
         """Everything about a group, its lag counted in the logs."""
@@ -580,7 +578,7 @@ class Groups:
         total = sum(row["lag"] for row in (*rows, *unordered))
         in_flight = sum(row["in_flight"] for row in rows)
         return {
-            **group_to_dict(group.spec),
+            **group.spec.plain(),
             "lag": total,
             "in_flight": in_flight,
             "waiting_here": self._waiting[group.number],

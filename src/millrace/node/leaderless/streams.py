@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any
 
+from millrace.broker.entries.sessions import FROM_THE_START
 from millrace.broker.groups.definitions import DurableGroup
 from millrace.broker.machine import Broker
 from millrace.broker.messages.intake import Arrival, Intake
@@ -678,8 +679,7 @@ class LeaderlessStreams:
         for record in self._sessions.store.records.values():
             wants: bool | None = None
             for number in stream.origins:
-                position, outstanding = record.cursors.get(number, (0, []))
-                low = min([position, *(first for first, _ in outstanding)])
+                low = record.cursors.get(number, FROM_THE_START).low
                 if low >= self.logs[number].next_offset or low >= lowest.get(number, low + 1):
                     continue
                 if wants is None:

@@ -19,6 +19,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from millrace.broker.entries.meta import META_ENTRIES, ReplaceBackup, ReportPair
 from millrace.broker.meta import state as meta
 from millrace.broker.meta.pairs import PAIRS_TOPIC, QUORUM_MEMBERS, Pair
 from millrace.broker.streams.pair_spec import PairSpec
@@ -78,7 +79,7 @@ def admit(spec: PairSpec) -> list[dict[str, Any]]:
             found = deadlines(terms_of(one), bounds)
         except LocalError as error:
             raise LocalError(f"topic class {one.filter!r} cannot be admitted: {error}") from None
-        rows.append({**asdict(one), **asdict(found)})
+        rows.append({**one.plain(), **asdict(found)})
     return rows
 
 
@@ -348,16 +349,16 @@ class PairKeeper:
         if group is None or group.is_closed or not group.is_serving:
             return  # it is asked again
         for number, report in reports.items():
-            pair = {
-                "epoch": report.epoch,
-                "primary": report.primary,
-                "backup": report.backup,
-                "is_in_sync": report.is_in_sync,
-            }
-            command = meta.command(
-                "pair.report", shard=number, after=report.after, pair=pair, is_seized=report.is_seized
+            entry = ReportPair(
+                number,
+                after=report.after,
+                epoch=report.epoch,
+                primary=report.primary,
+                is_in_sync=report.is_in_sync,
+                is_seized=report.is_seized,
             )
-            group.propose([opaque_block(Kind.CONTROL, command)], [None], EntryKind.CONTROL)
+            block = opaque_block(Kind.CONTROL, META_ENTRIES.encode([entry]))
+            group.propose([block], [None], EntryKind.CONTROL)
 
     async def review(self) -> None:
         """As leader of the meta group: every pair has a backup if there is a node for it."""
@@ -369,9 +370,7 @@ class PairKeeper:
             others = [name for name in assignment.replicas if name != pair.primary]
             wanted = others[0] if others else None
             if wanted != pair.backup:
-                await self._definitions.command(
-                    meta.command("pair.backup", shard=number, after=pair.version, backup=wanted)
-                )
+                await self._definitions.command(ReplaceBackup(number, pair.version, wanted))
 
     # ---------------------------------------------------------------------------------- start over
 

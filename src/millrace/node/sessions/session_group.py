@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from millrace.broker.entries.sessions import SESSION_ENTRIES, Adopted, Discarded, Opened, SessionBatch
 from millrace.broker.machine import Broker
-from millrace.broker.sessions import session_store
 from millrace.broker.sessions.session import Session
 from millrace.broker.sessions.session_store import SessionStore
 from millrace.node.replicas.replication_group import ReplicationGroup
@@ -50,7 +50,7 @@ class SessionGroup:
         applied = asyncio.Event()
         while not applied.is_set():
             # Again, should the first be given up for want of a leader.
-            block = opaque_block(Kind.CONTROL, session_store.encode([]))
+            block = opaque_block(Kind.CONTROL, SESSION_ENTRIES.encode([]))
             self.group.propose([block], [[applied.set]], EntryKind.CONTROL)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(applied.wait(), _AGAIN_S)
@@ -72,11 +72,11 @@ class SessionGroup:
         if not journal.operations:
             return
         operations, waiting = journal.take()
-        by = ["by", self._broker.node]
-        made = [
-            opaque_block(Kind.CONTROL, session_store.encode([by, *operations[at : at + _OPERATIONS_MAX]]))
+        batches = [
+            SessionBatch(self._broker.node, operations[at : at + _OPERATIONS_MAX])
             for at in range(0, len(operations), _OPERATIONS_MAX)
         ]
+        made = [opaque_block(Kind.CONTROL, SESSION_ENTRIES.encode([batch])) for batch in batches]
         tokens: list[Any] = [None] * (len(made) - 1) + [waiting]
         if not self.group.propose(made, tokens, EntryKind.CONTROL):
             # Overloaded: they stay at the head of the line.
@@ -84,24 +84,27 @@ class SessionGroup:
             journal.waiting[:0] = waiting
 
     def apply(self, block: Block, token: Any) -> None:
-        operations = session_store.decode(block.payload())
-        self.store.apply(operations)
-        if self._broker.journal.is_on:
-            by = ""
-            for operation in operations:
-                match operation:
-                    case ["by", node]:
-                        by = node
-                    case ["open", client_id, is_clean, _, _, _, owner] if owner != self._broker.node:
-                        self._give_up(client_id, owner, is_ended=is_clean)
-                    case ["discard", client_id, epoch] if self._is_at(client_id, epoch):
-                        self._give_up(client_id, by, is_ended=True)
-                    case ["adopt", gone, owner, _]:
-                        self._move(gone, owner)
+        for batch in SESSION_ENTRIES.decode(block.payload()):
+            self.store.apply(batch)
+            if self._broker.journal.is_on:
+                self._follow(batch)
         if token:
             for then in token:
                 then()
             self._wake()
+
+    def _follow(self, batch: SessionBatch) -> None:
+        """Give up the sessions that another node took, and take in those that this node is to look after."""
+        for operation in batch.operations:
+            match operation:
+                case Opened() if operation.owner != self._broker.node:
+                    self._give_up(operation.client_id, operation.owner, is_ended=operation.is_clean)
+                case Discarded() if self._is_at(operation.client_id, operation.epoch):
+                    self._give_up(operation.client_id, batch.node, is_ended=True)
+                case Adopted():
+                    self._move(operation.gone, operation.owner)
+                case _:
+                    pass
 
     def _is_at(self, client_id: str, epoch: int) -> bool:
         """Whether the session here is the one that was opened with this epoch."""
@@ -151,7 +154,7 @@ class SessionGroup:
         """As leader of this group: look after the sessions of a node that is gone."""
         if gone in self.store.owners:
             log.warning("the sessions of a node that is gone are looked after here")
-            self._broker.journal.add(["adopt", gone, self._broker.node, time_us])
+            self._broker.journal.add(Adopted(gone, self._broker.node, time_us))
             self._wake()
 
     def begin_term(self) -> None:

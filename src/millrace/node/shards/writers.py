@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any
 
+from millrace.broker.entries.meta import META_ENTRIES, AbortAttempts, BatchRolled, CommitBatch
 from millrace.broker.meta import state as meta
 from millrace.broker.meta.writers import Decision, Winners, Writer
 from millrace.broker.shards.staging import AttemptKey, BlockKey, Place
@@ -128,9 +129,7 @@ class Writing:
         """Decide a batch: whether it was decided before, and whether it is visible by now. Conflict where
         the winners are not what is staged."""
         await self._until_staged(name, batch, winners, user)
-        fields = {attempt: {str(n): blocks for n, blocks in at.items()} for attempt, at in winners.items()}
-        command = meta.command("writer.commit", writer=name, batch=batch, attempts=fields, user=user)
-        result = await self._decide(command)
+        result = await self._decide(CommitBatch(name, batch, winners, user))
         return result.is_repeat, await self._until_visible(name, batch)
 
     async def abort(self, name: str, batch: int | None, attempts: list[str] | None, user: str) -> None:
@@ -145,10 +144,7 @@ class Writing:
                     if owner.writer == name and batch in (None, owner.batch):
                         wanted.setdefault(owner.batch, set()).add(owner.attempt)
         for number, names in sorted(wanted.items()):
-            command = meta.command(
-                "writer.abort", writer=name, batch=number, attempts=sorted(names), user=user
-            )
-            await self._decide(command)
+            await self._decide(AbortAttempts(name, number, sorted(names), user))
 
     async def _until_staged(self, name: str, batch: int, winners: Winners, user: str) -> None:
         """Staged blocks were acknowledged by some node; this one may be a moment behind."""
@@ -190,11 +186,12 @@ class Writing:
         except TimeoutError:
             return False
 
-    async def _decide(self, command: bytes) -> meta.Result:
+    async def _decide(self, entry: CommitBatch | AbortAttempts | BatchRolled) -> meta.Result:
         """A command of the meta group; Unavailable where it stays open, Conflict where it was refused."""
         answer: asyncio.Future[meta.Result] = asyncio.get_running_loop().create_future()
         group = self._definitions.group
-        if not group.propose([opaque_block(Kind.CONTROL, command)], [answer], EntryKind.CONTROL):
+        block = opaque_block(Kind.CONTROL, META_ENTRIES.encode([entry]))
+        if not group.propose([block], [answer], EntryKind.CONTROL):
             raise Unavailable("the node cannot take decisions right now; try again")
         try:
             result = await asyncio.wait_for(answer, _DECIDE_S)
@@ -250,7 +247,7 @@ class Writing:
             for attempt, blocks in decision.attempts(shard.number):
                 await self._release(shard, AttemptKey(name, batch, attempt), blocks)
             await shard.staging.note("settle", writer=name, batch=batch)
-        await self._decide(meta.command("writer.rolled", writer=name, batch=batch, shard=shard.number))
+        await self._decide(BatchRolled(name, batch, shard.number))
 
     async def _release(self, shard: Shard, owner: AttemptKey, blocks: int) -> None:
         """Propose the blocks of a winner as ordinary ones. Those that another leader proposed too are stored
@@ -330,14 +327,8 @@ class Writing:
             writer = self.find(owner.writer)
             if attempt.since_us < before_us and (writer is None or owner.batch > writer.last):
                 log.warning("writer %s: attempt %s was staged a day ago and is given up", *owner[::2])
-                command = meta.command(
-                    "writer.abort",
-                    writer=owner.writer,
-                    batch=owner.batch,
-                    attempts=[owner.attempt],
-                    user=attempt.user if writer is None else writer.user,
-                )
+                user = attempt.user if writer is None else writer.user
                 try:
-                    await self._decide(command)
+                    await self._decide(AbortAttempts(owner.writer, owner.batch, [owner.attempt], user))
                 except Conflict as error:
                     log.warning("%s", error)

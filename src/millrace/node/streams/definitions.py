@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from millrace.broker.entries.meta import META_ENTRIES, MetaEntry
 from millrace.broker.meta import state as meta
 from millrace.broker.meta.state import MetaState
 from millrace.broker.streams.stream import StreamTable
@@ -30,10 +31,18 @@ class _MetaApp:
         self._changed = changed
 
     def apply(self, block: Block, token: Any) -> None:
-        result = self.state.apply(block.payload())
+        result = self._result(block)
         self._changed(result)
         if isinstance(token, asyncio.Future) and not token.done():
             token.set_result(result)
+
+    def _result(self, block: Block) -> meta.Result:
+        try:
+            (entry,) = META_ENTRIES.decode(block.payload())
+        except LocalError as error:
+            # Written by a newer version: refused alike by every node of this one.
+            return meta.Result(error=str(error))
+        return self.state.apply(entry)
 
     def begin_term(self) -> None:
         """Nothing depends on who leads."""
@@ -102,10 +111,11 @@ class Definitions:
         """Wait until the meta group has a leader; StorageError after a while."""
         await waiting.serving(self.group)
 
-    async def command(self, command: bytes) -> meta.Result:
+    async def command(self, entry: MetaEntry) -> meta.Result:
         """Change what the meta group keeps; LocalError says why not."""
         answer: asyncio.Future[meta.Result] = asyncio.get_running_loop().create_future()
-        if not self.group.propose([opaque_block(Kind.CONTROL, command)], [answer], EntryKind.CONTROL):
+        block = opaque_block(Kind.CONTROL, META_ENTRIES.encode([entry]))
+        if not self.group.propose([block], [answer], EntryKind.CONTROL):
             raise LocalError("the node cannot take changes right now; try again")
         try:
             result = await asyncio.wait_for(answer, _COMMAND_S)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from millrace.broker.entries.meta import DeleteStream, PutStream
 from millrace.broker.machine import Broker
 from millrace.broker.messages.intake import Arrival
 from millrace.broker.meta import state as meta
@@ -97,7 +98,7 @@ class Opening:
         """Make or change a stream; LocalError says why not."""
         if spec.replication is Replication.PRIMARY_BACKUP:
             admit(spec.primary_backup)
-        await self._definitions.command(meta.put_stream(spec, create=create))
+        await self._definitions.command(PutStream(spec, create_only=create))
         stream = self._definitions.table.streams.get(spec.name)
         if stream is None:
             raise LocalError(f"stream {spec.name!r} was deleted as soon as it was there")
@@ -107,7 +108,7 @@ class Opening:
         return stream
 
     async def delete(self, name: str) -> None:
-        await self._definitions.command(meta.delete_stream(name))
+        await self._definitions.command(DeleteStream(name))
 
     # --------------------------------------------------------------------------------- definitions
 

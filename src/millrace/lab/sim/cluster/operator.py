@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from millrace.broker.meta.state import spec_from_dict
 from millrace.broker.streams.stream import DEFAULT_SPEC, DEFAULT_STREAM, StreamSpec
 from millrace.lab.sim.cluster.calls import NoAnswer, call
 from millrace.lab.sim.cluster.host import Host
@@ -98,7 +97,7 @@ class Operator:
 
     async def _shards(self) -> None:
         fields = {"name": DEFAULT_STREAM, "shards": self._rng.randint(1, 3)}
-        await self._put(spec_from_dict(fields, DEFAULT_SPEC))
+        await self._put(StreamSpec.read(fields, DEFAULT_SPEC))
 
     async def _put(self, spec: StreamSpec) -> None:
         text = f"stream {spec.name} {','.join(spec.filters)} x{spec.shards}"

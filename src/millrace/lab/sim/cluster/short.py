@@ -6,12 +6,12 @@ the earlier one is, and what is there is equal everywhere.
 
 import random
 
-from millrace.broker.streams.stream import Retention, StreamSpec
+from millrace.broker.streams.stream import StreamSpec
 from millrace.lab.sim.cluster.checks import Logs
 from millrace.lab.sim.cluster.scene import Scene
 from millrace.lab.sim.cluster.work import Work
 
-SPEC = StreamSpec(name="short", filters=("t/#",), retention=Retention(age_s=0, bytes_max=4_096))
+SPEC = StreamSpec(name="short", filters=("t/#",), retention_age_s=0, retention_bytes=4_096)
 
 
 class ShortWork(Work):

@@ -11,8 +11,7 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
 
-from millrace.broker.meta.state import spec_from_dict, spec_to_dict
-from millrace.broker.streams.stream import DEFAULT_STREAM, Replication, Stream
+from millrace.broker.streams.stream import DEFAULT_STREAM, Replication, Stream, StreamSpec
 from millrace.broker.streams.switching import consequences
 from millrace.broker.topics.filters import is_valid, matches
 from millrace.errors import LocalError
@@ -100,7 +99,7 @@ async def create_stream(request: Request, form: StreamForm, caller: CallerIs) ->
     server = server_of(request)
     if form.name in server.engine.definitions.table.streams:
         raise Problem(409, f"stream {form.name!r} exists")
-    spec = spec_from_dict(form.model_dump(exclude_none=True))
+    spec = StreamSpec.read(form.model_dump(exclude_none=True))
     if spec.edge:
         server.engine.edges.functions.check(spec.edge)
     stream = await server.engine.opening.put(spec, create=True)
@@ -124,7 +123,7 @@ async def alter_stream(
     caller.must_be_admin()
     server = server_of(request)
     known = _stream(server, name)
-    spec = spec_from_dict(form.model_dump(exclude_none=True), known.spec)
+    spec = StreamSpec.read(form.model_dump(exclude_none=True), known.spec)
     if preview:
         return {"name": name, "means": list(consequences(known, spec))}
     if spec.edge != known.spec.edge and spec.edge:
@@ -380,7 +379,7 @@ def _shown(server: ServedNode, stream: Stream) -> dict[str, Any]:
     name = stream.spec.name
     stream = server.engine.definitions.table.streams.get(name, stream)
     rows = [row for row in server.engine.status() if row["stream"] == name]
-    shown = {**spec_to_dict(stream.spec), "generation": stream.generation, "shard_list": rows}
+    shown = {**stream.spec.plain(), "generation": stream.generation, "shard_list": rows}
     if server.engine.pairs.takes(stream):
         for row in rows:
             if row["shard"] in server.engine.shards:

@@ -1,0 +1,128 @@
+"""What the log of the meta group says: one struct per command about the whole cluster.
+
+A command may be refused when it is applied, everywhere alike: `MetaState.apply` returns why. Therefore these
+are named as orders, where the entries of other logs are named as facts.
+"""
+
+from millrace.broker.entries.codec import Entry, EntryCodec
+from millrace.broker.groups.definitions import GroupSpec
+from millrace.broker.meta.members import Member
+from millrace.broker.meta.writers import Winners
+from millrace.broker.streams.stream import StreamSpec
+
+
+class PutStream(Entry, frozen=True, tag="stream.put"):
+    """Make or change a stream; `create_only` refuses one that exists."""
+
+    spec: StreamSpec
+    create_only: bool
+
+
+class DeleteStream(Entry, frozen=True, tag="stream.delete"):
+    name: str
+
+
+class PutGroup(Entry, frozen=True, tag="group.put"):
+    """Make or change a durable group; `starts` says by shard where it begins."""
+
+    spec: GroupSpec
+    create_only: bool
+    starts: dict[int, int]
+
+
+class DeleteGroup(Entry, frozen=True, tag="group.delete"):
+    name: str
+
+
+class InitCluster(Entry, frozen=True, tag="cluster.init"):
+    """The first node makes the cluster."""
+
+    cluster: str
+    member: Member
+
+
+class PutMember(Entry, frozen=True, tag="member.put"):
+    """A node joins, or says where it is to be found now."""
+
+    member: Member
+
+
+class DrainMember(Entry, frozen=True, tag="member.drain"):
+    replica: str
+    is_draining: bool
+
+
+class RemoveMember(Entry, frozen=True, tag="member.remove"):
+    replica: str
+
+
+class PlaceGroup(Entry, frozen=True, tag="replicas.place"):
+    """A replication group is to be kept by these nodes."""
+
+    group: int
+    replicas: tuple[str, ...]
+
+
+class CommitBatch(Entry, frozen=True, tag="writer.commit"):
+    """Decide which attempts of a staged batch won."""
+
+    writer: str
+    batch: int
+    winners: Winners
+    user: str
+
+
+class AbortAttempts(Entry, frozen=True, tag="writer.abort"):
+    """These attempts of a staged batch will never win."""
+
+    writer: str
+    batch: int
+    attempts: list[str]
+    user: str
+
+
+class BatchRolled(Entry, frozen=True, tag="writer.rolled"):
+    """A decided batch is visible at this shard."""
+
+    writer: str
+    batch: int
+    shard: int
+
+
+class ReportPair(Entry, frozen=True, tag="pair.report"):
+    """A node of a pair asks to record who is primary; void unless the record has the version `after`."""
+
+    shard: int
+    after: int
+    epoch: int
+    primary: str
+    is_in_sync: bool
+    is_seized: bool
+
+
+class ReplaceBackup(Entry, frozen=True, tag="pair.backup"):
+    """Another node is to be the backup; void unless the record has the version `after`."""
+
+    shard: int
+    after: int
+    backup: str | None
+
+
+MetaEntry = (
+    PutStream
+    | DeleteStream
+    | PutGroup
+    | DeleteGroup
+    | InitCluster
+    | PutMember
+    | DrainMember
+    | RemoveMember
+    | PlaceGroup
+    | CommitBatch
+    | AbortAttempts
+    | BatchRolled
+    | ReportPair
+    | ReplaceBackup
+)
+
+META_ENTRIES: EntryCodec[MetaEntry] = EntryCodec(MetaEntry)
