@@ -38,4 +38,4 @@ python=$work/venv/bin/python
 build_wheel "$python" "$work"
 "$python" -m pip install -q --disable-pip-version-check --no-deps "$work"/millrace-*.whl
 unset PYTHONPATH
-"$work/venv/bin/pytest" tests/unit -n "$JOBS" --dist loadfile -rfE
+"$python" tools/ci_tests.py --jobs "$JOBS" tests/unit

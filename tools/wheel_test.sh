@@ -10,6 +10,9 @@ VENV=${VENV:-.venv}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 build_wheel "$VENV/bin/python" "$work"
+missing=$(LC_ALL=C comm -23 <(cd "$work/source/src" && find millrace pyspark_millrace -type f | LC_ALL=C sort) \
+  <("$VENV/bin/python" -m zipfile -l "$work"/millrace-*.whl | awk '{ print $1 }' | LC_ALL=C sort))
+[ -z "$missing" ] || { echo "wheel: not in it (package-data in pyproject.toml): $missing" >&2; exit 1; }
 "$PYTHON" -m venv "$work/venv"
 # The locked versions of what the wheel asks for, and nothing else that development has.
 grep -oE '^[a-z0-9-]+==[^ ]+' requirements-dev.lock >"$work/constraints"
