@@ -4,48 +4,53 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
+# What every change must pass leaves these out; `make e2e` runs them.
+NOT_SLOW := -m "not slow"
+LINTED := src tests tools
 
-.PHONY: setup demo test check lint format types bench campaign sim spark e2e clean
+.PHONY: help setup demo test check lint format types e2e spark sim fresh-seeds campaign bench \
+	test-newest wheel-test lock clean
 
-setup: $(READY)
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-$(READY): pyproject.toml setup.py tools/setup.sh $(wildcard src/millrace/kernels/*.c)
+setup: $(READY)  ## make .venv from requirements-dev.lock, with the program at .venv/bin/millrace
+
+$(READY): pyproject.toml setup.py requirements-dev.lock tools/setup.sh $(wildcard src/millrace/kernels/*.c)
 	@PYTHON=$(PYTHON) VENV=$(VENV) tools/setup.sh
 	@touch $(READY)
 
-# The main job: devices, a cluster, Spark, kills, and a check. Without Java the cluster's part of it.
-demo: $(READY)
+demo: $(READY)  ## the main job: devices, a cluster, Spark, kills and a check; without Java the cluster's part of it
 	@command -v java >/dev/null && { $(BIN)/python -c 'import pyspark, pyarrow, matplotlib' 2>/dev/null \
 		|| $(BIN)/pip install -q -e '.[spark]'; } || true
 	@$(BIN)/millrace demo pipeline
 
-# Every change must pass this.
-test: $(READY)
-	@$(BIN)/pytest tests -m "not slow" -n $(JOBS) --dist loadfile -rfEs
+# In CI what fails runs once more, alone: see tests/UNSTEADY.md.
+test: $(READY)  ## the tests that every change must pass
+	@$(BIN)/$(if $(CI),python tools/ci_tests.py --jobs $(JOBS) --marker "not slow" tests,pytest tests $(NOT_SLOW) -n $(JOBS) --dist loadfile -rfEs)
 
-lint: $(READY)
-	@$(BIN)/ruff check src tests
-	@$(BIN)/ruff format --check src tests
+check: lint types test  ## lint, types and tests
 
-types: $(READY)
+lint: $(READY)  ## look for faults of style and form
+	@$(BIN)/ruff check $(LINTED)
+	@$(BIN)/ruff format --check $(LINTED)
+
+types: $(READY)  ## look for faults of types
 	@$(BIN)/mypy
+	@$(BIN)/mypy tools/*.py
 
-format: $(READY)
-	@$(BIN)/ruff check --fix -q src tests
-	@$(BIN)/ruff format src tests
+format: $(READY)  ## mend the style and form that can be mended by a machine
+	@$(BIN)/ruff check --fix -q $(LINTED)
+	@$(BIN)/ruff format $(LINTED)
 
-check: lint types test
-
-# The long ones: not part of every change.
-e2e: $(READY)
+e2e: $(READY)  ## the long tests, which are not part of every change
 	@$(BIN)/pytest tests -m slow
 
-# Needs Java 17 or newer; installs PySpark on first use.
-spark: $(READY)
+spark: $(READY)  ## the tests with Spark; needs Java 17 or newer, installs PySpark on first use
 	@$(BIN)/python -c 'import pyspark, pyarrow' 2>/dev/null || $(BIN)/pip install -q -e '.[spark]'
 	@$(BIN)/pytest tests/spark
 
-sim: $(READY)
+sim: $(READY)  ## many seeds of the simulator in every mode, and the search for planted bugs
 	@$(BIN)/millrace sim --seeds 5000 --jobs $(JOBS) --resume sim-campaign.json
 	@$(BIN)/millrace sim --mode cluster --seeds 200 --jobs $(JOBS) --resume sim-campaign.json
 	@$(BIN)/millrace sim --mutation all --jobs $(JOBS)
@@ -53,8 +58,11 @@ sim: $(READY)
 	@$(BIN)/millrace sim --mode routed --seeds 2000 --jobs $(JOBS)
 	@$(BIN)/millrace sim --mode leaderless --seeds 2000 --jobs $(JOBS)
 
-# Real faults on real processes, in small (about 8 minutes); docs/operations.md has the long ones.
-campaign: $(READY)
+fresh-seeds: $(READY)  ## some seeds of every mode, chosen by the commit (SEED=N: another first seed)
+	@VENV=$(VENV) JOBS=$(JOBS) tools/fresh_seeds.sh
+
+# docs/operations.md has the long ones.
+campaign: $(READY)  ## real faults on real processes, in small (about 8 minutes)
 	@$(BIN)/python -m millrace.lab.campaign kills --count 20
 	@$(BIN)/python -m millrace.lab.campaign stops --count 10
 	@$(BIN)/python -m millrace.lab.campaign power --count 3
@@ -64,11 +72,20 @@ campaign: $(READY)
 	@$(BIN)/python -m millrace.lab.campaign.routed --kills 6
 	@$(BIN)/python -m millrace.lab.campaign.primary_backup --kills 3
 
-bench: $(READY)
+bench: $(READY)  ## the benchmarks, beside mosquitto and nats
 	@$(BIN)/millrace bench mqtt --against mosquitto,nats
 	@$(BIN)/millrace bench cluster
 	@$(BIN)/millrace bench routed --plot routed.svg
 	@$(BIN)/millrace bench log
 
-clean:
+test-newest: $(READY)  ## the unit tests on the newest other Python at hand, if there is one
+	@VENV=$(VENV) JOBS=$(JOBS) tools/newest_python_test.sh
+
+wheel-test: $(READY)  ## build the wheel, install it outside the repository, use it there
+	@PYTHON=$(PYTHON) VENV=$(VENV) tools/wheel_test.sh
+
+lock:  ## write requirements-dev.lock anew, with the newest versions
+	@PYTHON=$(PYTHON) tools/lock.sh
+
+clean:  ## remove what set-up and builds have made
 	rm -rf $(VENV) build dist src/*.egg-info src/millrace/kernels/*.so

@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 VENV=${VENV:-.venv}
+LOCK=requirements-dev.lock
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -30,11 +31,38 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 [ -x "$VENV/bin/python" ] || { say "creating $VENV"; "$PYTHON" -m venv "$VENV"; }
-say "installing Python packages"
-"$VENV/bin/python" -m pip install -q --disable-pip-version-check -U pip "setuptools>=77"
+pip() { "$VENV/bin/python" -m pip "$@" -q --disable-pip-version-check; }
+
+# True where the lock was made for this Python on this platform: its first lines name them.
+is_locked() {
+  local facts version platform
+  facts=$("$VENV/bin/python" - <<'EOF'
+import platform, sys
+version = f"{sys.version_info.major}.{sys.version_info.minor}"
+if sys.implementation.name != "cpython":
+    version = f"{sys.implementation.name}-{version}"
+libc = "musl-" if sys.platform == "linux" and platform.libc_ver()[0] != "glibc" else ""
+print(version, f"{sys.platform}-{libc}{platform.machine()}")
+EOF
+  )
+  read -r version platform <<<"$facts"
+  grep -qE "^# pythons:.* ${version//./\\.}( |$)" "$LOCK" && grep -qE "^# platforms:.* $platform( |$)" "$LOCK" && return
+  say "$LOCK is not made for Python $version on $platform:" \
+      "installing the newest versions that pyproject.toml allows, without hashes"
+  return 1
+}
+
 # An optional extension fails silently and a stale one survives: remove the old, build anew, look.
 rm -rf build src/millrace/kernels/_kernels*.so
-"$VENV/bin/python" -m pip install -q --disable-pip-version-check -e '.[dev]'
+# Only a foreign Python or platform turns the lock off. Where it serves, a wrong hash or a missing file is an error.
+if is_locked; then
+  say "installing Python packages from $LOCK"
+  pip install --require-hashes -r "$LOCK"
+  pip install --no-deps --no-build-isolation -e .
+else
+  pip install -U pip "setuptools>=77"
+  pip install -e '.[dev]'
+fi
 
 # The viewer of the HTTP API (/docs). Without scripts: the package's own would report the installation.
 if command -v npm >/dev/null; then

@@ -38,6 +38,7 @@ def millrace(*arguments: str, stdin: str = "", **variables: str) -> subprocess.C
         text=True,
         timeout=_START_S_MAX,
         env=environment(**variables),
+        check=False,
     )
 
 

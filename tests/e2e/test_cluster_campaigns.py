@@ -18,6 +18,7 @@ def campaign(*arguments: str, timeout_s: float = 280.0) -> dict[str, int]:
         capture_output=True,
         text=True,
         timeout=timeout_s,
+        check=False,
     )
     assert done.stdout, done.stderr
     answer = json.loads(done.stdout)

@@ -71,6 +71,7 @@ def command(cluster: LocalCluster, *words: str) -> "subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         timeout=60,
+        check=False,
     )
 
 

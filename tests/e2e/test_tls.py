@@ -168,7 +168,7 @@ def test_mosquitto_clients_over_mutual_tls(
     common += ["--cafile", authority.file, "--cert", pair.certificate, "--key", pair.key]
     for name, more in (("mosquitto_pub", ["-r", "-m", "safe"]), ("mosquitto_sub", ["-C", "1", "-W", "10"])):
         command = [tool(name), *common, *more]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_S_MAX)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_S_MAX, check=False)
         assert done.returncode == 0, done.stderr
     assert done.stdout == "safe\n"
 

@@ -75,6 +75,7 @@ class Copy:
                 capture_output=True,
                 text=True,
                 timeout=_QUERY_S_MAX,
+                check=False,
             )
             if _SLOW_START not in done.stderr:
                 break

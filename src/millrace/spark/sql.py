@@ -84,7 +84,7 @@ def options_of(statement: str, text: str | None) -> dict[str, str]:
     while position < len(text):
         option = _OPTION.match(text, position)
         if option is None:
-            first = statement.split("(")[0].strip()
+            first = statement.split("(", maxsplit=1)[0].strip()
             raise ConfigError(f"{first}: options are written as name 'value', ..., not {text[position:]!r}")
         found[option[1]] = option[2].replace("''", "'")
         position = option.end()

@@ -327,12 +327,12 @@ class Inbound:
                 self.pass_on_joint(route, Run(data[start:end], count, first.qos, first.v5), now_ms)
                 continue
             ends = list(accumulate(len(run.data) for _, run in parts))
-            while start < end:
-                publisher, _ = parts[bisect_right(ends, start)]
-                after = skip(data, 1, start)
-                packet = data[start:after]
+            at = start
+            while at < end:
+                publisher, _ = parts[bisect_right(ends, at)]
+                packet = data[at : skip(data, 1, at)]
                 self.pass_on(publisher, topic_of(packet), Run(packet, 1, first.qos, first.v5), now_ms)
-                start = after
+                at += len(packet)
 
     def _delivery_spans(self, data: bytes, v5: bool) -> list[Any]:
         """As from the scan, to the end of `data`: topics that were not met yet are looked up."""

@@ -95,10 +95,11 @@ def _against_peer(pattern: Pattern, ours: Result, theirs: Result) -> list[Ratio]
 
 
 def _against_itself(pattern: Pattern, ours: Result, known: dict[tuple[str, Subject], Result]) -> list[Ratio]:
-    found = []
-    for target in pattern.targets:
-        if target.against == ABSOLUTE and target.field in ours.values:
-            found.append(_ratio(pattern, ours, ABSOLUTE, target.field, None, target, _held(pattern, ours)))
+    found = [
+        _ratio(pattern, ours, ABSOLUTE, target.field, None, target, _held(pattern, ours))
+        for target in pattern.targets
+        if target.against == ABSOLUTE and target.field in ours.values
+    ]
     if ours.subject.mqtt == MQTT_5:
         older = Subject(broker=ours.subject.broker, mqtt=MQTT_3, kernels=ours.subject.kernels)
         other = known.get((pattern.name, older))

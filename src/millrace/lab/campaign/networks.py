@@ -17,7 +17,7 @@ _INSIDE = "MILLRACE_CAMPAIGN_NETWORK"
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise LocalError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
 
@@ -81,7 +81,7 @@ class Networks:
 
     def __exit__(self, *_: object) -> None:
         for name in self._names:
-            subprocess.run(("ip", "netns", "delete", name), capture_output=True)
+            subprocess.run(("ip", "netns", "delete", name), capture_output=True, check=False)
 
     def drop(self, sender: int, receiver: int) -> None:
         """From now on nothing that `sender` sends reaches `receiver`."""
@@ -103,6 +103,8 @@ def enter() -> int | None:
     _run("ip", "netns", "add", hub)
     try:
         command = ["ip", "netns", "exec", hub, sys.executable, "-m", "millrace.lab.campaign", *sys.argv[1:]]
-        return subprocess.run(command, env={**os.environ, _INSIDE: prefix, "PATH": _path()}).returncode
+        return subprocess.run(
+            command, env={**os.environ, _INSIDE: prefix, "PATH": _path()}, check=False
+        ).returncode
     finally:
-        subprocess.run(("ip", "netns", "delete", hub), capture_output=True)
+        subprocess.run(("ip", "netns", "delete", hub), capture_output=True, check=False)

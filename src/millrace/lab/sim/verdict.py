@@ -54,7 +54,7 @@ def judge(seed: int, world: Judged) -> RunResult:
     found: Violation | None = None
     try:
         world.play()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  whatever is raised is a violation, to be replayed
         found = violation_of(error)
         if trace is not None:
             trace.note(world.clock.now_us, "----", f"VIOLATION {found}")

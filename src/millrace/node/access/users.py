@@ -206,11 +206,11 @@ def render(users: Users) -> str:
     """The text of the file, which `parse` reads back to an equal value."""
     lines = [_HEADER]
     lines.append("rules = [")
-    for rule in users.rules:
-        lines.append(
-            f"    {{ user = {toml_value(rule.user)}, effect = {toml_value(rule.effect.value)}, "
-            f"action = {toml_value(rule.action.value)}, filter = {toml_value(rule.filter)} }},"
-        )
+    lines += [
+        f"    {{ user = {toml_value(rule.user)}, effect = {toml_value(rule.effect.value)}, "
+        f"action = {toml_value(rule.action.value)}, filter = {toml_value(rule.filter)} }},"
+        for rule in users.rules
+    ]
     lines += ["]", "", "[users]"]
     lines += [f"{toml_value(name)} = {toml_value(value)}" for name, value in users.hashes.items()]
     return "\n".join(lines) + "\n"

@@ -22,7 +22,7 @@ from millrace.kernels.publish import body_start
 from millrace.limits import PACKET_ID_TOP
 from millrace.node.doors import mqtt_terms as terms
 from millrace.node.doors.mqtt_door import MqttDoor
-from millrace.node.doors.mqtt_terms import EnhancedAuthentication as EnhancedAuthentication
+from millrace.node.doors.mqtt_terms import EnhancedAuthentication
 from millrace.node.doors.output import PacedOutput
 from millrace.node.shards import producer_keys as keys
 from millrace.types import Message, Reason, Version

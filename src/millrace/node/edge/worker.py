@@ -28,7 +28,7 @@ def main() -> None:
     sys.path.insert(0, os.getcwd())
     try:
         function = getattr(import_module(module), name)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  the user's module may raise anything
         _put(sink, ["error", f"{sys.argv[1]} cannot be loaded: {type(error).__name__}: {error}"])
         return
     _put(sink, ["ok", []])
@@ -37,7 +37,7 @@ def main() -> None:
         topic, payload = msgspec.msgpack.decode(frame)
         try:
             answer: list[Any] = ["ok", _call(function, topic, payload, loop)]
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  so may the user's function
             traceback.print_exc()
             # What cannot be encoded, a lone surrogate, must not cost the process.
             text = f"{type(error).__name__}: {error}".encode(errors="replace").decode()

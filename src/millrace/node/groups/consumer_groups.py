@@ -191,12 +191,12 @@ class Groups:
         """Everything below these offsets of these shards is done, whoever read it. Never goes back; a shard
         that is not there any more is passed over."""
         group = self.named(name)
-        for number, position in positions.items():
+        for number, wanted in positions.items():
             shard = self._shards.get(number)
             if shard is None:
                 continue
             cursor = await self._cursor(group, shard)
-            position = min(max(position, shard.start_offset), shard.next_offset)
+            position = min(max(wanted, shard.start_offset), shard.next_offset)
             if position > cursor.position:
                 await shard.consumers.do(["advance", group.number, position])
             if self._wall_us() - cursor.used_us > _TOUCH_EVERY_US:

@@ -407,7 +407,7 @@ class NodeWorkDivision:
 
     async def _feed(self) -> None:
         try:
-            while await self._feed_some():
+            while await self._feed_some():  # noqa: ASYNC110  a pace, not a wait
                 await asyncio.sleep(_FEED_PAUSE_S)
         finally:
             self._feeding = None

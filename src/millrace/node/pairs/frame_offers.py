@@ -86,8 +86,9 @@ class Offers:
         """The runs of an arrival; there is at least one."""
         publisher = _Publisher(arrival, len(rows))
         self._origin = origin
-        for run, key in rows:
+        for run, given in rows:
             self._next += 1
+            key = given
             if not key[0]:
                 # Repeated until it is answered, so the primary must know it again. A replica that begins
                 # anew counts anew, hence the origin: its numbers were used by the one before it.

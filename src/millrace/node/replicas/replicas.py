@@ -101,7 +101,8 @@ class Replicas:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         owner = f"process {os.getpid()}, node {self._config.node.id}"
-        path = os.path.abspath(self._config.node.data)
+        # Before anybody waits for the loop.
+        path = os.path.abspath(self._config.node.data)  # noqa: ASYNC240
         os.makedirs(os.path.dirname(path), exist_ok=True)
         self.directory = DataDirectory.open(self.disk, path, owner=owner, fresh=self._random.randbytes(24))
         self.replica = ReplicaId(self.directory.identity.hex())

@@ -40,7 +40,7 @@ async def call(
             result = await make(server)
         except MillraceError as error:
             loop.call_soon(_fail, answer, NoAnswer(str(error)))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  anything else is a fault of the product, and ends the run
             trouble(there, error)
         else:
             loop.call_soon(_succeed, answer, result)

@@ -180,7 +180,7 @@ class SimExecutor(Executor):
                 return
             try:
                 result = fn(*args, **kwargs)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  as every executor does
                 future.set_exception(error)
             else:
                 future.set_result(result)
