@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from millrace.sim.campaign import MODES
+from millrace.lab.sim.campaign import MODES
 
 ROOT = Path(__file__).resolve().parents[3]
 
