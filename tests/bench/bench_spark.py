@@ -57,7 +57,7 @@ def _row_source() -> Any:
     """The source as one would write it first: a tuple for each message."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-    from millrace.spark.nodes import Nodes
+    from millrace.spark.reading import ClusterReader
     from millrace.spark.schema import SCHEMA
 
     names = ["topic", "shard", "offset", "payload", "qos", "retain", "publisher"]
@@ -67,14 +67,14 @@ def _row_source() -> Any:
             self._url = url
 
         def partitions(self) -> list[InputPartition]:
-            extents = Nodes((self._url,), None).extents("bench")
+            extents = ClusterReader((self._url,)).extents("bench")
             return [InputPartition((shard, extent.next)) for shard, extent in extents.items()]
 
         def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
             shard, end = partition.value
-            nodes, at = Nodes((self._url,), None), 0
+            cluster, at = ClusterReader((self._url,)), 0
             while at < end:
-                answer, at = nodes.blocks("bench", shard, at, end)
+                answer, at = cluster.blocks("bench", shard, at, end)
                 position, data = 0, bytes(answer)
                 while position < len(data):
                     block = parse_block(data, position)

@@ -28,7 +28,7 @@ from e2e.test_cluster import whole
 from millrace.client.http import Http
 from millrace.errors import LocalError
 from millrace.local_cluster import LocalCluster
-from millrace.spark.nodes import Nodes
+from millrace.spark.reading import ClusterReader
 from millrace.storage.block import HEAD_BYTES, Kind, attach_body, parse_header
 from spark.filling import fill
 from waiting import until_async
@@ -176,12 +176,12 @@ async def _kill(what: str, cluster: LocalCluster, driver: Driver, chance: random
 
 def contents(url: str, stream: str) -> Counter[bytes]:
     """Every payload of a stream, read as blocks from one node."""
-    nodes = Nodes((url,), None)
+    cluster = ClusterReader((url,))
     found: Counter[bytes] = Counter()
-    for shard, extent in nodes.extents(stream).items():
+    for shard, extent in cluster.extents(stream).items():
         offset = extent.first
         while offset < extent.next:
-            answer, after = nodes.blocks(stream, shard, offset, extent.next)[:2]
+            answer, after = cluster.blocks(stream, shard, offset, extent.next)[:2]
             data = bytes(answer)
             position = 0
             while position < len(data):
@@ -194,7 +194,7 @@ def contents(url: str, stream: str) -> Counter[bytes]:
                     found.update(packets[start : start + size] for start, size in spans)
                 position += header.block_bytes
             offset = after
-    nodes.close()
+    cluster.http.close()
     return found
 
 

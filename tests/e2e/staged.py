@@ -1,4 +1,4 @@
-"""A writer for the tests of staged publishing: packets by hand, requests by the sink's own doors."""
+"""A writer for the tests of staged publishing: packets by hand, requests by the sink's own client."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from millrace.broker.shards.staging import SECTION
 from millrace.broker.streams.stream import Stream, StreamSpec, StreamTable
 from millrace.client.http import Http
-from millrace.spark.doors import Doors
+from millrace.spark.writing import ClusterWriter
 
 Blocks = dict[int, int]
 
@@ -26,11 +26,11 @@ class Writer:
 
     def __init__(self, name: str, urls: Sequence[str], stream: str, *, patience_s: float = 30.0) -> None:
         self.name, self.stream = name, stream
-        self.doors = Doors(tuple(urls), None, patience_s)
+        self.cluster = ClusterWriter(tuple(urls), None, patience_s)
 
     def stage(self, batch: int, attempt: str, numbers: Sequence[int], blocks: int = 1) -> Blocks:
         """Stage these numbers, over the shards of the stream, in so many blocks; what a commit names."""
-        (row,) = [row for row in self.doors.streams() if row["name"] == self.stream]
+        (row,) = [row for row in self.cluster.streams() if row["name"] == self.stream]
         shards = tuple(one["shard"] for one in row["shard_list"] if not one["sealed"])
         spec = StreamSpec(name=self.stream, filters=("#",), shards=len(shards))
         stream = Stream(spec=spec, generation=1, shards=shards)
@@ -47,12 +47,12 @@ class Writer:
             for shard, data in packets.items():
                 body += section(shard, staged.get(shard, 0), data)
                 staged[shard] = staged.get(shard, 0) + 1
-            self.doors.stage(self.stream, self.name, batch, attempt, body)
+            self.cluster.stage(self.stream, self.name, batch, attempt, body)
         return staged
 
     def commit(self, batch: int, **attempts: Blocks) -> bool:
         """Whether the batch was decided before."""
-        answer = self.doors.commit(self.name, batch, attempts)
+        answer = self.cluster.commit(self.name, batch, attempts)
         assert answer["visible"]
         return bool(answer["repeated"])
 

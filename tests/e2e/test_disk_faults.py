@@ -142,18 +142,18 @@ def test_a_decided_batch_waits_for_room_and_others_do_not_wait_for_it(
     large, small = (Writer(name, [broker.url], "default", patience_s=0.1) for name in ("large", "small"))
     many, one = packet("default/1", b"1" * 100) * 5_000, packet("default/1", b"2")
     for block in range(4):
-        large.doors.stage("default", "large", 0, "a", section(shard, block, many))
+        large.cluster.stage("default", "large", 0, "a", section(shard, block, many))
     for batch, attempt in ((0, "b"), (1, "lost")):
-        small.doors.stage("default", "small", batch, attempt, section(shard, 0, one))
+        small.cluster.stage("default", "small", batch, attempt, section(shard, 0, one))
     ballast = _ballast(small_disk, floor_bytes + 1024 * 1024)
     with pytest.raises(Exception, match=r"timed out|answer"):
         decision = {"batch": 0, "attempts": {"a": {str(shard): 4}}}
         http.call("POST", "/v1/writers/large/commit", decision, timeout_s=1.0)
     until(lambda: "no room to release" in broker.log, "the release to be put off")
     with pytest.raises(Exception, match="no room to stage"):
-        small.doors.stage("default", "small", 1, "c", section(shard, 0, one))
+        small.cluster.stage("default", "small", 1, "c", section(shard, 0, one))
     small.commit(0, b={shard: 1})
-    small.doors.abort("small", 1, ["lost"])
+    small.cluster.abort("small", 1, ["lost"])
     until(lambda: not http.get("/v1/writers/small")["staged"], "what was given up to be dropped")
     assert http.get("/v1/writers/large")["not_visible"]
     ballast.unlink()
@@ -176,7 +176,7 @@ def test_a_stream_that_is_changed_ends_its_old_log_behind_what_was_decided(
     reader = devices(broker.port).connect()
     reader.subscribe("s/#", 1)
     writer = Writer("w", [broker.url], "s", patience_s=0.1)
-    writer.doors.stage("s", "w", 0, "a", section(shard, 0, packet("s/1", b"decided" + bytes(100)) * rows))
+    writer.cluster.stage("s", "w", 0, "a", section(shard, 0, packet("s/1", b"decided" + bytes(100)) * rows))
     ballast = _ballast(small_disk, floor_bytes + 512 * 1024)
     with pytest.raises(Exception, match=r"timed out|answer"):
         decision = {"batch": 0, "attempts": {"a": {str(shard): 1}}}

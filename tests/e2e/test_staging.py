@@ -16,7 +16,7 @@ from e2e.staged import Writer, contents, packet, section, staged_bytes
 from e2e.test_access import Keeper
 from millrace.client.http import Http
 from millrace.errors import LocalError
-from millrace.spark.doors import Doors
+from millrace.spark.writing import ClusterWriter
 from waiting import until
 
 StartBroker = Callable[..., BrokerProcess]
@@ -68,7 +68,7 @@ def test_sending_a_section_again_stages_it_once(broker: BrokerProcess) -> None:
     (shard,) = [row["shard"] for row in http.get(f"/v1/streams/{stream}")["shard_list"]]
     body = section(shard, 0, packet(f"{stream}/t", b"1")) + section(shard, 1, packet(f"{stream}/t", b"2"))
     for _ in range(3):
-        writer.doors.stage(stream, writer.name, 0, "a", body)
+        writer.cluster.stage(stream, writer.name, 0, "a", body)
     assert http.get("/v1/writers/w-again")["staged"][0]["blocks"] == 2
     writer.commit(0, a={shard: 2})
     assert contents(http, stream) == Counter((1, 2))
@@ -80,7 +80,7 @@ def test_what_was_given_up_never_wins(broker: BrokerProcess) -> None:
     writer = Writer("w-abort", [broker.url], stream, patience_s=0.1)
     staged = writer.stage(3, "a", range(10))
     kept = writer.stage(3, "b", range(10))
-    writer.doors.abort("w-abort", 3, ["a"])
+    writer.cluster.abort("w-abort", 3, ["a"])
     until(lambda: len(http.get("/v1/writers/w-abort")["staged"]) == len(kept), "the attempt to be dropped")
     with pytest.raises(Exception, match=r"0 blocks are staged|was given up"):
         writer.commit(3, a=staged)
@@ -92,7 +92,7 @@ def test_what_was_given_up_never_wins(broker: BrokerProcess) -> None:
     http.call("POST", "/v1/writers/w-abort/abort", {})
     until(lambda: staged_bytes(http, stream) == 0, "everything to be dropped")
     # The decision stands; giving it up afterwards changes nothing.
-    writer.doors.abort("w-abort", 3, ["b"])
+    writer.cluster.abort("w-abort", 3, ["b"])
     assert contents(http, stream) == Counter(range(10))
 
 
@@ -104,7 +104,7 @@ def test_a_subscriber_gets_what_was_committed(broker: BrokerProcess, devices: Ca
     device.subscribe(f"{stream}/#", qos=1)
     writer = Writer("w-mqtt", [broker.url], stream)
     packets = packet(f"{stream}/t", b"7") + packet(f"{stream}/kept", b"8", first=0x33)
-    writer.doors.stage(stream, writer.name, 0, "a", section(shard, 0, packets))
+    writer.cluster.stage(stream, writer.name, 0, "a", section(shard, 0, packets))
     writer.commit(0, a={shard: 1})
     device.expect_payloads(b"7", b"8")
     late = devices(broker.port, client_id="staged-late").connect()
@@ -179,11 +179,11 @@ def test_staging_is_bounded(start_broker: StartBroker) -> None:
     (shard,) = [row["shard"] for row in http.get(f"/v1/streams/{stream}")["shard_list"]]
     writer = Writer("w-bound", [broker.url], stream, patience_s=0.1)
     many = packet(f"{stream}/t", b"5" * 100) * 5_000
-    writer.doors.stage(stream, writer.name, 0, "a", section(shard, 0, many))
+    writer.cluster.stage(stream, writer.name, 0, "a", section(shard, 0, many))
     with pytest.raises(Exception, match=r"bytes are staged and not decided; the limit is 1048576"):
-        writer.doors.stage(stream, writer.name, 0, "a", section(shard, 1, many))
+        writer.cluster.stage(stream, writer.name, 0, "a", section(shard, 1, many))
     writer.commit(0, a={shard: 1})
-    writer.doors.stage(stream, writer.name, 1, "b", section(shard, 0, many))
+    writer.cluster.stage(stream, writer.name, 1, "b", section(shard, 0, many))
 
 
 def test_attempts_that_stage_next_to_nothing_are_bounded_too(start_broker: StartBroker) -> None:
@@ -276,19 +276,19 @@ def test_a_writer_belongs_to_its_user(start_broker: StartBroker, tmp_path: Path)
     keeper.allow("alice", "publish", "default/#")
     broker = start_broker(*keeper.settings)
     urls = {name: broker.url.replace("//", f"//{name}@") for name in ("alice", "bob", "root")}
-    doors = {name: Doors((url,), "secret", 0.1) for name, url in urls.items()}
-    (row,) = doors["alice"].streams()
+    writers = {name: ClusterWriter((url,), "secret", 0.1) for name, url in urls.items()}
+    (row,) = writers["alice"].streams()
     (shard,) = [one["shard"] for one in row["shard_list"]]
     body = section(shard, 0, packet("default/1", b"1"))
     with pytest.raises(Exception, match="you may not publish to 'default/1'"):
-        doors["bob"].stage("default", "w", 0, "b", body)
-    doors["alice"].stage("default", "w", 0, "a", body)
+        writers["bob"].stage("default", "w", 0, "b", body)
+    writers["alice"].stage("default", "w", 0, "a", body)
     for door in ("commit", "abort"):
         with pytest.raises(Exception, match="belongs to another user"):
-            getattr(doors["bob"], door)("w", 0, {"a": {shard: 1}} if door == "commit" else ["a"])
-    assert doors["alice"].commit("w", 0, {"a": {shard: 1}})["visible"]
-    doors["alice"].stage("default", "w", 1, "c", body)
-    doors["root"].abort("w", 1, ["c"])
+            getattr(writers["bob"], door)("w", 0, {"a": {shard: 1}} if door == "commit" else ["a"])
+    assert writers["alice"].commit("w", 0, {"a": {shard: 1}})["visible"]
+    writers["alice"].stage("default", "w", 1, "c", body)
+    writers["root"].abort("w", 1, ["c"])
     until(lambda: staged_bytes(Http(urls["root"], password="secret"), "default") == 0, "it to be dropped")
 
 
@@ -302,24 +302,24 @@ def test_nobody_stages_for_the_writer_of_another(start_broker: StartBroker, tmp_
     keeper.allow("root", "all", "#")
     broker = start_broker(*keeper.settings)
     urls = {name: broker.url.replace("//", f"//{name}@") for name in ("alice", "bob", "root")}
-    doors = {name: Doors((url,), "secret", 0.1) for name, url in urls.items()}
-    (row,) = doors["alice"].streams()
+    writers = {name: ClusterWriter((url,), "secret", 0.1) for name, url in urls.items()}
+    (row,) = writers["alice"].streams()
     (shard,) = [one["shard"] for one in row["shard_list"]]
 
     def stage(user: str, batch: int, block: int, payload: bytes, attempt: str = "a") -> None:
         body = section(shard, block, packet("default/1", payload))
-        doors[user].stage("default", "w", batch, attempt, body)
+        writers[user].stage("default", "w", batch, attempt, body)
 
     stage("alice", 0, 0, b"1")
     for attempt, block in (("a", 1), ("b", 0)):
         with pytest.raises(Exception, match="belongs to another user"):
             stage("bob", 0, block, b"666", attempt)
     stage("alice", 0, 1, b"2")
-    assert doors["alice"].commit("w", 0, {"a": {shard: 2}})["visible"]
+    assert writers["alice"].commit("w", 0, {"a": {shard: 2}})["visible"]
     # The query is run once under another user, with the checkpoint that it has.
     with pytest.raises(Exception, match="belongs to another user"):
         stage("bob", 1, 0, b"667", "c")
     stage("alice", 1, 0, b"3", "d")
     stage("root", 1, 0, b"4", "e")
-    assert doors["alice"].commit("w", 1, {"d": {shard: 1}, "e": {shard: 1}})["visible"]
+    assert writers["alice"].commit("w", 1, {"d": {shard: 1}, "e": {shard: 1}})["visible"]
     assert contents(Http(urls["root"], password="secret"), "default") == Counter((1, 2, 3, 4))

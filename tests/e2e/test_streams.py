@@ -12,7 +12,8 @@ from e2e.conftest import StartBroker
 from e2e.device import Device
 from e2e.http_calls import MqttDoor
 from e2e.processes import BrokerProcess, millrace
-from millrace.client.http import Http, HttpError, follow
+from millrace.client.http import Http, HttpError
+from millrace.client.reader import follow
 from millrace.storage.block import HEAD_BYTES, parse_block
 from waiting import until
 

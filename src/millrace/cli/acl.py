@@ -8,18 +8,9 @@ from typing import Annotated
 import typer
 
 from millrace.broker.access import Action, Effect, Rule
-from millrace.cli.common import (
-    AsJson,
-    ConfigFile,
-    DataDirectory,
-    UsersFile,
-    example,
-    family,
-    load_config,
-    print_done,
-    print_rows,
-    print_warning,
-)
+from millrace.cli.common import example, family, print_warning
+from millrace.cli.option_groups import takes
+from millrace.cli.users_file import UsersOptions
 
 app = family(
     "Access rules: who may publish and subscribe where. The rules of a user are tried first, then those "
@@ -27,8 +18,6 @@ app = family(
     "is allowed; as soon as there is one, what no rule allows is denied. A running broker takes changes up "
     "on SIGHUP."
 )
-
-_COLUMNS = ("number", "user", "effect", "action", "filter")
 
 
 @app.command(
@@ -38,6 +27,7 @@ _COLUMNS = ("number", "user", "effect", "action", "filter")
         "millrace acl add anonymous deny subscribe '$SYS/#'",
     )
 )
+@takes(UsersOptions)
 def add(
     user: Annotated[str, typer.Argument(metavar="USER", help="User name, * (everybody) or anonymous.")],
     effect: Annotated[Effect, typer.Argument(metavar="allow|deny", show_choices=False)],
@@ -45,33 +35,28 @@ def add(
     filter: Annotated[
         str, typer.Argument(metavar="FILTER", help="Topic filter; %u is the user name, %c the client id.")
     ],
-    config: ConfigFile = None,
-    users: UsersFile = None,
-    data: DataDirectory = None,
-    json: AsJson = False,
+    given: UsersOptions,
 ) -> None:
     """Add a rule after all others."""
     from millrace.node.access.users import change
 
-    path = load_config(config, data=data, users=users).users_path
+    path = given.path
     rule = Rule(user=user, effect=effect, action=action, filter=filter)
     number = len(change(path, lambda content: content.with_rule(rule)).rules)
     sentence = f"added rule {number}: {user} {effect.value} {action.value} {filter}"
-    print_done(sentence, as_json=json, **_row(number, rule), file=str(path))
+    given.print_done(sentence, path, **_row(number, rule))
 
 
 @app.command(epilog=example("millrace acl list", "millrace acl remove 3"))
+@takes(UsersOptions)
 def remove(
     number: Annotated[int, typer.Argument(metavar="N", help="Number of the rule, as the list shows it.")],
-    config: ConfigFile = None,
-    users: UsersFile = None,
-    data: DataDirectory = None,
-    json: AsJson = False,
+    given: UsersOptions,
 ) -> None:
     """Remove a rule by its number; those after it move up."""
     from millrace.node.access.users import NO_RULES_WARNING, Users, change
 
-    path = load_config(config, data=data, users=users).users_path
+    path = given.path
     removed: list[Rule] = []
 
     def without(content: Users) -> Users:
@@ -82,32 +67,27 @@ def remove(
     after = change(path, without)
     (rule,) = removed
     sentence = f"removed rule {number}: {rule.user} {rule.effect.value} {rule.action.value} {rule.filter}"
-    print_done(sentence, as_json=json, **_row(number, rule), file=str(path))
+    given.print_done(sentence, path, **_row(number, rule))
     if not after.rules:
         print_warning(NO_RULES_WARNING)
 
 
 @app.command("list", epilog=example("millrace acl list", "millrace acl list --user ann --json"))
+@takes(UsersOptions)
 def list_(
+    given: UsersOptions,
     user: Annotated[
         str | None, typer.Option("--user", metavar="USER", help="Only rules of this user.")
     ] = None,
-    config: ConfigFile = None,
-    users: UsersFile = None,
-    data: DataDirectory = None,
-    json: AsJson = False,
 ) -> None:
     """List the rules with their numbers."""
-    from millrace.node.access.users import load
-
-    effective = load_config(config, data=data, users=users)
-    content = load(effective.users_path, missing_ok=not effective.access.users_file)
+    content = given.load()
     rows = [
         _row(number, rule)
         for number, rule in enumerate(content.rules, 1)
         if user is None or rule.user == user
     ]
-    print_rows(rows, _COLUMNS, as_json=json)
+    given.print_rows(rows, "number", "user", "effect", "action", "filter")
 
 
 def _row(number: int, rule: Rule) -> dict[str, str | int]:

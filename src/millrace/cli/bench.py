@@ -27,6 +27,16 @@ app = family("Measure this broker beside its peers.")
 _ROUNDS_MAX = 1000
 _SECONDS_MAX = 600.0
 
+Rounds = Annotated[int, typer.Option(min=1, max=_ROUNDS_MAX, help="Rounds; medians are shown.")]
+Patterns = Annotated[str | None, typer.Option(metavar="NAMES", help="Only these patterns, by comma.")]
+Kernels = Annotated[
+    str | None, typer.Option(metavar="KINDS", help="Ours with c or python kernels, or both; the best built.")
+]
+Seconds = Annotated[float, typer.Option(min=0.1, max=_SECONDS_MAX, help="Measured time of each run.")]
+JsonFile = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write everything as JSON; - is standard output.")
+]
+
 
 @app.command(
     epilog=example(
@@ -39,22 +49,13 @@ def mqtt(
     against: Annotated[
         str, typer.Option(metavar="PEERS", help="Brokers to compare with, where they are installed.")
     ] = "mosquitto,nats",
-    rounds: Annotated[int, typer.Option(min=1, max=_ROUNDS_MAX, help="Rounds; medians are shown.")] = 3,
-    patterns: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Only these patterns, by comma.")
-    ] = None,
+    rounds: Rounds = 3,
+    patterns: Patterns = None,
     qos: Annotated[str, typer.Option(metavar="LEVELS", help="Only patterns of these QoS.")] = "0,1,2",
     versions: Annotated[str, typer.Option(metavar="VERSIONS", help="MQTT versions: 3, 5.")] = "3,5",
-    kernels: Annotated[
-        str | None,
-        typer.Option(metavar="KINDS", help="Ours with c or python kernels, or both; the best built."),
-    ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=0.1, max=_SECONDS_MAX, help="Measured time of each run.")
-    ] = 1.6,
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write everything as JSON; - is standard output.")
-    ] = None,
+    kernels: Kernels = None,
+    seconds: Seconds = 1.6,
+    json: JsonFile = None,
     list_: Annotated[bool, typer.Option("--list", help="Show the patterns and their targets.")] = False,
 ) -> None:
     """Load this broker and any peer installed here with the same patterns, in turn, and compare."""
@@ -100,20 +101,11 @@ def cluster(
     against: Annotated[
         str, typer.Option(metavar="PEERS", help="Clusters to compare with, where they are installed.")
     ] = "jetstream-sync,jetstream",
-    rounds: Annotated[int, typer.Option(min=1, max=_ROUNDS_MAX, help="Rounds; medians are shown.")] = 3,
-    patterns: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Only these patterns, by comma.")
-    ] = None,
-    kernels: Annotated[
-        str | None,
-        typer.Option(metavar="KINDS", help="Ours with c or python kernels, or both; the best built."),
-    ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=0.1, max=_SECONDS_MAX, help="Measured time of each run.")
-    ] = 2.0,
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write everything as JSON; - is standard output.")
-    ] = None,
+    rounds: Rounds = 3,
+    patterns: Patterns = None,
+    kernels: Kernels = None,
+    seconds: Seconds = 2.0,
+    json: JsonFile = None,
 ) -> None:
     """Durable publishing on three nodes: this broker and NATS JetStream in turn, CPU over all nodes."""
     from millrace.lab.bench import clusters, runner
@@ -193,14 +185,10 @@ def _bytes(text: str) -> int:
     epilog=example("millrace bench routed", "millrace bench routed --plot routed.svg --json routed.json")
 )
 def routed(
-    rounds: Annotated[int, typer.Option(min=1, max=_ROUNDS_MAX, help="Rounds; medians are shown.")] = 3,
-    seconds: Annotated[
-        float, typer.Option(min=0.1, max=_SECONDS_MAX, help="Measured time of each run.")
-    ] = 2.0,
+    rounds: Rounds = 3,
+    seconds: Seconds = 2.0,
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the figures as SVG.")] = None,
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write everything as JSON; - is standard output.")
-    ] = None,
+    json: JsonFile = None,
 ) -> None:
     """One, two and three nodes of a routed stream, each held to a quarter of a core: what a message costs."""
     from dataclasses import asdict

@@ -20,10 +20,6 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", hel
 DataDirectory = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="Data directory of the node (node.data).")
 ]
-UsersFile = Annotated[
-    Path | None,
-    typer.Option("--users", metavar="FILE", help="Users and access rules (access.users_file)."),
-]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting, as section.key=value.")
 ]

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,22 +30,40 @@ Url = Annotated[
     ),
 ]
 Qos = Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="Quality of service.")]
-ClientId = Annotated[
-    str | None, typer.Option("--client-id", metavar="ID", help="Client id. [default: a random one]")
-]
-Mqtt = Annotated[ProtocolVersion, typer.Option("--protocol", help="Version of MQTT.")]
-CaFile = Annotated[
-    str | None, typer.Option("--ca-file", metavar="FILE", help="Authorities to trust, for TLS.")
-]
-CertFile = Annotated[
-    str | None, typer.Option("--cert-file", metavar="FILE", help="Certificate of this client, for TLS.")
-]
-KeyFile = Annotated[str | None, typer.Option("--key-file", metavar="FILE", help="Its private key.")]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Trust any certificate of the broker.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    client_id: Annotated[
+        str | None, typer.Option("--client-id", metavar="ID", help="Client id. [default: a random one]")
+    ] = None
+    protocol: Annotated[ProtocolVersion, typer.Option("--protocol", help="Version of MQTT.")] = (
+        ProtocolVersion.MQTT_5
+    )
+    ca_file: Annotated[
+        str | None, typer.Option("--ca-file", metavar="FILE", help="Authorities to trust, for TLS.")
+    ] = None
+    cert_file: Annotated[
+        str | None, typer.Option("--cert-file", metavar="FILE", help="Certificate of this client, for TLS.")
+    ] = None
+    key_file: Annotated[str | None, typer.Option("--key-file", metavar="FILE", help="Its private key.")] = (
+        None
+    )
+    insecure: Annotated[bool, typer.Option("--insecure", help="Trust any certificate of the broker.")] = False
+
+    @property
+    def is_mqtt_5(self) -> bool:
+        return self.protocol is ProtocolVersion.MQTT_5
+
+    @property
+    def tls(self) -> dict[str, Any]:
+        """The arguments of a client that concern TLS."""
+        names = ("ca_file", "cert_file", "key_file", "insecure")
+        return {name: getattr(self, name) for name in names}
 
 
 @contextmanager
-def connected(urls: list[str] | None, *, protocol: ProtocolVersion, **options: Any) -> "Iterator[Client]":
+def connected(urls: list[str] | None, given: ConnectionOptions, **options: Any) -> "Iterator[Client]":
     """An open client. What the user got wrong becomes a ConfigError, which is exit status 2."""
     from millrace.client.address import parse
     from millrace.client.blocking import Client
@@ -53,7 +72,8 @@ def connected(urls: list[str] | None, *, protocol: ProtocolVersion, **options: A
     from millrace.errors import ConfigError, LocalError
     from millrace.types import Reason, Version
 
-    version = Version.MQTT_5 if protocol is ProtocolVersion.MQTT_5 else Version.MQTT_3_1_1
+    version = Version.MQTT_5 if given.is_mqtt_5 else Version.MQTT_3_1_1
+    options |= {"client_id": given.client_id, **given.tls}
     try:
         addresses = [parse(url) for url in urls or (DEFAULT_URL,)]
         secret = os.environ.get(PASSWORD_VARIABLE)

@@ -21,13 +21,13 @@ def read(
     write: Callable[[dict[str, Any], bytes], None],
 ) -> None:
     """Hand messages to `write`, with their payload as bytes, until there were enough or the time is over."""
-    from millrace.client.http import follow
+    from millrace.client.reader import follow
 
     where: int | str = int(start) if start.isascii() and start.isdigit() else start
     if not isinstance(where, int) and where not in ("earliest", "latest"):
         raise typer.BadParameter(f"{start!r} is not earliest, latest or an offset", param_hint="--from")
-    url = (urls or [DEFAULT])[0]
-    if not url.startswith(("http://", "https://")):
+    url = ",".join(urls or [DEFAULT])
+    if not all(part.strip().startswith(("http://", "https://")) for part in url.split(",")):
         raise typer.BadParameter("an offset is read by HTTP: --url http://HOST:PORT", param_hint="--url")
     end_s = None if timeout_s is None else time.monotonic() + timeout_s
     seen = 0

@@ -15,15 +15,15 @@ HttpUrl = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="HTTP address of the node, as http://USER@HOST:PORT; the password comes from "
-        f"{PASSWORD_VARIABLE}.",
+        help="HTTP address of the node, as http://USER@HOST:PORT, or of several with commas between them: "
+        f"one that does not answer is passed over. The password comes from {PASSWORD_VARIABLE}.",
     ),
 ]
 DEFAULT = "http://127.0.0.1:18831"
 
 
 def door(url: str) -> "Http":
-    """The node's HTTP door; what is wrong with the address is wrong use."""
+    """A client of these nodes; a wrong address is wrong use of the command."""
     from millrace.client.http import Http
 
     return Http(url, password=os.environ.get(PASSWORD_VARIABLE))

@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millrace.cli.common import AsJson, example, print_done, print_error, single
-from millrace.cli.connecting import (
-    CaFile,
-    CertFile,
-    ClientId,
-    Insecure,
-    KeyFile,
-    Mqtt,
-    ProtocolVersion,
-    Qos,
-    Url,
-    connected,
-)
+from millrace.cli.connecting import ConnectionOptions, Qos, Url, connected
+from millrace.cli.option_groups import takes
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -41,9 +31,11 @@ _WINDOW = 1_000
         "millrace pub sensors/room1 21.5 --every 100ms --keep-last 5 --backup mqtt://127.0.0.1:18840",
     )
 )
+@takes(ConnectionOptions)
 def pub(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to publish.")],
     message: Annotated[str, typer.Argument(metavar="MESSAGE|-", help="The message; - reads standard input.")],
+    given: ConnectionOptions,
     url: Url = None,
     qos: Qos = 1,
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Keep it for later subscribers.")] = False,
@@ -63,12 +55,6 @@ def pub(
     backup: Annotated[
         str | None, typer.Option("--backup", metavar="URL", help="With --every: the broker to switch to.")
     ] = None,
-    client_id: ClientId = None,
-    protocol: Mqtt = ProtocolVersion.MQTT_5,
-    ca_file: CaFile = None,
-    cert_file: CertFile = None,
-    key_file: KeyFile = None,
-    insecure: Insecure = False,
     json: AsJson = False,
 ) -> None:
     """Publish a message and wait until the broker has it."""
@@ -81,23 +67,13 @@ def pub(
     if every is None and backup is not None:
         raise ConfigError("--backup is for a publisher with --every, which keeps messages to send again")
     if every is not None:
-        if qos != 1 or retain or protocol is not ProtocolVersion.MQTT_5:
+        if qos != 1 or retain or not given.is_mqtt_5:
             raise ConfigError("--every publishes with QoS 1 and MQTT 5, not retained")
-        tls = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file, "insecure": insecure}
-        _publish_on_interval(topic, message, repeat, lines, url, backup, every, keep_last, json, **tls)
+        _publish_on_interval(topic, message, repeat, lines, url, backup, every, keep_last, json, **given.tls)
         return
     sent = _Sent()
     try:
-        with connected(
-            url,
-            protocol=protocol,
-            client_id=client_id,
-            reconnect=False,
-            ca_file=ca_file,
-            cert_file=cert_file,
-            key_file=key_file,
-            insecure=insecure,
-        ) as client:
+        with connected(url, given, reconnect=False) as client:
             for payload in _payloads(message, repeat or 1, lines):
                 sent.add(client.submit(topic, payload, qos=qos, retain=retain), len(payload))
             sent.wait()

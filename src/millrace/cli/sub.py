@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millrace.cli.common import example, print_error, printable, single
-from millrace.cli.connecting import (
-    CaFile,
-    CertFile,
-    ClientId,
-    Insecure,
-    KeyFile,
-    Mqtt,
-    ProtocolVersion,
-    Qos,
-    Url,
-    connected,
-)
+from millrace.cli.connecting import ConnectionOptions, Qos, Url, connected
+from millrace.cli.option_groups import takes
 
 if TYPE_CHECKING:
     from millrace.client.incoming import Message
@@ -42,8 +32,10 @@ _WINDOW = 1_000
         "millrace sub '$SYS/#' -v --timeout 15 --url mqtt://ann@broker.example:1883",
     )
 )
+@takes(ConnectionOptions)
 def sub(
     filters: Annotated[list[str], typer.Argument(metavar="FILTER", help="Topic filters.")],
+    given: ConnectionOptions,
     url: Url = None,
     qos: Qos = 1,
     group: Annotated[
@@ -71,12 +63,6 @@ def sub(
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic before it.")] = False,
-    client_id: ClientId = None,
-    protocol: Mqtt = ProtocolVersion.MQTT_5,
-    ca_file: CaFile = None,
-    cert_file: CertFile = None,
-    key_file: KeyFile = None,
-    insecure: Insecure = False,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object in each line.")] = False,
 ) -> None:
     """Print messages as they come, one in each line, until Ctrl-C."""
@@ -88,25 +74,17 @@ def sub(
         _read_log(filters, start, url, count=count, timeout=timeout, verbose=verbose, json=json)
         return
     if backup is not None:
-        if group is not None or protocol is not ProtocolVersion.MQTT_5:
+        if group is not None or not given.is_mqtt_5:
             raise typer.BadParameter("goes with MQTT 5 and without --group", param_hint="--backup")
-        tls = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file, "insecure": insecure}
-        _from_both(filters, url, backup, qos, count=count, timeout=timeout, verbose=verbose, json=json, **tls)
+        _from_both(
+            filters, url, backup, qos, count=count, timeout=timeout, verbose=verbose, json=json, **given.tls
+        )
         return
     end_s = None if timeout is None else time.monotonic() + timeout
     seen = 0
     try:
         with (
-            connected(
-                url,
-                protocol=protocol,
-                client_id=client_id,
-                receive_maximum=min(count or _WINDOW, _WINDOW),
-                ca_file=ca_file,
-                cert_file=cert_file,
-                key_file=key_file,
-                insecure=insecure,
-            ) as client,
+            connected(url, given, receive_maximum=min(count or _WINDOW, _WINDOW)) as client,
             client.subscribe(*filters, qos=qos, group=group, manual_ack=True) as messages,
         ):
             while count is None or seen < count:

@@ -8,18 +8,9 @@ from typing import Annotated
 
 import typer
 
-from millrace.cli.common import (
-    AsJson,
-    ConfigFile,
-    DataDirectory,
-    UsersFile,
-    example,
-    family,
-    load_config,
-    print_done,
-    print_rows,
-    print_warning,
-)
+from millrace.cli.common import example, family, print_warning
+from millrace.cli.option_groups import takes
+from millrace.cli.users_file import UsersOptions
 
 app = family("Users and their passwords. A running broker takes changes up on SIGHUP.")
 
@@ -42,53 +33,36 @@ def _read_password(from_stdin: bool) -> bytes:
 
 
 @app.command(epilog=example("millrace user add ann", "millrace user add ann --password-stdin < password.txt"))
-def add(
-    name: Name,
-    password_stdin: PasswordStdin = False,
-    config: ConfigFile = None,
-    users: UsersFile = None,
-    data: DataDirectory = None,
-    json: AsJson = False,
-) -> None:
+@takes(UsersOptions)
+def add(name: Name, given: UsersOptions, password_stdin: PasswordStdin = False) -> None:
     """Add a user."""
     from millrace.node.access.users import change, hash_password
 
-    path = load_config(config, data=data, users=users).users_path
+    path = given.path
     password_hash = hash_password(_read_password(password_stdin))
     change(path, lambda content: content.with_user(name, password_hash))
-    print_done(f"added user {name} in {path}", as_json=json, user=name, file=str(path))
+    given.print_done(f"added user {name} in {path}", path, user=name)
 
 
 @app.command(epilog=example("millrace user passwd ann"))
-def passwd(
-    name: Name,
-    password_stdin: PasswordStdin = False,
-    config: ConfigFile = None,
-    users: UsersFile = None,
-    data: DataDirectory = None,
-    json: AsJson = False,
-) -> None:
+@takes(UsersOptions)
+def passwd(name: Name, given: UsersOptions, password_stdin: PasswordStdin = False) -> None:
     """Change the password of a user."""
     from millrace.node.access.users import change, hash_password
 
-    path = load_config(config, data=data, users=users).users_path
+    path = given.path
     password_hash = hash_password(_read_password(password_stdin))
     change(path, lambda content: content.with_password(name, password_hash))
-    print_done(f"changed the password of {name} in {path}", as_json=json, user=name, file=str(path))
+    given.print_done(f"changed the password of {name} in {path}", path, user=name)
 
 
 @app.command(epilog=example("millrace user remove ann"))
-def remove(
-    name: Name,
-    config: ConfigFile = None,
-    users: UsersFile = None,
-    data: DataDirectory = None,
-    json: AsJson = False,
-) -> None:
+@takes(UsersOptions)
+def remove(name: Name, given: UsersOptions) -> None:
     """Remove a user and the user's access rules."""
     from millrace.node.access.users import NO_RULES_WARNING, Users, change
 
-    path = load_config(config, data=data, users=users).users_path
+    path = given.path
     rules_before = 0
 
     def removed(content: Users) -> Users:
@@ -99,24 +73,17 @@ def remove(
     after = change(path, removed)
     rules = rules_before - len(after.rules)
     sentence = f"removed user {name}, with {rules} rules, from {path}"
-    print_done(sentence, as_json=json, user=name, rules_removed=rules, file=str(path))
+    given.print_done(sentence, path, user=name, rules_removed=rules)
     if rules and not after.rules:
         print_warning(NO_RULES_WARNING)
 
 
 @app.command("list", epilog=example("millrace user list --json"))
-def list_(
-    config: ConfigFile = None,
-    users: UsersFile = None,
-    data: DataDirectory = None,
-    json: AsJson = False,
-) -> None:
+@takes(UsersOptions)
+def list_(given: UsersOptions) -> None:
     """List the users."""
-    from millrace.node.access.users import load
-
-    effective = load_config(config, data=data, users=users)
-    content = load(effective.users_path, missing_ok=not effective.access.users_file)
+    content = given.load()
     rows = [
         {"user": name, "rules": sum(rule.user == name for rule in content.rules)} for name in content.hashes
     ]
-    print_rows(rows, ("user", "rules"), as_json=json)
+    given.print_rows(rows, "user", "rules")

@@ -34,6 +34,7 @@ from typing import assert_never
 from millrace.broker.meta.pairs import PAIRS_TOPIC
 from millrace.client.address import BrokerAddress, parse
 from millrace.client.checks import check_message
+from millrace.client.connect import open_link, tls_context
 from millrace.client.epochs import Epochs, Standing
 from millrace.client.errors import (
     CannotConnect,
@@ -55,7 +56,7 @@ from millrace.client.events import (
     Unsubscribed,
 )
 from millrace.client.incoming import Message
-from millrace.client.link import Link, open_link, tls_context
+from millrace.client.link import Link
 from millrace.client.outgoing import WINDOW_MAX
 from millrace.client.protocol import Options, Protocol, State
 from millrace.client.subscription import Subscription

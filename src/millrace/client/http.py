@@ -1,107 +1,273 @@
-"""Requests to a node's HTTP door, with the standard library alone.
+"""The HTTP client: the nodes of a cluster as one place to ask.
 
-`Http` is one door and the user who calls there; an error that the node answers comes back as a `LocalError`
-with the sentence of the problem document. `follow` reads logs by offset: what was published before, and what
-comes.
+Nodes are asked in turn, beginning with the one that answered last (`first`), or all at the same time
+(`every`). A node that cannot be reached or stays silent is passed over. As long as another node is left to
+ask, a node may stay silent for a short time only (`Timeouts.switch_s`); when all of them are silent, which is
+how an overloaded cluster looks, the last one gets the long time. When no node has an answer they are all
+asked again for a while (`Timeouts.patience_s`), because an election or a restart takes a moment.
+
+A request that must not be carried out twice goes to another node only if it cannot have reached the first.
 """
 
 import base64
-import json
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from http.client import HTTPException
-from typing import Any
-from urllib.parse import quote, unquote, urlencode, urlsplit
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
 
+from millrace.client.http_node import (
+    DEFAULT_URL,
+    JSON_HEADERS,
+    NO_HEADERS,
+    SILENT_NODES,
+    Answer,
+    HttpError,
+    HttpNode,
+    NoAnswer,
+    TimeLimit,
+    json_body,
+)
 from millrace.errors import ConfigError, LocalError
 
-DEFAULT_URL = "http://127.0.0.1:18831"
-NO_HEADERS: Mapping[str, str] = {}
-_TIMEOUT_S = 10.0
+__all__ = ["DEFAULT_URL", "Http", "HttpError", "NobodyAnswers", "Timeouts"]
+
+_PAUSE_S_LEAST, _PAUSE_S_MOST = 0.05, 1.0
 _PAGE = 1_000
-# At the end of every log: how long a round of requests waits, over all shards together.
-_ROUND_WAIT_MS = 2_000
-_WAIT_MS_LEAST = 50
+_REPEATABLE_METHODS = frozenset(("GET", "HEAD", "PUT"))
+# Answers of a node that is not able to serve just now.
+_UNAVAILABLE = frozenset((502, 503, 504))
+
+Result = TypeVar("Result")
 
 
-class HttpError(LocalError):
-    """The node answered with an error."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    connect_s: float = 2.5
+    switch_s: float = 3.0
+    """How long a node may stay silent while another one is left to ask."""
+    answer_s: float = 10.0
+    """How long a node may stay silent when no other is left; a plain `call` ends within this time."""
+    patience_s: float = 0.0
+    """For how long the nodes are asked again when none has an answer."""
 
-    def __init__(self, status: int, detail: str, fields: dict[str, Any]) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.fields = fields
+    def limit(self, deadline_s: float = math.inf) -> TimeLimit:
+        """The limit of one request, to a node behind which there are others."""
+        return TimeLimit(
+            connect_s=self.connect_s,
+            silence_s=min(self.switch_s, self.answer_s),
+            silence_once_s=self.answer_s,
+            deadline_s=deadline_s,
+        )
+
+
+class NobodyAnswers(LocalError):
+    """No node had an answer for as long as the client was told to ask."""
+
+
+Ask = Callable[[HttpNode, TimeLimit], Result]
+"""Asks one node, within the limit. Raises NoAnswer where another node may have an answer, anything else where
+no node can have one."""
+Conclude = Callable[[Sequence[NoAnswer], bool], None]
+"""Called with the failures of all nodes, and whether this was the last round; raises to end the asking."""
+
+
+def _conclude_nothing(failures: Sequence[NoAnswer], is_last: bool) -> None:
+    """The nodes are asked again until the patience is over."""
 
 
 class Http:
-    """One HTTP door. The URL may name a user: http://ann@host:18831."""
+    """A client of one node, or of several: the URL may hold addresses with commas between them, each with a
+    user (http://ann@host:18831). Several threads may use it at the same time."""
 
-    def __init__(self, url: str = DEFAULT_URL, *, password: str | None = None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"{url!r} is not an HTTP address such as {DEFAULT_URL}")
-        self.base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
-        self._headers = {"Accept": "application/json, application/problem+json"}
-        if parts.username is not None:
-            secret = password if parts.password is None else unquote(parts.password)
-            pair = f"{unquote(parts.username)}:{secret or ''}".encode()
-            self._headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+    def __init__(
+        self,
+        url: str | Sequence[str] = DEFAULT_URL,
+        *,
+        password: str | None = None,
+        timeouts: Timeouts | None = None,
+    ) -> None:
+        urls = [part.strip() for part in url.split(",")] if isinstance(url, str) else url
+        self._nodes = [HttpNode(one, password) for one in urls if one]
+        if not self._nodes:
+            raise ConfigError(f"give the HTTP address of a node, such as {DEFAULT_URL}")
+        self._timeouts = timeouts or Timeouts()
 
-    def call(
+    def close(self) -> None:
+        for node in self._nodes:
+            node.close()
+
+    def __enter__(self) -> "Http":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The nodes, the one that is asked first in front."""
+        return tuple(node.url for node in self._nodes)
+
+    # ------------------------------------------------------------------------------- asking nodes
+
+    def first(
+        self,
+        ask: Ask[Result],
+        *,
+        what: str,
+        conclude: Conclude = _conclude_nothing,
+        timeouts: Timeouts | None = None,
+        deadline_s: float = math.inf,
+    ) -> Result:
+        """The first answer that a node has; that node is asked first from now on. `what` names in
+        NobodyAnswers what was asked for."""
+        limit = (timeouts or self._timeouts).limit(deadline_s)
+        return self._patiently(lambda failures: self._ask_in_turn(ask, failures, limit), what, conclude)[0]
+
+    def every(
+        self, ask: Ask[Result], *, what: str, conclude: Conclude = _conclude_nothing
+    ) -> Sequence[Result]:
+        """The answers of all nodes that have one, asked at the same time: at least one answer. Nodes that
+        stayed silent lately are asked only if no other node answers."""
+        return self._patiently(lambda failures: self._ask_all(ask, failures), what, conclude)
+
+    def _patiently(
+        self,
+        ask_round: Callable[[list[NoAnswer]], Sequence[Result]],
+        what: str,
+        conclude: Conclude,
+    ) -> Sequence[Result]:
+        until_s = time.monotonic() + self._timeouts.patience_s
+        pause_s = _PAUSE_S_LEAST
+        while True:
+            failures: list[NoAnswer] = []
+            answers = ask_round(failures)
+            if answers:
+                return answers
+            is_last = time.monotonic() + pause_s > until_s
+            conclude(failures, is_last)
+            if is_last:
+                reasons = "; ".join(f"{failure.url}: {failure}" for failure in failures)
+                raise NobodyAnswers(f"no node has an answer for {what}: {reasons}")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MOST)
+
+    def _ask_in_turn(self, ask: Ask[Result], failures: list[NoAnswer], limit: TimeLimit) -> Sequence[Result]:
+        nodes = sorted(self._nodes, key=lambda node: SILENT_NODES.is_silent(node.url))
+        for number, node in enumerate(nodes):
+            is_last = number == len(nodes) - 1 and all(failure.is_silent for failure in failures)
+            answer = self._ask_one(node, ask, failures, limit, is_last)
+            if answer:
+                if self._nodes[0] is not node:
+                    self._nodes = [node, *(other for other in self._nodes if other is not node)]
+                return answer
+        return ()
+
+    def _ask_all(self, ask: Ask[Result], failures: list[NoAnswer]) -> Sequence[Result]:
+        silent = [node for node in self._nodes if SILENT_NODES.is_silent(node.url)]
+        heard = [node for node in self._nodes if node not in silent]
+        limit = self._timeouts.limit()
+        answers: list[Result] = []
+        for nodes, is_last in ((heard, not silent and len(heard) == 1), (silent, True)):
+            if not nodes or answers:
+                continue
+            with ThreadPoolExecutor(len(nodes), "millrace-http") as pool:
+                asked = [pool.submit(self._ask_one, node, ask, failures, limit, is_last) for node in nodes]
+                answers.extend(answer for one in asked for answer in one.result())
+        return answers
+
+    def _ask_one(
+        self,
+        node: HttpNode,
+        ask: Ask[Result],
+        failures: list[NoAnswer],
+        limit: TimeLimit,
+        is_last: bool,
+    ) -> Sequence[Result]:
+        """The node's answer, if it has one; otherwise its failure is added to the others."""
+        if is_last:
+            limit = replace(limit, silence_s=limit.silence_once_s)
+        try:
+            return (ask(node, limit),)
+        except NoAnswer as failure:
+            failure.url = node.url
+            failures.append(failure)
+            return ()
+
+    # ------------------------------------------------------------------------------- plain requests
+
+    def request(
         self,
         method: str,
         path: str,
         body: Any = None,
         *,
         headers: Mapping[str, str] = NO_HEADERS,
-        timeout_s: float = _TIMEOUT_S,
-        **query: Any,
-    ) -> Any:
-        """The JSON answer, None where there is none. HttpError for an error, LocalError for no answer."""
-        text, _ = self._call(method, path, body, headers, timeout_s, query)
-        try:
-            return json.loads(text) if text else None
-        except ValueError as error:
-            raise LocalError(f"{self.base}{path} answered what is no JSON: {error}") from error
+        timeout_s: float | None = None,
+        wait_s: float = 0.0,
+        is_repeatable: bool | None = None,
+        query: Mapping[str, Any] = NO_HEADERS,
+    ) -> Answer:
+        """The answer of a node, within `timeout_s` and what the node waits on purpose (`wait_s`).
 
-    def _call(
-        self,
-        method: str,
-        path: str,
-        body: Any,
-        headers: Mapping[str, str],
-        timeout_s: float,
-        query: Mapping[str, Any],
-    ) -> tuple[bytes, Mapping[str, str]]:
+        The body is sent as JSON. HttpError for an error that a node answered, LocalError for no answer.
+        Whether the request may arrive twice follows from the method unless `is_repeatable` says it.
+        """
         given = {name: value for name, value in query.items() if value is not None}
-        url = f"{self.base}{path}{'?' if given else ''}{urlencode(given)}"
-        sent = {**self._headers, **headers}
+        target = f"{path}{'?' if given else ''}{urlencode(given)}"
+        if is_repeatable is None:
+            is_repeatable = method in _REPEATABLE_METHODS
+        may_repeat = is_repeatable
         data = None
         if body is not None:
-            data = json.dumps(body).encode()
-            sent["Content-Type"] = "application/json"
-        request = urllib.request.Request(url, data, sent, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-                return answer.read(), answer.headers
-        except urllib.error.HTTPError as error:
-            raise _problem(url, error) from None
-        except (OSError, ValueError, HTTPException) as error:
-            # HTTPException: the node went in the middle of its answer, or speaks something else.
-            reason = getattr(error, "reason", error)
-            raise LocalError(
-                f"no answer from {url}: {reason}; is the node running? start one: millrace start"
-            ) from error
+            data = json_body(body)
+            headers = {**headers, **JSON_HEADERS}
+
+        def ask(node: HttpNode, limit: TimeLimit) -> Answer:
+            try:
+                answer = node.request(limit, method, target, data, headers=headers, is_repeatable=may_repeat)
+            except NoAnswer as failure:
+                if failure.may_have_arrived and not may_repeat:
+                    raise _no_answer([(node.url, failure)], target) from failure
+                raise
+            if answer.status < 300:
+                return answer
+            problem = answer.problem()
+            if may_repeat and answer.status in _UNAVAILABLE:
+                raise NoAnswer(str(problem), problem=problem)
+            raise problem
+
+        def conclude(failures: Sequence[NoAnswer], is_last: bool) -> None:
+            if is_last:
+                problems = [failure.problem for failure in failures if failure.problem is not None]
+                raise problems[0] if problems else _no_answer([(one.url, one) for one in failures], target)
+
+        answer_s = (timeout_s or self._timeouts.answer_s) + wait_s
+        timeouts = replace(self._timeouts, switch_s=self._timeouts.switch_s + wait_s, answer_s=answer_s)
+        deadline_s = time.monotonic() + answer_s
+        return self.first(ask, what=target, conclude=conclude, timeouts=timeouts, deadline_s=deadline_s)
+
+    def call(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        """The JSON answer, None where there is none. Options of `request` are passed on, all other names are
+        parameters of the query."""
+        known = {name: options.pop(name) for name in _REQUEST_OPTIONS if name in options}
+        return self.request(method, path, body, query=options, **known).json()
 
     def get(self, path: str, **query: Any) -> Any:
         return self.call("GET", path, **query)
 
+    # --------------------------------------------------------------------------------- the interface
+
     def publish(
         self, topic: str, payload: bytes, *, producer: str | None = None, sequence: int = 0, **settings: Any
     ) -> dict[str, Any]:
-        """Publish a message and say where it stands, once it is on disk. With a producer it may be repeated:
-        the same sequence is stored once."""
+        """Publish a message; returns its place in the log once it is on disk. With a producer it may be
+        repeated: the same sequence is stored once."""
         body = {
             "topic": topic,
             "payload": base64.b64encode(payload).decode(),
@@ -111,34 +277,38 @@ class Http:
         headers = {}
         if producer is not None:
             headers = {"Millrace-Producer": producer, "Millrace-Sequence": str(sequence)}
-        place: dict[str, Any] = self.call("POST", "/v1/publish", body, headers=headers)
+        place: dict[str, Any] = self.call(
+            "POST", "/v1/publish", body, headers=headers, is_repeatable=producer is not None
+        )
         return place
 
     def take(
         self, group: str, *, count: int = 1, lease_ms: int = 30_000, wait_ms: int = 0, request: str = ""
     ) -> list[dict[str, Any]]:
-        """The next messages of a durable group, leased: acknowledge them by their `receipt`."""
-        body = {"count": count, "ack": "manual", "lease_ms": lease_ms, "wait_ms": wait_ms}
-        headers = {"Millrace-Request-Id": request} if request else {}
-        timeout_s = _TIMEOUT_S + wait_ms / 1000
-        path = f"/v1/groups/{quote(group, safe='/:')}/take"
-        taken: list[dict[str, Any]] = self.call("POST", path, body, headers=headers, timeout_s=timeout_s)[
-            "messages"
-        ]
+        """The next messages of a durable group, leased: acknowledge them by their `receipt`. A call with the
+        same `request` gets the same messages again."""
+        answer = self.call(
+            "POST",
+            f"/v1/groups/{quote(group, safe='/:')}/take",
+            {"count": count, "ack": "manual", "lease_ms": lease_ms, "wait_ms": wait_ms},
+            headers={"Millrace-Request-Id": request} if request else {},
+            wait_s=wait_ms / 1000,
+            is_repeatable=bool(request),
+        )
+        taken: list[dict[str, Any]] = answer["messages"]
         return taken
 
     def ack(self, group: str, *receipts: str) -> list[bool]:
-        """Done with these; False for a message that was given to somebody else meanwhile."""
+        """The caller is done with these messages; False for one that was given to somebody else meanwhile."""
         return self._settle(group, "ack", {"receipts": receipts})
 
     def nack(self, group: str, *receipts: str, delay_ms: int = 0) -> list[bool]:
-        """Not done: these come again."""
+        """The caller is not done with these messages: they are delivered again."""
         return self._settle(group, "nack", {"receipts": receipts, "delay_ms": delay_ms})
 
     def _settle(self, group: str, how: str, body: dict[str, Any]) -> list[bool]:
-        results: list[bool] = self.call("POST", f"/v1/groups/{quote(group, safe='/:')}/{how}", body)[
-            "results"
-        ]
+        answer = self.call("POST", f"/v1/groups/{quote(group, safe='/:')}/{how}", body)
+        results: list[bool] = answer["results"]
         return results
 
     def streams(self) -> list[dict[str, Any]]:
@@ -146,105 +316,32 @@ class Http:
         return rows
 
     def blocks(self, stream: str, shard: int, start: int, end: int) -> tuple[bytes, int]:
-        """Whole blocks of a shard's log from the one that holds `start` on, and where to go on."""
-        path = f"/v1/streams/{quote(stream, safe='')}/shards/{shard}/blocks"
-        answer, headers = self._call("GET", path, None, NO_HEADERS, _TIMEOUT_S, {"from": start, "to": end})
-        return answer, int(headers["Millrace-Next-Offset"])
+        """Whole blocks of a shard's log, beginning with the one that holds `start`, and the offset to
+        continue from."""
+        answer = self.request("GET", shard_path(stream, shard, "blocks"), query={"from": start, "to": end})
+        return bytes(answer.body), int(answer.headers["Millrace-Next-Offset"])
 
     def messages(
         self, stream: str, shard: int, start: int | str, *, filter: str = "#", wait_ms: int = 0
     ) -> dict[str, Any]:
         """One page of a shard's log."""
         query: dict[str, Any] = {"from": start, "limit": _PAGE, "filter": filter, "wait_ms": wait_ms}
-        page: dict[str, Any] = self.call(
-            "GET",
-            f"/v1/streams/{quote(stream, safe='')}/shards/{shard}/messages",
-            timeout_s=_TIMEOUT_S + wait_ms / 1000,
-            **query,
-        )
+        path = shard_path(stream, shard, "messages")
+        page: dict[str, Any] = self.call("GET", path, wait_s=wait_ms / 1000, **query)
         return page
 
 
-def follow(http: Http, filters: Sequence[str], start: int | str) -> Iterator[dict[str, Any] | None]:
-    """Messages of these filters in every log, from `start` on (an offset, earliest or latest), then new ones.
-
-    A stream's sealed shards are read to their end before the others, so that order holds per topic
-    [rule 16]. A log that is shorter than the offset is read from its end on. What retention removes
-    before it was read is passed over. Gives None after each round in which nothing new was found, so that a
-    caller can look at the clock.
-    """
-    positions: dict[int, int | str] = {}
-    wait_ms = 0
-    while True:
-        shards = [
-            (row["name"], shard["shard"], shard["sealed"])
-            for row in http.streams()
-            for shard in sorted(row["shard_list"], key=_sealed_first)
-        ]
-        if not positions:
-            positions = {shard: start for _, shard, _ in shards}
-        found = False
-        for stream, shard, is_sealed in shards:
-            before: int | str | None = None
-            # One page of each in turn, except that a sealed one, which ends, is read as far as it goes.
-            while before is None or (is_sealed and positions.get(shard, 0) != before):
-                before = positions.get(shard, 0)
-                for message in _page(http, stream, shard, positions, start, filters, wait_ms):
-                    found = True
-                    yield message
-        wait_ms = 0 if found else max(_WAIT_MS_LEAST, _ROUND_WAIT_MS // max(1, len(shards)))
-        if not found:
-            yield None
+_REQUEST_OPTIONS = ("headers", "timeout_s", "wait_s", "is_repeatable")
 
 
-def _sealed_first(shard: Mapping[str, Any]) -> tuple[bool, int]:
-    return not shard["sealed"], shard["shard"]
+def stream_path(stream: str) -> str:
+    return f"/v1/streams/{quote(stream, safe='')}"
 
 
-def _page(
-    http: Http,
-    stream: str,
-    shard: int,
-    positions: dict[int, Any],
-    start: int | str,
-    filters: Sequence[str],
-    wait_ms: int,
-) -> Iterator[dict[str, Any]]:
-    """The next messages of one shard; a shard that was opened meanwhile begins at 0."""
-    # With several filters the node sends all topics, and the choice is made here: one cursor for all of them.
-    asked = filters[0] if len(filters) == 1 else "#"
-    try:
-        page = http.messages(stream, shard, positions.get(shard, 0), filter=asked, wait_ms=wait_ms)
-    except HttpError as error:
-        if error.status == 410:
-            positions[shard] = error.fields["earliest_offset"]
-            return
-        if error.status == 409 and "next_offset" in error.fields:
-            # Where reading has begun the node is only behind what another one said: it is asked again.
-            if positions.get(shard) == start:
-                positions[shard] = error.fields["next_offset"]
-            return
-        if error.status == 404:
-            # Deleted since the list was made.
-            return
-        raise
-    for message in page["messages"]:
-        if len(filters) == 1 or any(_matches(filter, message["topic"]) for filter in filters):
-            yield message
-        positions[shard] = message["offset"] + 1
-    positions[shard] = page["next_offset"]
+def shard_path(stream: str, shard: int, what: str) -> str:
+    return f"{stream_path(stream)}/shards/{shard}/{what}"
 
 
-def _matches(filter: str, topic: str) -> bool:
-    from millrace.broker.topics.filters import matches
-
-    return matches(filter, topic)
-
-
-def _problem(url: str, error: urllib.error.HTTPError) -> HttpError:
-    try:
-        fields = json.loads(error.read())
-        detail = str(fields["detail"])
-    except (ValueError, KeyError, TypeError, OSError, HTTPException):
-        fields, detail = {}, f"{url} answered {error.code} {error.reason}"
-    return HttpError(error.code, detail, fields if isinstance(fields, dict) else {})
+def _no_answer(failures: Sequence[tuple[str, NoAnswer]], target: str) -> LocalError:
+    reasons = "; ".join(f"no answer from {url}{target}: {failure}" for url, failure in failures)
+    return LocalError(f"{reasons}; is the node running? start one: millrace start")

@@ -1,16 +1,12 @@
-"""One connection to a broker: bytes in and out over TCP or TLS; WebSocket is built on it beside.
+"""One connection to a broker over TCP or TLS; `websocket_link` builds on it, `connect` opens both.
 
-A link is what the event loop calls; it hands bytes and endings to its owner and knows nothing of MQTT. The
-owner writes without waiting: `on_writable` says when to stop and when to go on.
+The event loop calls the link; the link hands bytes and the end of the connection to its owner and knows
+nothing of MQTT. The owner writes without waiting: `on_writable` says when to stop and when to go on.
 """
 
 import asyncio
 import contextlib
-import ssl
 from typing import Any, Protocol
-
-from millrace.client.address import BrokerAddress
-from millrace.errors import ConfigError
 
 # Written and not taken by the kernel; beyond it publishes wait.
 _OUTPUT_BYTES_MAX = 256 * 1024
@@ -94,43 +90,3 @@ class Link(asyncio.Protocol):
         self._open = False
         if not self.gone and self._transport is not None:
             self._transport.abort()
-
-
-async def open_link(address: BrokerAddress, owner: Owner, context: ssl.SSLContext | None) -> Link:
-    """Connect; raises OSError where that fails."""
-
-    def make() -> Link:
-        if not address.websocket:
-            return Link(owner)
-        # On first use: most clients never need it, and it takes longer to load than to connect.
-        from millrace.client.websocket_link import WebSocketLink
-
-        return WebSocketLink(owner, address)
-
-    loop = asyncio.get_running_loop()
-    _, link = await loop.create_connection(
-        make, address.host, address.port, ssl=context if address.tls else None
-    )
-    try:
-        await link.opened()
-    except BaseException:
-        link.abort()
-        raise
-    return link
-
-
-def tls_context(
-    *, ca_file: str | None, cert_file: str | None, key_file: str | None, insecure: bool
-) -> ssl.SSLContext:
-    """The client's side of TLS; raises ConfigError for files that cannot be used."""
-    try:
-        context = ssl.create_default_context(cafile=ca_file)
-        if cert_file is not None:
-            context.load_cert_chain(cert_file, key_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"the TLS files cannot be used: {error}") from error
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

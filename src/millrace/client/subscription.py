@@ -10,20 +10,39 @@ because the server is given no answer for them.
 import asyncio
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import Protocol
 
 from millrace.client.errors import ClientError, Closed
 from millrace.client.incoming import Message
 from millrace.errors import LocalError, MillraceError
 from millrace.types import Subscription as Filter
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from millrace.client.client import Client
-
 # Bytes of payload in a buffer that count as full, whatever the number of messages.
 _BUFFER_BYTES_MAX = 16 * 1024 * 1024
+
+
+class SubscriptionOwner(Protocol):
+    """What a subscription asks of the client that made it; private to this package."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether the session outlives the connection."""
+
+    def _next_number(self) -> int:
+        """A number that no other subscription of the client has."""
+
+    async def _open_subscription(self, subscription: "Subscription", number: int) -> None:
+        """Subscribe at the server; raises if that is refused."""
+
+    async def _leave(self, subscription: "Subscription", *, unsubscribe: bool) -> None:
+        """Deliver no more messages; `unsubscribe` ends the subscription at the server too."""
+
+    def _take(self, message: Message) -> None:
+        """The application has this message: it may be acknowledged."""
+
+    def _taken_from(self, subscription: "Subscription") -> None:
+        """The buffer of the subscription has become shorter."""
 
 
 class Subscription:
@@ -34,7 +53,12 @@ class Subscription:
     """
 
     def __init__(
-        self, client: "Client", filters: tuple[Filter, ...], *, manual_ack: bool, buffer_messages: int
+        self,
+        client: SubscriptionOwner,
+        filters: tuple[Filter, ...],
+        *,
+        manual_ack: bool,
+        buffer_messages: int,
     ) -> None:
         if buffer_messages < 1:
             raise LocalError("buffer_messages is at least 1")
@@ -59,9 +83,9 @@ class Subscription:
 
     async def __aexit__(
         self,
-        kind: "type[BaseException] | None",
+        kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: "TracebackType | None",
+        trace: TracebackType | None,
     ) -> None:
         await self.close()
 

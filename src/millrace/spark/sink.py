@@ -40,10 +40,10 @@ from pyspark.sql.types import (
 from millrace.broker.shards.staging import SECTION
 from millrace.broker.streams.stream import Stream, StreamSpec, StreamTable
 from millrace.errors import ConfigError, LocalError
-from millrace.spark.doors import Doors
 from millrace.spark.options import SinkOptions, access
 from millrace.spark.packets import Packer, Route, Section
 from millrace.spark.schema import PROPERTIES
+from millrace.spark.writing import ClusterWriter
 
 log = logging.getLogger("millrace.spark")
 
@@ -152,8 +152,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 class _Stager:
     """One attempt: numbers its blocks, and sends them while the next ones are made."""
 
-    def __init__(self, doors: Doors, writer: str, batch: int, pool: ThreadPoolExecutor) -> None:
-        self._doors, self._pool = doors, pool
+    def __init__(self, cluster: ClusterWriter, writer: str, batch: int, pool: ThreadPoolExecutor) -> None:
+        self._cluster, self._pool = cluster, pool
         self.writer, self.batch = writer, batch
         self.attempt = f"a-{uuid.uuid4()}"
         self.blocks: dict[int, int] = {}
@@ -189,23 +189,22 @@ class _Stager:
 
     def _send(self, pieces: dict[str, list[bytes | memoryview]]) -> None:
         for stream, parts in pieces.items():
-            self._doors.stage(stream, self.writer, self.batch, self.attempt, parts)
+            self._cluster.stage(stream, self.writer, self.batch, self.attempt, parts)
 
 
 def _stage(options: SinkOptions, writer: str, batch: int, iterator: Iterator[pa.RecordBatch]) -> Staged:
     """Bring all rows of a task to the nodes under an attempt that nobody used before."""
-    doors = Doors(*access(options))
     routes: list[Routes] = []
 
     def find_route(topic: str) -> Route:
         # A task without rows asks nobody.
         if not routes:
-            routes.append(Routes(doors.streams(), options.stream))
+            routes.append(Routes(cluster.streams(), options.stream))
         return routes[0].find(topic)
 
     packer = Packer(topic=options.topic, qos=options.qos, retain=options.retain, find_route=find_route)
-    with ThreadPoolExecutor(1, "millrace-stage") as pool:
-        stager = _Stager(doors, writer, batch, pool)
+    with ClusterWriter(*access(options)) as cluster, ThreadPoolExecutor(1, "millrace-stage") as pool:
+        stager = _Stager(cluster, writer, batch, pool)
         try:
             for record_batch in iterator:
                 for section in packer.add(record_batch):
@@ -219,9 +218,6 @@ def _stage(options: SinkOptions, writer: str, batch: int, iterator: Iterator[pa.
             pool.shutdown(cancel_futures=True)
             _give_up(options, {(writer, batch): [stager.attempt]} if stager.blocks else {})
             raise
-        finally:
-            pool.shutdown()
-            doors.close()
     return Staged(writer=writer, batch=batch, attempt=stager.attempt, blocks=stager.blocks, rows=stager.rows)
 
 
@@ -265,14 +261,11 @@ def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]
     }:
         raise LocalError(f"the messages of batch {batch} do not belong together; nothing was committed")
     attempts = {one.attempt: one.blocks for one in staged if one.blocks}
-    doors = Doors(*access(options))
-    try:
-        answer = doors.commit(staged[0].writer, batch, attempts)
+    with ClusterWriter(*access(options)) as cluster:
+        answer = cluster.commit(staged[0].writer, batch, attempts)
         if not answer["visible"]:
-            # Once more: decided it is, and asking again only waits.
-            answer = doors.commit(staged[0].writer, batch, attempts)
-    finally:
-        doors.close()
+            # The batch is decided: asking again changes nothing and only waits.
+            answer = cluster.commit(staged[0].writer, batch, attempts)
     if not answer["visible"]:
         log.warning("batch %d is decided and will be visible; the nodes are still at it", batch)
 
@@ -290,22 +283,18 @@ def _void(options: SinkOptions, writer: str) -> None:
     """Decide the only batch of a writer without winners. Tasks that were killed have told nobody what they
     staged, and may still be at it: so it is given up with its batch, not attempt by attempt. Where the batch
     was decided before, this changes nothing."""
-    doors = Doors(*access(options), patience_s=5.0)
-    try:
-        doors.commit(writer, 0, {})
-    except LocalError as error:
-        log.warning("what was staged stays for a day: %s", error)
-    finally:
-        doors.close()
+    with ClusterWriter(*access(options), patience_s=5.0) as cluster:
+        try:
+            cluster.commit(writer, 0, {})
+        except LocalError as error:
+            log.warning("what was staged stays for a day: %s", error)
 
 
 def _give_up(options: SinkOptions, wanted: dict[tuple[str, int], list[str]]) -> None:
     """What cannot be given up now goes with the next batch of the writer, or after a day."""
-    doors = Doors(*access(options), patience_s=5.0)
-    try:
-        for (writer, batch), attempts in wanted.items():
-            doors.abort(writer, batch, attempts)
-    except LocalError as error:
-        log.warning("what was staged stays for now: %s", error)
-    finally:
-        doors.close()
+    with ClusterWriter(*access(options), patience_s=5.0) as cluster:
+        try:
+            for (writer, batch), attempts in wanted.items():
+                cluster.abort(writer, batch, attempts)
+        except LocalError as error:
+            log.warning("what was staged stays for now: %s", error)

@@ -35,11 +35,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from millrace.broker.topics.filters import levels_match
+from millrace.client.http import NobodyAnswers
+from millrace.client.http_node import AnswerBody
 from millrace.spark import offsets, options, pushdown
-from millrace.spark.nodes import Body, Expired, NobodyAnswers, Nodes
 from millrace.spark.offsets import EARLIEST, LATEST, Extent, Span, Start
 from millrace.spark.options import Options
 from millrace.spark.pushdown import EVERYTHING, Conditions
+from millrace.spark.reading import ClusterReader, Expired
 from millrace.spark.schema import SCHEMA, check
 
 if TYPE_CHECKING:
@@ -108,14 +110,11 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         given = self._options
-        nodes = Nodes(*options.access(given))
-        try:
-            extents = nodes.extents(given.stream)
-            start = _position(nodes, given.stream, "startingOffsets", self._begin, extents, EARLIEST)
+        with ClusterReader(*options.access(given)) as cluster:
+            extents = cluster.extents(given.stream)
+            start = _position(cluster, given.stream, "startingOffsets", self._begin, extents, EARLIEST)
             ending = LATEST if given.end is None else given.end
-            end = _position(nodes, given.stream, "endingOffsets", ending, extents, LATEST)
-        finally:
-            nodes.close()
+            end = _position(cluster, given.stream, "endingOffsets", ending, extents, LATEST)
         wanted = self._conditions.narrowed(offsets.spans(start, end))
         pieces = offsets.split(wanted, given.partitions_min)
         return [Task(span=span, conditions=self._conditions) for span in pieces]
@@ -148,12 +147,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, int]:
         given = self._options
-        nodes = Nodes(*options.access(given))
-        try:
-            extents = nodes.extents(given.stream)
-            start = _position(nodes, given.stream, "startingOffsets", self._begin, extents, EARLIEST)
-        finally:
-            nodes.close()
+        with ClusterReader(*options.access(given)) as cluster:
+            extents = cluster.extents(given.stream)
+            start = _position(cluster, given.stream, "startingOffsets", self._begin, extents, EARLIEST)
         return offsets.to_json(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -201,28 +197,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         given = self._options
         if given.group is None:
             return
-        nodes = Nodes(*options.access(given))
-        try:
-            nodes.advance(given.group, given.topics, given.stream, offsets.from_json(end))
-        except NobodyAnswers as error:
-            log.warning("the group %r does not show the progress of this query: %s", given.group, error)
-        finally:
-            nodes.close()
+        with ClusterReader(*options.access(given)) as cluster:
+            try:
+                cluster.advance(given.group, given.topics, given.stream, offsets.from_json(end))
+            except NobodyAnswers as error:
+                log.warning("the group %r does not show the progress of this query: %s", given.group, error)
 
     def _extents(self) -> dict[int, Extent]:
-        nodes = Nodes(*options.access(self._options))
-        try:
-            return nodes.extents(self._options.stream)
-        finally:
-            nodes.close()
+        with ClusterReader(*options.access(self._options)) as cluster:
+            return cluster.extents(self._options.stream)
 
 
 def _position(
-    nodes: Nodes, stream: str, option: str, value: Start, extents: dict[int, Extent], rest: str
+    cluster: ClusterReader, stream: str, option: str, value: Start, extents: dict[int, Extent], rest: str
 ) -> dict[int, int]:
     """Offsets for what an option says; a time is looked up in every shard."""
     if isinstance(value, int):
-        return {n: nodes.offset_at(stream, n, extent, value) for n, extent in extents.items()}
+        return {n: cluster.offset_at(stream, n, extent, value) for n, extent in extents.items()}
     return offsets.resolve(option, value, extents, rest)
 
 
@@ -240,18 +231,18 @@ def _read(given: Options, schema: StructType, partition: InputPartition) -> "Ite
     arrow_schema: Any = to_arrow_schema(schema, timezone="UTC")
     conditions = partition.conditions
     takes = _takes(given.topics, conditions)
-    nodes = Nodes(*options.access(given))
     # One answer is on its way while the one before is turned into batches: two rooms, in turn.
     room, next_room = bytearray(_ROOM_BYTES), bytearray(_ROOM_BYTES)
-    with ThreadPoolExecutor(1, "millrace-fetch") as pool:
+    reader = ClusterReader(*options.access(given))
+    with reader as cluster, ThreadPoolExecutor(1, "millrace-fetch") as pool:
         at = partition.span.start
-        coming = pool.submit(_fetch, nodes, given, partition.span, at, room)
+        coming = pool.submit(_fetch, cluster, given, partition.span, at, room)
         try:
             while at < partition.span.end:
                 begin, data, at = coming.result()
                 room, next_room = next_room, room
                 if at < partition.span.end:
-                    coming = pool.submit(_fetch, nodes, given, partition.span, at, room)
+                    coming = pool.submit(_fetch, cluster, given, partition.span, at, room)
                 choice = Choice(
                     span=replace(partition.span, start=begin),
                     takes=takes,
@@ -261,16 +252,16 @@ def _read(given: Options, schema: StructType, partition: InputPartition) -> "Ite
                 yield from batches(data, choice, arrow_schema)
         finally:
             coming.cancel()
-            pool.shutdown()
-            nodes.close()
 
 
-def _fetch(nodes: Nodes, given: Options, span: Span, at: int, room: bytearray) -> tuple[int, Body, int]:
+def _fetch(
+    cluster: ClusterReader, given: Options, span: Span, at: int, room: bytearray
+) -> tuple[int, AnswerBody, int]:
     """Where the rows begin, their blocks, and where to go on. Passes over what is gone if the query may: a
     block may still hold messages below the earliest offset, and they are gone all the same."""
     while at < span.end:
         try:
-            return at, *nodes.blocks(given.stream, span.shard, at, span.end, room)
+            return at, *cluster.blocks(given.stream, span.shard, at, span.end, room)
         except Expired as error:
             if given.is_loss_fatal:
                 raise

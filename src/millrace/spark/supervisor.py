@@ -8,6 +8,7 @@ finished a batch sets it back. After so many starts in a row without a finished 
 One thread reads the driver's reports, one tells the nodes, and the caller's waits for either.
 """
 
+import contextlib
 import os
 import queue
 import shutil
@@ -23,7 +24,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from millrace.client.http import Http
+from millrace.client.http import Http, Timeouts
+from millrace.client.http_node import JSON_HEADERS, HttpNode, TimeLimit, json_body
 from millrace.errors import ConfigError, LocalError
 from millrace.spark.options import SinkOptions, access
 
@@ -284,7 +286,8 @@ class _Teller:
         self._path = f"/v1/pipelines/{quote(plan.name, safe='')}"
         given = tuple(url.strip() for url in plan.urls.split(",") if url.strip())
         urls, password = access(SinkOptions(urls=given))
-        self._nodes = [Http(url, password=password) for url in urls]
+        timeouts = Timeouts(connect_s=_REPORT_TIMEOUT_S, answer_s=_REPORT_TIMEOUT_S)
+        self._http = Http(urls, password=password, timeouts=timeouts)
         self._state: State | None = None
         self._changed = threading.Condition()
         self._is_closing = False
@@ -301,7 +304,8 @@ class _Teller:
         with self._changed:
             self._is_closing = True
             self._changed.notify()
-        self._thread.join((len(self._nodes) + 1) * _REPORT_TIMEOUT_S)
+        # The nodes that were silent are asked last: twice a connection and an answer.
+        self._thread.join(4 * _REPORT_TIMEOUT_S)
 
     def _run(self) -> None:
         while True:
@@ -311,17 +315,19 @@ class _Teller:
                 state, self._state = self._state, None
                 if state is None:
                     return
-            for node in self._nodes:
-                self._put(node, state)
+            self._put(state)
             with self._changed:
                 if not self._is_closing:
                     self._changed.wait_for(lambda: self._is_closing, _REPORT_EVERY_S)
 
-    def _put(self, node: Http, state: State) -> None:
+    def _put(self, state: State) -> None:
         fields = msgspec.to_builtins(state)
         fields["queries"] = list(fields["queries"].values())
-        try:
-            node.call("PUT", self._path, fields, timeout_s=_REPORT_TIMEOUT_S)
-        except LocalError:
-            # The report is for onlookers; the pipeline has its own ways to notice a dead node.
-            return
+        body = json_body(fields)
+
+        def ask(node: HttpNode, limit: TimeLimit) -> None:
+            node.request(limit, "PUT", self._path, body, headers=JSON_HEADERS)
+
+        # The report is for onlookers; the pipeline has its own ways to notice a dead node.
+        with contextlib.suppress(LocalError):
+            self._http.every(ask, what=self._path)

@@ -9,9 +9,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from millrace.spark import nodes as module
-from millrace.spark.nodes import Expired, NobodyAnswers, Nodes
+from millrace.client.http import NobodyAnswers
 from millrace.spark.offsets import Extent
+from millrace.spark.reading import PATIENCE_S, ClusterReader, Expired
 
 NEXT = 1_000
 SHARD = 16
@@ -53,7 +53,9 @@ class Replica(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def replicas(*held: tuple[int, int]) -> Iterator[Nodes]:
+def replicas(
+    *held: tuple[int, int], more: tuple[str, ...] = (), patience_s: float = PATIENCE_S
+) -> Iterator[ClusterReader]:
     with ExitStack() as stack:
         urls = []
         for first, next in held:
@@ -64,9 +66,7 @@ def replicas(*held: tuple[int, int]) -> Iterator[Nodes]:
             stack.callback(server.server_close)
             stack.callback(server.shutdown)
             urls.append(f"http://127.0.0.1:{server.server_port}")
-        reader = Nodes(tuple(urls), None)
-        stack.callback(reader.close)
-        yield reader
+        yield stack.enter_context(ClusterReader((*urls, *more), patience_s=patience_s))
 
 
 @pytest.mark.parametrize("held", ([(900, NEXT), (0, NEXT)], [(0, NEXT), (900, NEXT)]))
@@ -95,10 +95,8 @@ def test_a_node_that_has_nothing_yet_does_not_say_where_the_shard_begins() -> No
         assert reader.extents("s")[SHARD] == Extent(first=300, next=NEXT, size_bytes=1)
 
 
-def test_a_node_that_is_away_may_have_it_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.1)
-    with replicas((900, NEXT)) as reader:
-        reader._nodes.append(module.Node("http://127.0.0.1:1", None))
+def test_a_node_that_is_away_may_have_it_for_a_while() -> None:
+    with replicas((900, NEXT), more=("http://127.0.0.1:1",), patience_s=0.1) as reader:
         with pytest.raises(Expired):
             reader.blocks("s", SHARD, 100, 200)
         with pytest.raises(NobodyAnswers):

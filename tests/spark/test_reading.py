@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from e2e.processes import BrokerProcess, millrace
-from millrace.client.http import Http
+from millrace.client.http import Http, NobodyAnswers
 from millrace.errors import ConfigError, LocalError
-from millrace.spark import nodes as module
 from millrace.spark import options
-from millrace.spark.nodes import Expired, NobodyAnswers, Nodes
 from millrace.spark.offsets import Extent
+from millrace.spark.reading import ClusterReader, Expired
 from spark.filling import fill
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -40,39 +39,35 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
 
 def test_a_dead_node_is_passed_over_and_remembered(node: BrokerProcess, http: Http) -> None:
     http.publish("nodes/one", b"x")
-    reader = Nodes((_NOBODY, node.url), None)
+    reader = ClusterReader((_NOBODY, node.url))
     extents = reader.extents("default")
     place = http.publish("nodes/one", b"y")
     shard, offset = place["shard"], place["offset"]
     data, after = reader.blocks("default", shard, offset, offset + 1)
     assert (data[:4], after) == (b"MRBK", offset + 1)
     assert extents[shard].next == offset
-    assert reader._nodes[0].shown == node.url
-    reader.close()
+    assert reader.http.urls[0] == node.url
+    reader.http.close()
 
 
-def test_nobody_there_is_an_error_that_names_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.2)
+def test_nobody_there_is_an_error_that_names_the_address() -> None:
     with pytest.raises(LocalError, match=r"no node has an answer for stream 'default'.*refused"):
-        Nodes((_NOBODY,), None).extents("default")
+        ClusterReader((_NOBODY,), patience_s=0.2).extents("default")
 
 
 def test_what_is_not_there_is_said(node: BrokerProcess) -> None:
-    reader = Nodes((_NOBODY, node.url), None)
+    reader = ClusterReader((_NOBODY, node.url))
     with pytest.raises(LocalError, match="there is no stream 'nowhere'"):
         reader.extents("nowhere")
     with pytest.raises(Expired, match="shard 999: offset 5 was asked for, but the shard is no longer there"):
-        Nodes((node.url,), None).blocks("default", 999, 5, 6)
+        ClusterReader((node.url,)).blocks("default", 999, 5, 6)
 
 
-def test_a_lagging_node_is_waited_for_and_then_named(
-    node: BrokerProcess, http: Http, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lagging_node_is_waited_for_and_then_named(node: BrokerProcess, http: Http) -> None:
     """An offset that another node promised and this one does not have yet is no data and no end."""
-    monkeypatch.setattr(module, "PATIENCE_S", 0.2)
     place = http.publish("nodes/one", b"z")
     after = place["offset"] + 1
-    reader = Nodes((node.url,), None)
+    reader = ClusterReader((node.url,), patience_s=0.2)
     for start in (after, after + 5):
         with pytest.raises(LocalError, match="no node has an answer"):
             reader.blocks("default", place["shard"], start, start + 1)
@@ -84,7 +79,7 @@ def test_times_are_found_by_the_node(node: BrokerProcess, http: Http) -> None:
     shard = places[0]["shard"]
     stamps = [row["time_us"] for row in http.messages("times", shard, 0)["messages"]]
     extent = Extent(first=0, next=20)
-    reader = Nodes((node.url,), None)
+    reader = ClusterReader((node.url,))
     assert [reader.offset_at("times", shard, extent, time_us) for time_us in stamps] == [
         stamps.index(time_us) for time_us in stamps
     ]
@@ -102,7 +97,7 @@ def test_times_inside_a_block_are_found(node: BrokerProcess, http: Http) -> None
     stamps = []
     while len(stamps) < 3_000:
         stamps += [one["time_us"] for one in http.messages("many", row["shard"], len(stamps))["messages"]]
-    reader, extent = Nodes((node.url,), None), Extent(first=0, next=3_000)
+    reader, extent = ClusterReader((node.url,)), Extent(first=0, next=3_000)
     for time_us in sorted(set(stamps))[:: max(1, len(set(stamps)) // 20)]:
         assert reader.offset_at("many", row["shard"], extent, time_us) == stamps.index(time_us)
 
@@ -112,7 +107,7 @@ def test_a_group_shows_progress_and_is_made_when_it_is_missing(node: BrokerProce
     http.call("POST", "/v1/streams", {"name": "followed", "filters": ["followed/#"], "shards": 1})
     places = [http.publish("followed/t", b"x") for _ in range(10)]
     shard = places[0]["shard"]
-    reader = Nodes((_NOBODY, node.url), None)
+    reader = ClusterReader((_NOBODY, node.url))
     for position, lag in ((4, 6), (4, 6), (2, 6), (9, 1)):
         reader.advance("watcher", (), "followed", {shard: position})
         shown = http.get("/v1/groups/watcher")
@@ -121,14 +116,11 @@ def test_a_group_shows_progress_and_is_made_when_it_is_missing(node: BrokerProce
     assert http.get("/v1/groups/narrow")["filters"] == ["followed/other"]
 
 
-def test_a_refused_group_is_an_error_and_a_silent_cluster_another(
-    guarded: BrokerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.2)
+def test_a_refused_group_is_an_error_and_a_silent_cluster_another(guarded: BrokerProcess) -> None:
     with pytest.raises(NobodyAnswers):
-        Nodes((_NOBODY,), None).advance("g", (), "default", {0: 1})
+        ClusterReader((_NOBODY,), patience_s=0.2).advance("g", (), "default", {0: 1})
     with pytest.raises(LocalError) as refused:
-        Nodes((guarded.url,), None).advance("g", (), "default", {0: 1})
+        ClusterReader((guarded.url,)).advance("g", (), "default", {0: 1})
     assert not isinstance(refused.value, NobodyAnswers)
 
 
@@ -138,16 +130,16 @@ def test_a_password_comes_from_outside_and_is_in_no_pickle(
     """From the environment or a file; an option that holds one is refused before anything is sent."""
     url = guarded.url.replace("http://", "http://ann@")
     with pytest.raises(LocalError):
-        Nodes((url,), "wrong").extents("default")
+        ClusterReader((url,), "wrong").extents("default")
     monkeypatch.setenv(options.PASSWORD_VARIABLE, "wonder")
     given = options.parse({"url": url})
-    assert Nodes(*options.access(given)).extents("default")
+    assert ClusterReader(*options.access(given)).extents("default")
     assert b"wonder" not in pickle.dumps(given)
     monkeypatch.delenv(options.PASSWORD_VARIABLE)
     secret = tmp_path / "secret"
     secret.write_text("wonder\n")
     given = options.parse({"url": url, "passwordFile": str(secret)})
-    assert Nodes(*options.access(given)).extents("default")
+    assert ClusterReader(*options.access(given)).extents("default")
     assert b"wonder" not in pickle.dumps(given)
     with pytest.raises(ConfigError, match="a secret in an option"):
         options.parse({"url": url.replace("ann@", "ann:wonder@")})
@@ -161,12 +153,12 @@ def test_a_token_names_the_user_and_is_in_no_pickle(
     file.write_text("ann:wonder\n")
     given = options.parse({"url": guarded.url, "tokenFile": str(file)})
     assert b"wonder" not in pickle.dumps(given)
-    assert Nodes(*options.access(given)).extents("default")
+    assert ClusterReader(*options.access(given)).extents("default")
     given = options.parse({"url": guarded.url})
     with pytest.raises(LocalError):
-        Nodes(*options.access(given)).extents("default")
+        ClusterReader(*options.access(given)).extents("default")
     monkeypatch.setenv(options.TOKEN_VARIABLE, "ann:wonder")
-    assert Nodes(*options.access(given)).extents("default")
+    assert ClusterReader(*options.access(given)).extents("default")
     monkeypatch.setenv(options.TOKEN_VARIABLE, "wonder")
     with pytest.raises(ConfigError, match="USER:PASSWORD"):
         options.access(given)

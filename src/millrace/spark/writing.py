@@ -1,0 +1,78 @@
+"""Writing to a cluster in two steps: any node takes a request, and a node that is down is passed over.
+
+Every request here may be sent again: what is staged is known by its key, and a batch is decided once. So a
+request whose answer did not come goes to the next node, and round again for a while.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from millrace.client.http import Http, Timeouts, stream_path
+from millrace.client.http_node import JSON_HEADERS, HttpNode, NoAnswer, RequestBody, TimeLimit, json_body
+from millrace.errors import LocalError
+
+PATIENCE_S = 60.0
+_ANSWER_TIMEOUT_S = 45.0
+# A request to stage is answered once a majority has it on disk, which takes longer than a read.
+_SWITCH_S = 5.0
+_PACKETS_HEADERS = {"Content-Type": "application/vnd.millrace.packets"}
+# Answers that another node, or the same one later, may better.
+_AGAIN = frozenset((404, 409, 429, 500, 502, 503, 504, 507))
+
+
+class Refused(LocalError):
+    """A node refused a request, and no other node would accept it."""
+
+
+class ClusterWriter:
+    """Stages blocks and decides batches; every call is bounded in time."""
+
+    def __init__(
+        self, urls: Sequence[str], password: str | None = None, patience_s: float = PATIENCE_S
+    ) -> None:
+        timeouts = Timeouts(switch_s=_SWITCH_S, answer_s=_ANSWER_TIMEOUT_S, patience_s=patience_s)
+        self._http = Http(urls, password=password, timeouts=timeouts)
+
+    def __enter__(self) -> "ClusterWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def streams(self) -> list[dict[str, Any]]:
+        return list(self._ask("GET", "/v1/streams")["streams"])
+
+    def stage(self, stream: str, writer: str, batch: int, attempt: str, sections: RequestBody) -> None:
+        """Returns once the sections are on the disks of a majority."""
+        query = urlencode({"writer": writer, "batch": batch, "attempt": attempt})
+        self._ask("POST", f"{stream_path(stream)}/stage?{query}", sections, _PACKETS_HEADERS)
+
+    def commit(self, writer: str, batch: int, attempts: dict[str, dict[int, int]]) -> dict[str, Any]:
+        """Decide a batch; the answer says whether it was decided before, and whether it is visible."""
+        body = json_body({"batch": batch, "attempts": attempts})
+        answer: dict[str, Any] = self._ask("POST", f"/v1/writers/{quote(writer, safe='')}/commit", body)
+        return answer
+
+    def abort(self, writer: str, batch: int, attempts: list[str]) -> None:
+        body = json_body({"batch": batch, "attempts": attempts})
+        self._ask("POST", f"/v1/writers/{quote(writer, safe='')}/abort", body)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: RequestBody | None = None,
+        headers: Mapping[str, str] = JSON_HEADERS,
+    ) -> Any:
+        def ask(node: HttpNode, limit: TimeLimit) -> Any:
+            answer = node.request(limit, method, path, body, headers=headers)
+            if answer.status < 300:
+                return answer.json()
+            detail = str(answer.problem())
+            raise NoAnswer(detail) if answer.status in _AGAIN else Refused(detail)
+
+        return self._http.first(ask, what=f"{method} {path.partition('?')[0]}")
