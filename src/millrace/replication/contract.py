@@ -541,7 +541,7 @@ class Replica(Protocol):
     """One member of one replication group.
 
     The Raft machine is `millrace.replication.raft.machine.Raft(replica, state=InitialState, log=LogView,
-    options=RaftOptions, rng=random.Random, mutations=frozenset())`; its other files are internal."""
+    options=RaftOptions, rng=random.Random)`; its other files are internal."""
 
     def step(self, event: Event) -> list[Effect]:
         """Take one event; the effects are the caller's to run. Raises `RemoteError`, with nothing changed,

@@ -71,7 +71,6 @@ class Interest:
         random: Random,
         wall_us: Callable[[], int],
         options: RoutedOptions | None = None,
-        mutations: frozenset[str] = frozenset(),
     ) -> None:
         self._links = links
         self._wall_us = wall_us
@@ -80,7 +79,6 @@ class Interest:
             rng=Random(random.getrandbits(64)),
             view=self,
             options=options,
-            mutations=mutations,
         )
         self._machine = machine
         self._broker.router.find_remotes = machine.wanted_by

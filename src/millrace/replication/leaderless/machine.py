@@ -146,7 +146,6 @@ class Leaderless:
         rng: Random,
         level: Level = Level.MAJORITY,
         options: LeaderlessOptions = DEFAULT_OPTIONS,
-        mutations: frozenset[str] = frozenset(),
     ) -> None:
         """`state` is what the last `to_bytes` or `PersistLog.state` on disk says; `boot` is another number at
         every start."""
@@ -156,13 +155,12 @@ class Leaderless:
         self._boot = boot
         self._view = logs
         self._options = options
-        self._mutations = mutations
         self._contacts = Contacts(
             node, boot, members, silent_ticks=options.silent_ticks, closed_ticks=options.closed_ticks
         )
         self._peers = self._contacts.peers
         self._number = self._persisted = 0
-        self.state = ControlState(mutations)
+        self.state = ControlState()
         extents = logs.extents()
         ends = {known: end for known, (_, end) in extents.items()}
         covered = self.state.restore(state, ends) if state is not None else {}
@@ -181,9 +179,8 @@ class Leaderless:
             extent=self._extent,
             is_held=self._is_held,
             contacts=self._contacts,
-            mutations=mutations,
         )
-        self._waiting = Waiting(origin, self._peers, level, mutations)
+        self._waiting = Waiting(origin, self._peers, level)
         self._local: deque[tuple[int, RequestId]] = deque()
         self._out: list[LeaderlessEffect] = []
         self._after: list[LeaderlessEffect] = []
@@ -199,7 +196,7 @@ class Leaderless:
                 raise ProtocolError(f"entries of {origin} after {after} cannot be read")
             for entry in found:
                 if entry.kind is EntryKind.CONTROL:
-                    self.state.apply(entry.payload, self.node, self.node)
+                    self.state.apply(entry.payload)
             after += len(found)
 
     # ----------------------------------------------------------------------------------------- step
@@ -498,7 +495,7 @@ class Leaderless:
         self._acknowledge()
 
     def _apply(self, origin: Origin, payload: bytes) -> None:
-        key = self.state.apply(payload, origin.node, self.node)
+        key = self.state.apply(payload)
         self._say_lapsed()
         group = self.state.find(key) if key is not None else None
         division = self.work_division.divisions.get(key) if key is not None else None
@@ -638,13 +635,7 @@ class Leaderless:
 
     def _compare(self, sender: ReplicaId, origin: Origin, position: Position) -> None:
         """Anti-entropy: what a peer holds and this node does not is pulled, unless it is on its way."""
-        log = self._logs.get(origin)
-        if log is None:
-            if len(self._logs) >= self._options.origins_max:
-                raise ProtocolError(f"more than {self._options.origins_max} origins")
-            log = self._logs[origin] = _Log(NOWHERE)
-            log.moved_tick = self._contacts.now
-            self._positions_cache = None
+        log = self._log_of(origin)
         if position.entry <= log.last.entry:
             return
         is_still = self._contacts.now - log.moved_tick >= self._options.pull_ticks
@@ -655,20 +646,24 @@ class Leaderless:
             log.pulled_tick = self._contacts.now
             self._out.append(Send(to=sender, body=Pull(origin=origin, first_index=log.last.entry + 1)))
 
+    def _log_of(self, origin: Origin) -> _Log:
+        """The log of an origin, which may be unknown until now."""
+        log = self._logs.get(origin)
+        if log is None:
+            if len(self._logs) >= self._options.origins_max:
+                raise ProtocolError(f"more than {self._options.origins_max} origins")
+            log = self._logs[origin] = _Log(NOWHERE)
+            log.moved_tick = self._contacts.now
+            self._positions_cache = None
+        return log
+
     def _on_entries(self, sender: ReplicaId, body: Entries) -> None:
         if body.origin == self.origin:
             if body.first_index + len(body.entries) - 1 > self._logs[self.origin].last.entry:
                 self._out.append(Overtaken(by=sender))
             return
-        log = self._logs.get(body.origin)
-        if log is None:
-            self._compare(sender, body.origin, NOWHERE)
-            log = self._logs[body.origin]
+        log = self._log_of(body.origin)
         entries, last = body.entries, log.last
-        if "vector_rewound" in self._mutations and body.first_index <= last.entry and entries:
-            log.last = last = Position(body.first_index - 1, body.base_offset)
-        if body.first_index > last.entry + 1 and "gap_accepted" in self._mutations:
-            log.last = last = Position(body.first_index - 1, body.base_offset)
         if body.first_index > last.entry + 1:
             if log.pulled_tick is None or self._contacts.now - log.pulled_tick >= self._options.pull_ticks:
                 log.pulled_tick = self._contacts.now
@@ -687,8 +682,11 @@ class Leaderless:
             # It comes again: nobody was told that it is here.
             return
         self._write(body.origin, log, fresh)
-        have = Send(to=sender, body=Have(origin=body.origin, position=log.last))
-        (self._out if "have_before_sync" in self._mutations else self._after).append(have)
+        self._confirm(sender, body.origin, log.last)
+
+    def _confirm(self, sender: ReplicaId, origin: Origin, position: Position) -> None:
+        """Say that this log is here up to there, once the disk has it."""
+        self._after.append(Send(to=sender, body=Have(origin=origin, position=position)))
 
     def _on_have(self, sender: ReplicaId, peer: Peer, body: Have) -> None:
         if body.origin != self.origin:
@@ -736,7 +734,7 @@ class Leaderless:
             begin=body.begin,
             state=self.state.to_bytes({**self.positions, body.origin: body.begin}, self.state.learnt),
         )
-        self._after.append(Send(to=sender, body=Have(origin=body.origin, position=body.begin)))
+        self._confirm(sender, body.origin, body.begin)
 
     # -------------------------------------------------------------------------------------- removal
 
@@ -745,15 +743,21 @@ class Leaderless:
         groups = [group for _, group in self.state.present()]
         if not groups:
             return
-        choose = max if "removal_below_one_mark" in self._mutations else min
         for origin, log in sorted(self._logs.items()):
-            floor = min(choose(self.low(group, origin) for group in groups), log.durable.offset)
+            floor = min(self._done_below(groups, origin), log.durable.offset)
             floor = min(floor, holds.get(origin, floor))
-            if "removal_before_all_hold" not in self._mutations:
-                floor = min(floor, *(self._received(peer, origin) for peer in self._peers.values()), floor)
+            floor = self._received_by_all(origin, floor)
             if floor > self._extent(origin)[0]:
                 log.removed = floor
                 self._out.append(Remove(origin=origin, offset=floor))
+
+    def _done_below(self, groups: list[LeaderlessGroup], origin: Origin) -> int:
+        """Every group is done with what lies below."""
+        return min(self.low(group, origin) for group in groups)
+
+    def _received_by_all(self, origin: Origin, offset: int) -> int:
+        """How far of `offset` every member is known to hold a log."""
+        return min(offset, *(self._received(peer, origin) for peer in self._peers.values()), offset)
 
     def low(self, group: LeaderlessGroup, origin: Origin) -> int:
         """The group is done with everything below, or it is gone: a group may be made by a node that never

@@ -121,7 +121,6 @@ class LeaderlessWorkDivision:
         extent: Callable[[Origin], tuple[int, int]],
         is_held: Callable[[Origin, int], bool],
         contacts: Contacts,
-        mutations: frozenset[str],
     ) -> None:
         """`positions` is what this disk holds, `extent` the offsets that can be read of one log, `is_held`
         whether a peer that can be reached holds an entry."""
@@ -132,7 +131,6 @@ class LeaderlessWorkDivision:
         self._extent = extent
         self._is_held = is_held
         self._contacts = contacts
-        self._mutations = mutations
         self.divisions: dict[str, Division] = {}
         self.gone: list[Span] = []
         """Found by the last take: of the group's, and not there any more."""
@@ -147,8 +145,6 @@ class LeaderlessWorkDivision:
     @property
     def _reachable(self) -> frozenset[str]:
         """Peers that are not cut off."""
-        if "alone_before_heard" in self._mutations:
-            return self._contacts.live
         return self._contacts.live | self._contacts.awaited
 
     def in_force(self) -> tuple[tuple[str, Generation], ...]:
@@ -209,8 +205,7 @@ class LeaderlessWorkDivision:
 
     def _is_somebody_back(self, installed: Install) -> bool:
         """Whether a node that had no part in the division can be talked with: it may have done some of it."""
-        is_back = not self._contacts.live.issubset(installed.participants)
-        return is_back and "returned_unasked" not in self._mutations
+        return not self._contacts.live.issubset(installed.participants)
 
     def _is_hopeless(self, division: Division) -> bool:
         """Whether this node waits for entries that were lost with whoever had them."""
@@ -228,8 +223,6 @@ class LeaderlessWorkDivision:
     def on_pulse(self, peer: str, named: dict[str, Generation]) -> None:
         """A peer that can be talked with says which divisions are in force there. One that takes part and
         names none has restarted: what it had in its hands it has no longer."""
-        if "other_division_unnoticed" in self._mutations:
-            return
         for group, division in self.divisions.items():
             installed = division.installed
             if installed is None or not division.is_in_force:
@@ -290,17 +283,19 @@ class LeaderlessWorkDivision:
             self._ask(group, session)
 
     def _answer(self, group: str, division: Division) -> Answer:
-        in_flight: Holding = ()
-        if "in_flight_not_handed_over" not in self._mutations:
-            in_flight = tuple(
-                (origin, tuple(ranges)) for origin, ranges in sorted(division.in_flight.items()) if ranges
-            )
         return Answer(
             group=group,
             generation=division.promised,
             number=division.number,
-            in_flight=in_flight,
+            in_flight=self._in_hands(division),
             positions=self._positions(),
+        )
+
+    @staticmethod
+    def _in_hands(division: Division) -> Holding:
+        """What members here have and have not acknowledged."""
+        return tuple(
+            (origin, tuple(ranges)) for origin, ranges in sorted(division.in_flight.items()) if ranges
         )
 
     def on_reorg(self, sender: ReplicaId, body: Reorg) -> None:
@@ -363,8 +358,6 @@ class LeaderlessWorkDivision:
         division = self.division(body.group)
         installed = division.installed
         is_known = installed is not None and installed.generation == body.generation
-        if "generation_ignored" in self._mutations and not is_known:
-            division.promised, division.session = body.generation, None
         if body.generation != division.promised or is_known:
             return
         self._install(division, body)
@@ -396,19 +389,29 @@ class LeaderlessWorkDivision:
         installed = division.installed
         if installed is None or self.node not in installed.order:
             return False
-        if not division.is_in_force and "takes_between_divisions" not in self._mutations:
+        if not self._may_go_by(division):
             return False
         if division.is_disputed or self._is_somebody_back(installed):
             return False
-        if not self._contacts.leased.issuperset(installed.participants):
-            if "lease_ignored" not in self._mutations:
-                return False
+        if not self._has_leases(installed):
+            return False
         if not division.is_ready:
-            held = dict(self._positions())
-            division.is_ready = "marks_not_awaited" in self._mutations or all(
-                held.get(origin, NOWHERE).entry >= position.entry for origin, position in installed.needs
-            )
+            division.is_ready = self._holds_needs(installed)
         return division.is_ready
+
+    @staticmethod
+    def _may_go_by(division: Division) -> bool:
+        """Not once a session was answered, before its result is here."""
+        return division.is_in_force
+
+    def _has_leases(self, installed: Install) -> bool:
+        """From everybody who took part: nobody of them has left this node out yet."""
+        return self._contacts.leased.issuperset(installed.participants)
+
+    def _holds_needs(self, installed: Install) -> bool:
+        """Are all marks here that were made under the divisions before?"""
+        held = dict(self._positions())
+        return all(held.get(origin, NOWHERE).entry >= position.entry for origin, position in installed.needs)
 
     # ---------------------------------------------------------------------------------------- work
 

@@ -60,23 +60,6 @@ from millrace.replication.routed.retained import (
     RetainedView,
 )
 
-ROUTED_MUTATIONS: dict[str, str] = {
-    "count_not_decreased": "an unsubscribe does not lower the count, so a filter is never withdrawn",
-    "first_unsubscribe_withdraws": "a filter is withdrawn while others still hold it",
-    "stale_announcement_wins": "what an earlier connection still brings is believed",
-    "full_state_merged": "all filters of a node are added to what was known instead of replacing it",
-    "part_counts_as_whole": "the first part of all filters replaces what was known",
-    "gap_ignored": "a change is applied though one before it was lost",
-    "digest_ignored": "a lost last change is never noticed",
-    "no_hello_on_open": "a link that opens again is not asked for its filters",
-    "one_copy_per_filter": "a node with two matching filters is sent two copies",
-    "retained_passed_on": "a retained message from another node is sent on to the rest",
-    "retained_tie": "of two writes at the same time the one heard last wins, not the higher node id",
-    "retained_last_heard": "the value heard last wins, whatever its stamp",
-    "clock_not_merged": "a write is stamped by the wall's clock alone, below what the node has seen",
-    "tombstone_forgotten": "a deletion leaves no stamp, so an older value comes back",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedOptions:
@@ -193,11 +176,9 @@ class Routed:
         rng: Random,
         view: RetainedView,
         options: RoutedOptions | None = None,
-        mutations: frozenset[str] = frozenset(),
     ) -> None:
         self._replica = replica
         self._options = options or RoutedOptions()
-        self._mutations = mutations
         self._counts: dict[str, int] = {}
         self._announced: set[str] = set()
         self._version = 0
@@ -206,7 +187,7 @@ class Routed:
         self._peers: dict[ReplicaId, _Peer] = {}
         self._shapes: tuple[Shape, ...] = ()
         self._ticks = 0
-        self.retained = RetainedStamps(replica, view, self._options.retained, mutations)
+        self.retained = RetainedStamps(replica, view, self._options.retained)
 
     # ------------------------------------------------------------------------------------- events
 
@@ -243,8 +224,7 @@ class Routed:
         for name, peer in self._peers.items():
             table = peer.table
             if not table.filters.isdisjoint(asked):
-                copies = sum(filter in table.filters for filter in asked)
-                nodes += [name] * (copies if self._has("one_copy_per_filter") else 1)
+                nodes.append(name)
             if table.groups:
                 for filter in asked:
                     for key in table.groups.get(filter, ()):
@@ -286,7 +266,7 @@ class Routed:
         before: dict[str, bool] = {}
         for filter, is_added in changes:
             before.setdefault(filter, filter in self._announced)
-            self._count(filter, is_added)
+            (self._subscribed if is_added else self._unsubscribed)(filter)
         added = [filter for filter, was in before.items() if not was and filter in self._announced]
         withdrawn = [filter for filter, was in before.items() if was and filter not in self._announced]
         sends: list[Send] = []
@@ -305,19 +285,19 @@ class Routed:
                     sends.append(Send(to=name, body=body))
         return sends
 
-    def _count(self, filter: str, is_added: bool) -> None:
+    def _subscribed(self, filter: str) -> None:
+        """The first subscription announces the filter (REQUIREMENTS.md E3)."""
+        self._counts[filter] = self._counts.get(filter, 0) + 1
+        if len(self._announced) < self._options.filters_per_node_max:
+            self._announced.add(filter)
+
+    def _unsubscribed(self, filter: str) -> None:
+        """The last one to go withdraws it."""
         count = self._counts.get(filter, 0)
-        if is_added:
-            self._counts[filter] = count + 1
-            if len(self._announced) < self._options.filters_per_node_max:
-                self._announced.add(filter)
-            return
         assert count, f"{filter} is given up and nobody holds it"
-        if self._has("first_unsubscribe_withdraws"):
-            self._announced.discard(filter)
         if count > 1:
             self._counts[filter] = count - 1
-        elif not self._has("count_not_decreased"):
+        else:
             del self._counts[filter]
             self._announced.discard(filter)
 
@@ -376,12 +356,14 @@ class Routed:
         # Part by part: one step for all of them would hold up everybody else.
         for filter in body.filters:
             peer.staged.add(filter)
-        if len(peer.parts) < body.parts and not self._has("part_counts_as_whole"):
-            return []
+        return self._adopt(sender, peer, body) if self._is_complete(peer, body) else []
+
+    def _is_complete(self, peer: _Peer, body: Filters) -> bool:
+        return len(peer.parts) >= body.parts
+
+    def _adopt(self, sender: ReplicaId, peer: _Peer, body: Filters) -> list[Effect]:
+        """What was gathered takes the place of what was known (REQUIREMENTS.md E7)."""
         table = peer.staged
-        if self._has("full_state_merged"):
-            for filter in sorted(peer.table.all()):
-                table.add(filter)
         peer.stage(-1)
         peer.version = body.version
         known = Known(session=body.session, version=body.version)
@@ -403,7 +385,7 @@ class Routed:
     def _on_change(self, sender: ReplicaId, peer: _Peer, body: Change) -> list[Effect]:
         if self._is_late(peer, body.session) or peer.version < 0 or body.version <= peer.version:
             return []
-        if body.version > peer.version + 1 and not self._has("gap_ignored"):
+        if self._is_gap(peer, body):
             return [*self._ask(sender, peer)]
         if len(peer.table) + len(body.added) > self._options.filters_per_node_max:
             raise ProtocolError(f"more than {self._options.filters_per_node_max} filters of one node")
@@ -415,6 +397,9 @@ class Routed:
             self._survey()
         known = Send(to=sender, body=Known(session=body.session, version=body.version))
         return [InterestChanged(filters=tuple(changed)), known] if changed else [known]
+
+    def _is_gap(self, peer: _Peer, body: Change) -> bool:
+        return body.version > peer.version + 1
 
     def _on_known(self, peer: _Peer, body: Known) -> list[Effect]:
         if body.session == peer.told:
@@ -429,7 +414,7 @@ class Routed:
         self._shapes = tuple(sorted(shapes))
 
     def _is_late(self, peer: _Peer, session: int) -> bool:
-        return session != peer.asked and not self._has("stale_announcement_wins")
+        return session != peer.asked
 
     def _ask(self, name: ReplicaId, peer: _Peer) -> list[Send]:
         """All filters anew, under a new number; what is known serves until they are here."""
@@ -450,12 +435,6 @@ class Routed:
         kept = Keep(topic=event.topic, value=event.value)
         return [kept, *(Send(to=name, body=body) for name in self._peers)]
 
-    def _on_value(self, sender: ReplicaId, body: Value) -> list[Effect]:
-        effects: list[Effect] = [*self.retained.on_value(body)]
-        if self._has("retained_passed_on") and body.is_live and body.node != self._replica:
-            effects += [Send(to=name, body=body) for name in self._peers if name != sender]
-        return effects
-
     # ----------------------------------------------------------------------------------------- links
 
     def _open(self, name: ReplicaId) -> list[Send]:
@@ -463,13 +442,10 @@ class Routed:
         # It may have begun anew and know nothing of what it told us to call it by.
         peer.told = 0
         peer.acknowledged = -1
-        hello = [] if self._has("no_hello_on_open") and peer.version >= 0 else self._ask(name, peer)
-        return [*hello, *self.retained.opened(name)]
+        return [*self._ask(name, peer), *self.retained.opened(name)]
 
     def _close(self, name: ReplicaId) -> list[Effect]:
         self.retained.closed(name)
-        if self._has("no_hello_on_open"):
-            return []
         peer = self._peers.pop(name, None)
         return [] if peer is None else self._replace(peer, FilterTable())
 
@@ -495,13 +471,13 @@ class Routed:
         if peer.differing >= self._options.compare_digests:
             peer.differing = 0
             sends += self.retained.compare(sender)
-        if self._has("digest_ignored"):
-            return [*sends]
+        return [*sends, *self._ask_if_missed(sender, peer, body)]
+
+    def _ask_if_missed(self, sender: ReplicaId, peer: _Peer, body: Digest) -> list[Send]:
+        """The last change, or our question, may have been lost."""
         if body.session != peer.asked:
-            sends += self._ask_again(sender, peer)
-        elif body.version > peer.version >= 0:
-            sends += self._ask(sender, peer)
-        return [*sends]
+            return self._ask_again(sender, peer)
+        return self._ask(sender, peer) if body.version > peer.version >= 0 else []
 
     def _ask_again(self, name: ReplicaId, peer: _Peer) -> list[Send]:
         """The same question, unless it was put a moment ago."""
@@ -514,8 +490,9 @@ class Routed:
         peer = self._peers.get(sender)
         match body:
             case Value():
-                # Also where the link is gone meanwhile: a stamp is as good late as early.
-                return self._on_value(sender, body)
+                # Also where the link is gone meanwhile: a stamp is as good late as early. It is not passed
+                # on: whoever published it told every node itself.
+                return [*self.retained.on_value(body)]
             case Hello() | Filters() | Change() | Known() | Digest() | Summary() | Stamps() | Want():
                 if peer is None:
                     return []
@@ -538,6 +515,3 @@ class Routed:
                 return [*self.retained.on_stamps(sender, body)]
             case Want():
                 return [*self.retained.on_want(sender, body)]
-
-    def _has(self, mutation: str) -> bool:
-        return mutation in self._mutations
