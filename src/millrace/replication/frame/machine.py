@@ -1,8 +1,9 @@
 """FRAME: a primary that dispatches by deadlines and copies to its backup only what could be lost otherwise.
 
-This implements "FRAME: Fault Tolerant and Real-Time Messaging for Edge Computing" (Wang, Gill and Lu, ICDCS
-2019): the deadlines of its section III (`schedule.py`), and the primary and backup of its section IV
-(`sides.py`). It departs from the paper in this:
+It implements "FRAME: Fault Tolerant and Real-Time Messaging for Edge Computing" (Wang, Gill and Lu, ICDCS
+2019): the timing bounds and the selective replication that follows from them (`schedule.py`), and the
+coordination of primary and backup, which prunes copies of what is dispatched (`sides.py`). It departs from
+the paper in this:
 
 - The paper's broker works on single messages; here the unit is a run of messages of one class.
 - The paper's backup finds out that the primary died by itself. Here the pair machine decides who is primary,

@@ -1,5 +1,15 @@
 """Leaderless replication: every node takes messages whatever the partition, and all converge after it.
 
+Its logs are those of Bayou (Petersen and others, "Flexible Update Propagation for Weakly Consistent
+Replication", SOSP 1997): one for each origin, version vectors, anti-entropy between any two nodes, and a
+state instead of entries where the entries are gone. It departs from Bayou in this:
+
+- There is no order over all logs and nothing is rolled back: messages of different origins need none, and
+  what control entries say gives the same state in any order (`state.py`).
+- A publisher waits for as many disks as its stream asks for (`levels.py`).
+- Consumer groups share the work by the REORG exchange (`work_division.py`), which is not Bayou's. It is the
+  requirement D6 with generations and leases added (decisions 008 and 024).
+
 One log for each origin, written by its node alone, so order holds per origin and nobody has to agree on
 anything. What a node holds is a version vector: for each log the last entry of an unbroken beginning. A node
 streams its own log to every member and says how far it holds the others' in its pulse; whoever finds that
@@ -11,8 +21,8 @@ node, and a restart that finds its log whole goes on with it. A start that canno
 (PROTOCOLS.md 25) and writes another log. A peer that does hold more is proof of the contrary: `Overtaken`.
 
 Groups, their clients and the marks of what they are done with are control entries of the same logs (see
-`leaderless_state`), so a mark is as safe as a message and travels the same way. Who delivers what is decided
-by sessions (see `leaderless_labour`). A message goes for good when it is below every group's mark and every
+`state.py`), so a mark is as safe as a message and travels the same way. Who delivers what is decided by
+sessions (see `work_division.py`). A message goes for good when it is below every group's mark and every
 hold, and every member is known to hold it: somebody who has not received it may yet make a group that wants
 it, and by the order of its own log that group is known before its receipt is.
 """

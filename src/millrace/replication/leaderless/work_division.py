@@ -12,7 +12,7 @@ what is in the hands of members, which stays there, and how far the answering no
 work under the new division before it holds every mark that was made under the old one.
 
 A node that is cut off takes no part and goes on by itself: across a partition each side delivers. Slow is not
-cut off (see `leaderless_contact`): nodes that have only just met wait for each other, and a node takes work
+cut off (see `contacts.py`): nodes that have only just met wait for each other, and a node takes work
 only under a lease from every participant, so that nobody who was left out without knowing it (stopped,
 starved) goes on by the old division. As soon as nodes that were apart hear each other again they stop, and
 divide anew.

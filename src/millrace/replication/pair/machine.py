@@ -1,5 +1,16 @@
 """The primary-backup machine: two copies, one of which serves, and who of them it is.
 
+It has the shape of PacificA (Lin and others, Microsoft Research MSR-TR-2008-25) for two replicas: the primary
+commits what all replicas of the recorded configuration have, an authority keeps that record and changes it by
+compare and set on its version, a lease from the backup, which is the one that could take over, keeps an old
+primary from serving, and a new primary commits what it has stored. It departs from it in this:
+
+- The backup asks and the primary answers, instead of beacons of the primary that the backup acknowledges: the
+  question says which answer was heard last (decision 019).
+- Two nodes alone have no authority. They go on by what they last heard from each other, which a partition can
+  split into two histories; the higher epoch wins and the other side starts over. `docs/` says so to users.
+- The log, the appends and the snapshots are those of Raft, with the epoch in the place of the term.
+
 An epoch (the term of the log's entries) has one primary. The two replicas of a pair use odd and even epochs,
 so that no two ever claim the same one. A message of a higher epoch makes this replica a backup of it, a
 message of a lower one is answered with the epoch it lacks: that fences a primary that was away.

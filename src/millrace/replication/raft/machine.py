@@ -1,5 +1,24 @@
 """The Raft machine: roles, elections, and what every event means in each of them.
 
+It implements Raft (Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm", extended
+version of 2014, sections 5 and 7) with these parts of Ongaro's thesis of 2014: changes of the membership by
+one server, with the correction of 2015 (4.1), leadership transfer (3.10), a leader that hears no majority
+steps down (6.2), reads by ReadIndex (6.4), pre-vote (9.6), and the leader's own write in parallel with the
+appends (10.2.1). It departs from them in this:
+
+- Heartbeats are messages of their own, not empty appends. They carry the commit index, never above what the
+  follower matched, and number the rounds that confirm reads.
+- A follower whose link to the leader closes asks for pre-votes at once, and of several that ask at the same
+  moment all but one give way (decision 002).
+- A rejected append names the last place that can match, so a leader does not go back entry by entry.
+- A snapshot travels in a window of pieces and is resumed, even from another leader.
+- New members are learners until they have caught up. One that was removed is told so.
+- A leader whose own disk stalls steps down. So does one that hears no majority, and whom it does not hear it
+  asks to stand.
+- A replica whose log was damaged neither stands for election nor votes for a log that is behind the one it
+  had, until it holds again what it may have acknowledged (after "Protocol-Aware Recovery for Consensus-Based
+  Storage", FAST 2018; decision 029).
+
 One rule stands above the roles: a message of a higher term makes this replica a follower of that term before
 it is looked at, a message of a lower term is answered with the term it lacks and otherwise dropped. Only
 questions are exempt: a pre-vote asks about a term that nobody has entered, and an election nobody needs is

@@ -1,10 +1,14 @@
 """Routed replication: messages go once to the nodes whose clients want them, and nothing is stored elsewhere.
 
+It follows no paper: its rules are REQUIREMENTS.md E. What it shares with published systems is the full state
+after every reconnect, then numbered changes (as link-state routing does), and for retained messages the
+hybrid logical clock (Kulkarni and others, OPODIS 2014) with comparison by buckets (`retained.py`).
+
 One machine per node. It counts its clients' subscriptions per filter, announces a filter with its first one
 and withdraws it with its last (REQUIREMENTS.md E3), and knows what every linked node announced. The node
 that takes a message in asks `wanted_by` once per route and sends the message to those nodes; they give it to
 their own clients only (E2). Delivery is not this machine's: it has no part in the path of a message except
-for retained ones, which every node must know (`routed_retained.py`).
+for retained ones, which every node must know (`retained.py`).
 
 How what is known stays right
 -----------------------------

@@ -1,6 +1,6 @@
 """Retained messages that no log keeps: every node has them all, and the newest wins everywhere.
 
-A write is stamped with a hybrid logical clock: never below the wall's clock of its node, always above every
+A write is stamped with a hybrid logical clock: never below its node's wall clock, always above every
 stamp the node has seen, so that what was written after something was seen also counts as later, however the
 clocks differ. Ties between nodes are broken by the node's id. A deletion is a write too: its stamp stays as
 a tombstone, or an older value would come back from a node that was away. Tombstones are bounded in number
