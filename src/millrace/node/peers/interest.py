@@ -22,13 +22,13 @@ from millrace.kernels import skip
 from millrace.node.peers import routed_codec
 from millrace.replication.contract import LinkClosed, LinkOpened, PeerMessage, ReplicaId, Send, Tick
 from millrace.replication.routed.machine import (
-    Effect,
     Forgotten,
     InterestChanged,
     Noted,
     Published,
     RetainedCarriedOver,
     Routed,
+    RoutedEffect,
     RoutedOptions,
 )
 from millrace.replication.routed.retained import Deliver, Keep
@@ -215,7 +215,7 @@ class Interest:
 
     # -------------------------------------------------------------------------------------- effects
 
-    def _run(self, effects: list[Effect]) -> None:
+    def _run(self, effects: list[RoutedEffect]) -> None:
         for effect in effects:
             match effect:
                 case Send():

@@ -45,6 +45,7 @@ from millrace.replication.contract import (
     Tick,
 )
 from millrace.replication.leaderless.contacts import Contacts, Peer
+from millrace.replication.leaderless.held_logs import HeldLog, HeldLogs
 from millrace.replication.leaderless.levels import Waiting
 from millrace.replication.leaderless.messages import (
     NOWHERE,
@@ -89,7 +90,6 @@ from millrace.replication.leaderless.messages import (
     Superseded,
     Take,
     Unsubscribe,
-    WirePositions,
 )
 from millrace.replication.leaderless.state import (
     FIRST_LIFE,
@@ -128,21 +128,6 @@ class LeaderlessOptions:
 DEFAULT_OPTIONS = LeaderlessOptions()
 
 
-class _Log:
-    """One origin's log on this node."""
-
-    __slots__ = ("durable", "last", "moved_tick", "pulled_tick", "removed", "tail")
-
-    def __init__(self, end: Position) -> None:
-        self.durable = end
-        self.last = end
-        # Handed out and not on disk yet: number, position after them, the entries.
-        self.tail: deque[tuple[int, Position, tuple[LogEntry, ...]]] = deque()
-        self.moved_tick = 0
-        self.pulled_tick: int | None = None
-        self.removed = 0
-
-
 class Leaderless:
     def __init__(
         self,
@@ -174,21 +159,13 @@ class Leaderless:
         extents = logs.extents()
         ends = {known: end for known, (_, end) in extents.items()}
         covered = self.state.restore(state, ends) if state is not None else {}
-        self._logs: dict[Origin, _Log] = {}
+        self._logs = HeldLogs(logs, origins_max=options.origins_max)
         for known, (begin, end) in sorted(extents.items()):
-            self._logs[known] = _Log(end)
             self._replay(known, max(begin.entry, covered.get(known, NOWHERE).entry), end.entry)
         self.state.ended.clear()
-        self._logs.setdefault(origin, _Log(NOWHERE))
-        self._positions_cache: WirePositions | None = None
+        self._logs.setdefault(origin, HeldLog(NOWHERE))
         self.work_division = LeaderlessWorkDivision(
-            node,
-            rng=rng,
-            state=self.state,
-            positions=self._positions,
-            extent=self._extent,
-            is_held=self._is_held,
-            contacts=self._contacts,
+            node, rng=rng, state=self.state, logs=self._logs, contacts=self._contacts
         )
         self._waiting = Waiting(origin, self._peers, level)
         self._local: deque[tuple[int, RequestId]] = deque()
@@ -268,20 +245,7 @@ class Leaderless:
     @property
     def positions(self) -> Positions:
         """What this disk holds of every log."""
-        return dict(self._positions())
-
-    def _positions(self) -> WirePositions:
-        if self._positions_cache is None:
-            self._positions_cache = tuple(sorted((o, log.durable) for o, log in self._logs.items()))
-        return self._positions_cache
-
-    def _extent(self, origin: Origin) -> tuple[int, int]:
-        log = self._logs[origin]
-        return max(log.removed, self._view.begin(origin).offset), log.durable.offset
-
-    def _is_held(self, origin: Origin, entry: int) -> bool:
-        positions = (self._peers[name].positions or {} for name in self._contacts.live)
-        return any(held.get(origin, NOWHERE).entry >= entry for held in positions)
+        return dict(self._logs.positions())
 
     def to_bytes(self) -> bytes:
         """The control state for a restart; what is in the logs behind it is applied again."""
@@ -334,7 +298,7 @@ class Leaderless:
         return Pulse(
             boot=self._boot,
             number=self._contacts.elapsed,
-            positions=self._positions(),
+            positions=self._logs.positions(),
             hears=self._contacts.heard_now(),
             work_division=self.work_division.in_force(),
         )
@@ -371,7 +335,7 @@ class Leaderless:
         self._write(self.origin, log, entries)
         return before
 
-    def _write(self, origin: Origin, log: _Log, entries: tuple[LogEntry, ...]) -> None:
+    def _write(self, origin: Origin, log: HeldLog, entries: tuple[LogEntry, ...]) -> None:
         assert self._persist is None, "one write in a step"
         first = log.last.entry + 1
         log.last = Position(
@@ -404,7 +368,7 @@ class Leaderless:
         if self._is_overloaded:
             self._out.append(Overloaded(request=event.request))
             return
-        self._waiting.repeat(event.request, self._logs[self.origin].last.entry, self._positions())
+        self._waiting.repeat(event.request, self._logs[self.origin].last.entry, self._logs.positions())
         self._acknowledge()
 
     def _control(self, request: RequestId, *payloads: bytes) -> None:
@@ -489,7 +453,7 @@ class Leaderless:
                 is_begin = not entries
                 log.durable = end
                 log.moved_tick = self._contacts.now
-                self._positions_cache = None
+                self._logs.moved()
                 for entry in entries:
                     if entry.kind is EntryKind.CONTROL:
                         self._apply(origin, entry.payload)
@@ -574,7 +538,7 @@ class Leaderless:
             self._out.append(Send(to=to, body=body))
         return len(found)
 
-    def _pull_on(self, origin: Origin, log: _Log) -> None:
+    def _pull_on(self, origin: Origin, log: HeldLog) -> None:
         """After entries that were pulled: the next ones, where somebody holds them. A log that its own node
         streams needs none of this."""
         if log.pulled_tick is None or log.tail:
@@ -645,7 +609,7 @@ class Leaderless:
 
     def _compare(self, sender: ReplicaId, origin: Origin, position: Position) -> None:
         """Anti-entropy: what a peer holds and this node does not is pulled, unless it is on its way."""
-        log = self._log_of(origin)
+        log = self._logs.known(origin, self._contacts.now)
         if position.entry <= log.last.entry:
             return
         is_still = self._contacts.now - log.moved_tick >= self._options.pull_ticks
@@ -656,23 +620,12 @@ class Leaderless:
             log.pulled_tick = self._contacts.now
             self._out.append(Send(to=sender, body=Pull(origin=origin, first_index=log.last.entry + 1)))
 
-    def _log_of(self, origin: Origin) -> _Log:
-        """The log of an origin, which may be unknown until now."""
-        log = self._logs.get(origin)
-        if log is None:
-            if len(self._logs) >= self._options.origins_max:
-                raise ProtocolError(f"more than {self._options.origins_max} origins")
-            log = self._logs[origin] = _Log(NOWHERE)
-            log.moved_tick = self._contacts.now
-            self._positions_cache = None
-        return log
-
     def _on_entries(self, sender: ReplicaId, body: Entries) -> None:
         if body.origin == self.origin:
             if body.first_index + len(body.entries) - 1 > self._logs[self.origin].last.entry:
                 self._out.append(Overtaken(by=sender))
             return
-        log = self._log_of(body.origin)
+        log = self._logs.known(body.origin, self._contacts.now)
         entries, last = body.entries, log.last
         if body.first_index > last.entry + 1:
             if log.pulled_tick is None or self._contacts.now - log.pulled_tick >= self._options.pull_ticks:
@@ -729,7 +682,7 @@ class Leaderless:
         """What this node lacks of a log was removed: everybody who wanted it is done with it."""
         if body.origin == self.origin:
             return
-        log = self._logs.setdefault(body.origin, _Log(NOWHERE))
+        log = self._logs.setdefault(body.origin, HeldLog(NOWHERE))
         if body.begin.entry <= log.last.entry or log.tail:
             return
         self.state.merge(body.state)
@@ -757,7 +710,7 @@ class Leaderless:
             floor = min(self._done_below(groups, origin), log.durable.offset)
             floor = min(floor, holds.get(origin, floor))
             floor = self._received_by_all(origin, floor)
-            if floor > self._extent(origin)[0]:
+            if floor > self._logs.extent(origin)[0]:
                 log.removed = floor
                 self._out.append(Remove(origin=origin, offset=floor))
 
@@ -772,7 +725,7 @@ class Leaderless:
     def low(self, group: LeaderlessGroup, origin: Origin) -> int:
         """The group is done with everything below, or it is gone: a group may be made by a node that never
         knew a log of which others have removed the beginning."""
-        low, first = group.low(origin), self._extent(origin)[0]
+        low, first = group.low(origin), self._logs.extent(origin)[0]
         return low if low >= first else group.done(origin).after(first)
 
     def _received(self, peer: Peer, origin: Origin) -> int:
@@ -781,13 +734,9 @@ class Leaderless:
         if peer.positions is None:
             return 0
         for own, position in peer.positions.items():
-            if self._peers.get(own.node) is peer and self._held(own).entry < position.entry:
+            if self._peers.get(own.node) is peer and self._logs.durable(own).entry < position.entry:
                 return 0
         return peer.positions.get(origin, NOWHERE).offset
-
-    def _held(self, origin: Origin) -> Position:
-        log = self._logs.get(origin)
-        return NOWHERE if log is None else log.durable
 
 
 def _discard_done(busy: Ranges, done: Ranges, start: int, end: int) -> None:

@@ -18,13 +18,14 @@ starved) goes on by the old division. As soon as nodes that were apart hear each
 divide anew.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from random import Random
 from zlib import crc32
 
 from millrace.replication.contract import ReplicaId, Send
 from millrace.replication.leaderless.contacts import Contacts
+from millrace.replication.leaderless.held_logs import HeldLogs
 from millrace.replication.leaderless.messages import (
     NEVER,
     NOWHERE,
@@ -40,7 +41,6 @@ from millrace.replication.leaderless.messages import (
     Span,
     Spans,
     Superseded,
-    WirePositions,
 )
 from millrace.replication.leaderless.state import ControlState, Ranges
 
@@ -64,6 +64,25 @@ def place_of(origin: Origin, offset: int, nodes: int) -> int:
     return crc32(offset.to_bytes(8, "little"), seed) % nodes
 
 
+class DivisionState(Enum):
+    """What a node goes by in one group."""
+
+    UNDIVIDED = "nothing was ever divided"
+    ASKING = "a session of this node's own is open"
+    PROMISED = "a session was answered, and its result is not here"
+    IN_FORCE = "a division is in force"
+
+
+TRANSITIONS: dict[DivisionState, frozenset[DivisionState]] = {
+    DivisionState.UNDIVIDED: frozenset({DivisionState.PROMISED}),
+    DivisionState.PROMISED: frozenset({DivisionState.PROMISED, DivisionState.ASKING, DivisionState.IN_FORCE}),
+    DivisionState.ASKING: frozenset({DivisionState.PROMISED, DivisionState.IN_FORCE}),
+    DivisionState.IN_FORCE: frozenset({DivisionState.PROMISED}),
+}
+"""A node that opens a session promises itself first, like anybody else who answers. Nothing leads back to
+UNDIVIDED: the division of a group that is gone is forgotten whole."""
+
+
 @dataclass(slots=True)
 class Session:
     generation: Generation
@@ -78,6 +97,7 @@ class Session:
 class Division:
     """What this node knows and does about one group."""
 
+    state: DivisionState = DivisionState.UNDIVIDED
     connected: int = 0
     promised: Generation = NEVER
     number: int | None = None
@@ -100,6 +120,10 @@ class Division:
     """Up to where this node said what is not there any more."""
     in_flight: dict[Origin, Ranges] = field(default_factory=dict)
 
+    def enter(self, state: DivisionState) -> None:
+        assert state in TRANSITIONS[self.state], f"{self.state.name} cannot become {state.name}"
+        self.state = state
+
     @property
     def is_disputed(self) -> bool:
         """Whether somebody goes by another division."""
@@ -107,7 +131,7 @@ class Division:
 
     @property
     def is_in_force(self) -> bool:
-        return self.installed is not None and self.installed.generation == self.promised
+        return self.state is DivisionState.IN_FORCE
 
 
 class LeaderlessWorkDivision:
@@ -117,19 +141,14 @@ class LeaderlessWorkDivision:
         *,
         rng: Random,
         state: ControlState,
-        positions: Callable[[], WirePositions],
-        extent: Callable[[Origin], tuple[int, int]],
-        is_held: Callable[[Origin, int], bool],
+        logs: HeldLogs,
         contacts: Contacts,
     ) -> None:
-        """`positions` is what this disk holds, `extent` the offsets that can be read of one log, `is_held`
-        whether a peer that can be reached holds an entry."""
+        """`state`, `logs` and `contacts` are the machine's own and are only read here."""
         self.node = node
         self._rng = rng
         self._state = state
-        self._positions = positions
-        self._extent = extent
-        self._is_held = is_held
+        self._logs = logs
         self._contacts = contacts
         self.divisions: dict[str, Division] = {}
         self.gone: list[Span] = []
@@ -213,9 +232,9 @@ class LeaderlessWorkDivision:
         if installed is None or self.node not in installed.order or self.look(division):
             division.waiting_ticks = 0
             return False
-        held = dict(self._positions())
+        held = dict(self._logs.positions())
         missing = [(o, p.entry) for o, p in installed.needs if held.get(o, NOWHERE).entry < p.entry]
-        is_lost = not all(self._is_held(origin, entry) for origin, entry in missing)
+        is_lost = not all(self._contacts.is_held(origin, entry) for origin, entry in missing)
         division.waiting_ticks = division.waiting_ticks + 1 if is_lost else 0
         # A pulse may be a little older than an answer.
         return division.waiting_ticks > STUCK_TICKS
@@ -254,6 +273,7 @@ class LeaderlessWorkDivision:
         generation = Generation(counter, self.node)
         participants = self._reachable | {self.node}
         self._promise(division, generation)
+        division.enter(DivisionState.ASKING)
         division.session = session = Session(generation, participants, order)
         session.answers[self.node] = self._answer(group, division)
         self._ask(group, session)
@@ -261,6 +281,8 @@ class LeaderlessWorkDivision:
 
     def _promise(self, division: Division, generation: Generation) -> None:
         """From here on no work is taken before the session's result."""
+        assert generation > division.promised, "an older generation was promised"
+        division.enter(DivisionState.PROMISED)
         division.promised = generation
         division.counter_seen = max(division.counter_seen, generation.counter)
         division.number = self._rng.getrandbits(32) if division.connected else None
@@ -288,7 +310,7 @@ class LeaderlessWorkDivision:
             generation=division.promised,
             number=division.number,
             in_flight=self._in_hands(division),
-            positions=self._positions(),
+            positions=self._logs.positions(),
         )
 
     @staticmethod
@@ -363,6 +385,8 @@ class LeaderlessWorkDivision:
         self._install(division, body)
 
     def _install(self, division: Division, install: Install) -> None:
+        assert install.generation == division.promised, "another division than the one promised"
+        division.enter(DivisionState.IN_FORCE)
         division.installed = install
         division.waiting_ticks = 0
         division.odd.clear()
@@ -410,7 +434,7 @@ class LeaderlessWorkDivision:
 
     def _holds_needs(self, installed: Install) -> bool:
         """Are all marks here that were made under the divisions before?"""
-        held = dict(self._positions())
+        held = dict(self._logs.positions())
         return all(held.get(origin, NOWHERE).entry >= position.entry for origin, position in installed.needs)
 
     # ---------------------------------------------------------------------------------------- work
@@ -441,8 +465,8 @@ class LeaderlessWorkDivision:
         assert division.installed is not None
         order = division.installed.order
         place, scanned = order.index(self.node), 0
-        for origin, _ in self._positions():
-            first, end = self._extent(origin)
+        for origin, _ in self._logs.positions():
+            first, end = self._logs.extent(origin)
             done, busy = group.done(origin), division.in_flight.setdefault(origin, Ranges())
             held = division.elsewhere.get(origin, Ranges())
             low = group.low(origin)

@@ -4,7 +4,7 @@ It implements Raft (Ongaro and Ousterhout, "In Search of an Understandable Conse
 version of 2014, sections 5 and 7) with these parts of Ongaro's thesis of 2014: changes of the membership by
 one server, with the correction of 2015 (4.1), leadership transfer (3.10), a leader that hears no majority
 steps down (6.2), reads by ReadIndex (6.4), pre-vote (9.6), and the leader's own write in parallel with the
-appends (10.2.1). It departs from them in this:
+appends (10.2.1). It departs from these texts in this:
 
 - Heartbeats are messages of their own, not empty appends. They carry the commit index, never above what the
   follower matched, and number the rounds that confirm reads.

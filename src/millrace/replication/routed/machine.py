@@ -26,13 +26,15 @@ Links lose what they cannot take, break, and are made again while the old one st
 - What a node announced is forgotten when its link closes: it cannot be reached, and groups must choose among
   those that can.
 
-The driver steps `Tick` twenty times a second and runs effects in order. There is nothing to persist.
+The driver steps `Tick` twenty times a second and runs effects in order. There is nothing to persist: duties 3
+to 6 of the contract are void. There are no roles, and so no table of transitions: what is known of a peer is
+complete or it is not, and a new question makes it incomplete at any time.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from millrace.errors import ProtocolError
 from millrace.replication.contract import (
@@ -107,7 +109,7 @@ class Forgotten:
     topics: tuple[str, ...]
 
 
-Event: TypeAlias = (
+RoutedEvent: TypeAlias = (
     Tick | PeerMessage | LinkOpened | LinkClosed | Noted | Published | RetainedCarriedOver | Forgotten
 )
 
@@ -119,7 +121,7 @@ class InterestChanged:
     filters: tuple[str, ...] | None
 
 
-Effect: TypeAlias = Send | InterestChanged | Keep | Deliver
+RoutedEffect: TypeAlias = Send | InterestChanged | Keep | Deliver
 
 Wanted: TypeAlias = tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]
 """Nodes with clients that want a topic, and groups with the nodes that have a member of each."""
@@ -195,7 +197,7 @@ class Routed:
 
     # ------------------------------------------------------------------------------------- events
 
-    def step(self, event: Event) -> list[Effect]:
+    def step(self, event: RoutedEvent) -> list[RoutedEffect]:
         """Raises RemoteError, with nothing changed, for a message that no correct peer sends."""
         match event:
             case PeerMessage():
@@ -216,6 +218,8 @@ class Routed:
             case Forgotten():
                 self.retained.forget(event.topics)
                 return []
+            case _:
+                assert_never(event)
 
     def wanted_by(self, topic: str) -> Wanted:
         """Who is sent a message of this topic. Asked once per route; changes nothing."""
@@ -321,7 +325,7 @@ class Routed:
         if piece:
             yield piece
 
-    def _on_hello(self, sender: ReplicaId, peer: _Peer, body: Hello) -> list[Effect]:
+    def _on_hello(self, sender: ReplicaId, peer: _Peer, body: Hello) -> list[RoutedEffect]:
         if body.session <= 0:
             raise ProtocolError("a hello without a number")
         peer.told = body.session
@@ -344,7 +348,7 @@ class Routed:
 
     # ----------------------------------------------------------------------------- what others want
 
-    def _on_filters(self, sender: ReplicaId, peer: _Peer, body: Filters) -> list[Effect]:
+    def _on_filters(self, sender: ReplicaId, peer: _Peer, body: Filters) -> list[RoutedEffect]:
         parts_max = self._options.filters_per_node_max
         if not 0 <= body.part < body.parts <= parts_max or body.version < 0:
             raise ProtocolError(f"part {body.part} of {body.parts} of the filters of a node")
@@ -365,7 +369,7 @@ class Routed:
     def _is_complete(self, peer: _Peer, body: Filters) -> bool:
         return len(peer.parts) >= body.parts
 
-    def _adopt(self, sender: ReplicaId, peer: _Peer, body: Filters) -> list[Effect]:
+    def _adopt(self, sender: ReplicaId, peer: _Peer, body: Filters) -> list[RoutedEffect]:
         """What was gathered takes the place of what was known (REQUIREMENTS.md E7)."""
         table = peer.staged
         peer.stage(-1)
@@ -373,7 +377,7 @@ class Routed:
         known = Known(session=body.session, version=body.version)
         return [*self._replace(peer, table), Send(to=sender, body=known)]
 
-    def _replace(self, peer: _Peer, table: FilterTable) -> list[Effect]:
+    def _replace(self, peer: _Peer, table: FilterTable) -> list[RoutedEffect]:
         old, peer.table = peer.table, table
         self._survey()
         # Looking for the routes of so many costs more than finding all routes again.
@@ -386,7 +390,7 @@ class Routed:
         is_many = len(changed) > many
         return [InterestChanged(filters=None if is_many else tuple(sorted(changed)))]
 
-    def _on_change(self, sender: ReplicaId, peer: _Peer, body: Change) -> list[Effect]:
+    def _on_change(self, sender: ReplicaId, peer: _Peer, body: Change) -> list[RoutedEffect]:
         if self._is_late(peer, body.session) or peer.version < 0 or body.version <= peer.version:
             return []
         if self._is_gap(peer, body):
@@ -405,7 +409,7 @@ class Routed:
     def _is_gap(self, peer: _Peer, body: Change) -> bool:
         return body.version > peer.version + 1
 
-    def _on_known(self, peer: _Peer, body: Known) -> list[Effect]:
+    def _on_known(self, peer: _Peer, body: Known) -> list[RoutedEffect]:
         if body.session == peer.told:
             peer.acknowledged = max(peer.acknowledged, body.version)
         return []
@@ -434,7 +438,7 @@ class Routed:
 
     # -------------------------------------------------------------------------------------- retained
 
-    def _publish(self, event: Published) -> list[Effect]:
+    def _publish(self, event: Published) -> list[RoutedEffect]:
         body = self.retained.write(event.topic, event.value, event.wall_ms)
         kept = Keep(topic=event.topic, value=event.value)
         return [kept, *(Send(to=name, body=body) for name in self._peers)]
@@ -448,7 +452,7 @@ class Routed:
         peer.acknowledged = -1
         return [*self._ask(name, peer), *self.retained.opened(name)]
 
-    def _close(self, name: ReplicaId) -> list[Effect]:
+    def _close(self, name: ReplicaId) -> list[RoutedEffect]:
         self.retained.closed(name)
         peer = self._peers.pop(name, None)
         return [] if peer is None else self._replace(peer, FilterTable())
@@ -466,7 +470,7 @@ class Routed:
                 sends += self._ask_again(name, peer)
         return sends
 
-    def _on_digest(self, sender: ReplicaId, peer: _Peer, body: Digest) -> list[Effect]:
+    def _on_digest(self, sender: ReplicaId, peer: _Peer, body: Digest) -> list[RoutedEffect]:
         if body.retained == self.retained.checksum:
             peer.differing = 0
         else:
@@ -490,7 +494,7 @@ class Routed:
         peer.hello_ticks = self._ticks
         return [Send(to=name, body=self._hello(peer))]
 
-    def _on_message(self, sender: ReplicaId, body: PeerBody) -> list[Effect]:
+    def _on_message(self, sender: ReplicaId, body: PeerBody) -> list[RoutedEffect]:
         peer = self._peers.get(sender)
         match body:
             case Value():

@@ -17,7 +17,7 @@ from millrace.replication.leaderless.messages import (
     Position,
 )
 from millrace.replication.leaderless.state import ControlState, LeaderlessGroup, Stamp
-from millrace.replication.leaderless.work_division import Division, LeaderlessWorkDivision
+from millrace.replication.leaderless.work_division import Division, DivisionState, LeaderlessWorkDivision
 
 LEADERLESS_BUGS = Bugs()
 
@@ -46,7 +46,7 @@ def vector_rewound(plant: Plant) -> None:
     def make(original: Method) -> Method:
         def on_entries(self: Leaderless, sender: ReplicaId, body: Entries) -> None:
             if body.origin != self.origin and body.entries:
-                log = self._log_of(body.origin)
+                log = self._logs.known(body.origin, self._contacts.now)
                 if body.first_index <= log.last.entry:
                     log.last = Position(body.first_index - 1, body.base_offset)
             original(self, sender, body)
@@ -61,7 +61,7 @@ def gap_accepted(plant: Plant) -> None:
     def make(original: Method) -> Method:
         def on_entries(self: Leaderless, sender: ReplicaId, body: Entries) -> None:
             if body.origin != self.origin:
-                log = self._log_of(body.origin)
+                log = self._logs.known(body.origin, self._contacts.now)
                 if body.first_index > log.last.entry + 1:
                     log.last = Position(body.first_index - 1, body.base_offset)
             original(self, sender, body)
@@ -97,6 +97,7 @@ def generation_ignored(plant: Plant) -> None:
             installed = division.installed
             if installed is None or installed.generation != body.generation:
                 division.promised, division.session = body.generation, None
+                division.state = DivisionState.PROMISED
             original(self, body)
 
         return on_install

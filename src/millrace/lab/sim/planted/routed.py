@@ -5,7 +5,7 @@ from millrace.lab.sim.routed.host import RoutedHost
 from millrace.node.peers.interest import KIND_PUBLISH
 from millrace.replication.contract import PeerBody, ReplicaId, Send
 from millrace.replication.routed.filter_table import candidates
-from millrace.replication.routed.machine import Effect, Routed, Wanted, _Peer
+from millrace.replication.routed.machine import Routed, RoutedEffect, Wanted, _Peer
 from millrace.replication.routed.messages import Change, Digest, Filters, Stamp, Value
 from millrace.replication.routed.retained import Clock, RetainedStamps
 
@@ -46,7 +46,7 @@ def stale_announcement_wins(plant: Plant) -> None:
 @ROUTED_BUGS.bug("all filters of a node are added to what was known instead of replacing it")
 def full_state_merged(plant: Plant) -> None:
     def make(original: Method) -> Method:
-        def adopt(self: Routed, sender: ReplicaId, peer: _Peer, body: Filters) -> list[Effect]:
+        def adopt(self: Routed, sender: ReplicaId, peer: _Peer, body: Filters) -> list[RoutedEffect]:
             for filter in sorted(peer.table.all()):
                 peer.staged.add(filter)
             return list(original(self, sender, peer, body))
@@ -92,7 +92,7 @@ def no_hello_on_open(plant: Plant) -> None:
 
         return open_link
 
-    def close_link(self: Routed, name: ReplicaId) -> list[Effect]:
+    def close_link(self: Routed, name: ReplicaId) -> list[RoutedEffect]:
         self.retained.closed(name)
         return []
 
@@ -122,8 +122,8 @@ def one_copy_per_filter(plant: Plant) -> None:
 @ROUTED_BUGS.bug("a retained message from another node is sent on to the rest")
 def retained_passed_on(plant: Plant) -> None:
     def make(original: Method) -> Method:
-        def on_message(self: Routed, sender: ReplicaId, body: PeerBody) -> list[Effect]:
-            effects: list[Effect] = original(self, sender, body)
+        def on_message(self: Routed, sender: ReplicaId, body: PeerBody) -> list[RoutedEffect]:
+            effects: list[RoutedEffect] = original(self, sender, body)
             if isinstance(body, Value) and body.is_live and body.node != self._replica:
                 effects += [Send(to=name, body=body) for name in self._peers if name != sender]
             return effects
