@@ -4,7 +4,7 @@ from millrace.lab.sim.planted.bug import Bugs, Method, Plant
 from millrace.replication.frame.machine import Frame
 from millrace.replication.frame.messages import Discard, Dispatch, FrameEffect
 from millrace.replication.frame.schedule import Deadlines
-from millrace.replication.frame.sides import FrameBackup, FramePrimary
+from millrace.replication.frame.sides import CopyState, FrameBackup, FramePrimary
 from millrace.replication.pair.machine import PrimaryBackup
 from millrace.replication.pair.messages import Check, CheckReply
 from millrace.replication.pair.primary import Primary
@@ -137,8 +137,10 @@ def frame_discards_first(plant: Plant) -> None:
     def make(original: Method) -> Method:
         def next_job(self: Frame) -> list[FrameEffect]:
             jobs: list[FrameEffect] = original(self)
+            runs = self._primary._runs
             numbers = [job.number for job in jobs if isinstance(job, Dispatch)]
-            return [*(Discard(number=number) for number in numbers), *jobs]
+            left = [number for number in numbers if runs[number] is CopyState.LEFT]
+            return [*(Discard(number=number) for number in left), *jobs]
 
         return next_job
 
