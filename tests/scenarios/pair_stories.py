@@ -29,7 +29,6 @@ class PairStory(Story):
                 has_authority="authority" in words,
                 may_split="may-split" in words,
                 options=RaftOptions(**{**options, **changed}),
-                mutations=self.mutations,
             )
             self.stage.rounds(5)
             self.stage.lines.clear()

@@ -37,11 +37,10 @@ from unit.replication.stage import CHANGES, Stage
 
 
 class Story:
-    """`mutations` plants bugs in every replica; the checkers raise where they see one at work."""
+    """The checkers raise where they see a bug at work."""
 
-    def __init__(self, path: Path, mutations: frozenset[str] = frozenset()) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.mutations = mutations
         self.stage: Stage | None = None
 
     def play(self) -> str:
@@ -79,7 +78,6 @@ class Story:
             spares=int(named.get("spares", 0)),
             timeouts=timeouts,
             options=RaftOptions(**{**options, **changed}),
-            mutations=self.mutations,
         )
         if "leader" in named:
             stage.elect(ReplicaId(named["leader"]))

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from millrace.errors import RemoteError
-from millrace.replication.raft.mutations import MUTATIONS
+from millrace.lab.sim.planted.bug import planted
+from millrace.lab.sim.planted.raft import MACHINE_BUGS
 from scenarios.stories import Story
 
 HERE = Path(__file__).parent
@@ -29,11 +30,11 @@ def test_story_comes_out_as_told(path: Path, request: pytest.FixtureRequest) -> 
     assert told == path.read_text()
 
 
-@pytest.mark.parametrize("name", sorted(MUTATIONS))
+@pytest.mark.parametrize("name", sorted(MACHINE_BUGS))
 def test_planted_bug_is_noticed(name: str) -> None:
-    with pytest.raises((AssertionError, RemoteError)):
-        Story(STORY_OF_BUG[name], frozenset({name})).play()
+    with planted(MACHINE_BUGS, frozenset({name})), pytest.raises((AssertionError, RemoteError)):
+        Story(STORY_OF_BUG[name]).play()
 
 
 def test_no_story_is_about_a_bug_that_is_not_there() -> None:
-    assert STORY_OF_BUG.keys() == MUTATIONS.keys()
+    assert STORY_OF_BUG.keys() == MACHINE_BUGS.keys()

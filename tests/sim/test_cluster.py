@@ -15,10 +15,11 @@ from millrace.lab.sim.campaign import replay
 from millrace.lab.sim.cluster.checks import Logs, check_received
 from millrace.lab.sim.cluster.host import Host
 from millrace.lab.sim.cluster.mqtt_clients import History, Sent
-from millrace.lab.sim.cluster.node_mutations import NODE_MUTATIONS
 from millrace.lab.sim.cluster.plan import CHANGES, FAULTS, WORK, ClusterPlan, make_cluster_plan
 from millrace.lab.sim.cluster.world import ClusterWorld, run_cluster_plan
 from millrace.lab.sim.mutations import search
+from millrace.lab.sim.planted.bug import planted
+from millrace.lab.sim.planted.nodes import NODE_BUGS
 from millrace.lab.sim.verdict import RunResult
 from millrace.lab.sim.violation import Violation
 
@@ -147,12 +148,13 @@ CHEAP = {"will_fired_twice": "wills", "retained_at_one_node": "retained", "fan_o
 @pytest.mark.parametrize("name", CHEAP)
 def test_a_bug_planted_in_the_nodes_is_caught(name: str) -> None:
     one = plan(3, is_wandering=False, work=(CHEAP[name],))
-    assert not run_cluster_plan(one, frozenset({name})).is_clean, f"{name} was not noticed"
+    with planted(NODE_BUGS, frozenset({name})):
+        assert not run_cluster_plan(one).is_clean, f"{name} was not noticed"
     assert run_cluster_plan(one).is_clean, "without the bug the run is clean"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NODE_MUTATIONS if name not in CHEAP])
+@pytest.mark.parametrize("name", [name for name in NODE_BUGS if name not in CHEAP])
 def test_every_bug_planted_in_the_nodes_is_caught(name: str) -> None:
     caught = search(name, mode="cluster")
     assert caught.is_caught, f"{name} survived {caught.seeds} seeds"

@@ -9,7 +9,8 @@ import pytest
 from millrace.lab.sim.campaign import replay
 from millrace.lab.sim.leaderless.members import Consumer
 from millrace.lab.sim.leaderless.world import LeaderlessWorld, make_leaderless_plan, run_leaderless_seed
-from millrace.lab.sim.mutations import BY_MODE, search
+from millrace.lab.sim.mutations import search
+from millrace.lab.sim.planted.leaderless import LEADERLESS_BUGS
 from millrace.lab.sim.violation import Violation
 from millrace.replication.leaderless.messages import Acknowledged, Level
 
@@ -48,7 +49,7 @@ def test_a_planted_bug_is_caught(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in BY_MODE["leaderless"] if name not in CHEAP])
+@pytest.mark.parametrize("name", [name for name in LEADERLESS_BUGS if name not in CHEAP])
 def test_every_planted_bug_is_caught(name: str) -> None:
     caught = search(name, mode="leaderless")
     assert caught.is_caught, f"{name} survived {caught.seeds} seeds"

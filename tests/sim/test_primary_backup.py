@@ -3,8 +3,9 @@
 import pytest
 
 from millrace.lab.sim.mutations import search
-from millrace.lab.sim.pair.runs import PRIMARY_BACKUP_MUTATIONS, run_primary_backup_seed
+from millrace.lab.sim.pair.runs import run_primary_backup_seed
 from millrace.lab.sim.pair.world import make_pair_plan
+from millrace.lab.sim.planted.pair import PAIR_BUGS
 from millrace.lab.sim.trace import Trace
 
 QUICK = (
@@ -43,7 +44,7 @@ def test_a_planted_bug_is_caught(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in PRIMARY_BACKUP_MUTATIONS if name not in QUICK])
+@pytest.mark.parametrize("name", [name for name in PAIR_BUGS if name not in QUICK])
 def test_every_planted_bug_is_caught(name: str) -> None:
     caught = search(name, mode="primary-backup")
     assert caught.is_caught, f"{name} survived {caught.seeds} seeds"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from millrace.lab.sim.mutations import BY_MODE, search
+from millrace.lab.sim.mutations import search
+from millrace.lab.sim.planted.routed import ROUTED_BUGS
 from millrace.lab.sim.routed.world import run_routed_seed
 from millrace.lab.sim.trace import Trace
 
@@ -26,10 +27,7 @@ _SEEDS = {"stale_announcement_wins": 150, "first_unsubscribe_withdraws": 40, "ga
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name in _SEEDS else name
-        for name in sorted(BY_MODE["routed"])
-    ],
+    [pytest.param(name, marks=pytest.mark.slow) if name in _SEEDS else name for name in sorted(ROUTED_BUGS)],
 )
 def test_every_planted_bug_is_caught(name: str) -> None:
     caught = search(name, seeds_max=_SEEDS.get(name, 10), mode="routed")

@@ -56,14 +56,14 @@ def sim(
 ) -> None:
     """Run simulated clusters with faults; one seed is one whole run. Exit 1 if a promise is broken."""
     from millrace.lab.sim.campaign import MODES
-    from millrace.lab.sim.mutations import BY_MODE
+    from millrace.lab.sim.planted.registry import BUGS
 
     if mode not in (None, *MODES):
         raise ConfigError(f"there is no mode {mode}; there is {', '.join(MODES)}")
-    asked = [mode] if mode is not None else list(BY_MODE)
-    places = [one for one in asked if mutation in ("all", *BY_MODE[one])]
+    asked = [mode] if mode is not None else list(BUGS)
+    places = [one for one in asked if mutation in ("all", *BUGS[one])]
     if mutation is not None and not places:
-        names = ", ".join(name for one in asked for name in BY_MODE[one])
+        names = ", ".join(name for one in asked for name in BUGS[one])
         raise ConfigError(f"there is no mutation {mutation}; there are {names}")
     mode = mode or (places[0] if mutation is not None else "raft")
     if seed is not None and seeds is None and mutation != "all":
@@ -109,11 +109,12 @@ def _report(result: "RunResult", mode: str, mutation: str | None = None) -> None
 def _search(
     name: str, modes: list[str], first_seed: int, seeds: int | None, jobs: int, *, as_json: bool
 ) -> None:
-    from millrace.lab.sim.mutations import BY_MODE, SEEDS_MAX, search_all
+    from millrace.lab.sim.mutations import SEEDS_MAX, search_all
+    from millrace.lab.sim.planted.registry import BUGS
 
     rows = []
     for mode in modes:
-        names = list(BY_MODE[mode]) if name == "all" else [name]
+        names = list(BUGS[mode]) if name == "all" else [name]
         for caught in search_all(
             names, first_seed=first_seed, seeds_max=seeds or SEEDS_MAX, jobs=jobs, mode=mode
         ):

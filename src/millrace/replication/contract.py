@@ -1,6 +1,6 @@
 """What every replication protocol says to its driver: events in, effects out, nothing else.
 
-A machine is a `Replica`: `step(event) -> list[Effect]`. It has no clock (time is `Tick`), no randomness of
+A machine is a `Machine`: `step(event) -> list[Effect]`. It has no clock (time is `Tick`), no randomness of
 its own (the constructor takes a seeded `random.Random`), no files and no sockets. The same events give the
 same effects, so a run is its seed.
 
@@ -43,7 +43,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import NewType, Protocol, TypeAlias
+from typing import NewType, Protocol, TypeAlias, TypeVar
 
 from millrace.errors import LocalError
 from millrace.types import Index, Term
@@ -537,16 +537,24 @@ class Status:
     peers: tuple[PeerStatus, ...] = field(default=())
 
 
-class Replica(Protocol):
-    """One member of one replication group.
+EventT_contra = TypeVar("EventT_contra", contravariant=True)
+EffectT = TypeVar("EffectT")
 
-    The Raft machine is `millrace.replication.raft.machine.Raft(replica, state=InitialState, log=LogView,
-    options=RaftOptions, rng=random.Random, mutations=frozenset())`; its other files are internal."""
 
-    def step(self, event: Event) -> list[Effect]:
+class Machine(Protocol[EventT_contra, EffectT]):
+    """What every machine is: `Raft` and `PrimaryBackup` (whose events and effects are those above),
+    `Leaderless`, `Routed` and `Frame` (which have some of their own). The driver's duties hold for all; where
+    a machine persists nothing it says so. A machine with roles or states keeps them in a table `TRANSITIONS`
+    and asserts it on every change."""
+
+    def step(self, event: EventT_contra) -> list[EffectT]:
         """Take one event; the effects are the caller's to run. Raises `RemoteError`, with nothing changed,
         for a message that no correct peer sends: close that link. Raises anything else only if the machine
         or the driver broke the contract: then this replica must stop."""
+
+
+class Replica(Machine[Event, Effect], Protocol):
+    """One member of a replication group that keeps one log: `Raft` and `PrimaryBackup`."""
 
     def status(self) -> Status:
         """Cheap, without side effects."""

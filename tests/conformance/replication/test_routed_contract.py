@@ -18,14 +18,14 @@ import pytest
 from millrace.errors import RemoteError
 from millrace.replication.contract import LinkClosed, LinkOpened, PeerBody, PeerMessage, ReplicaId, Send, Tick
 from millrace.replication.routed.machine import (
-    Effect,
-    Event,
     Forgotten,
     InterestChanged,
     Noted,
     Published,
     RetainedCarriedOver,
     Routed,
+    RoutedEffect,
+    RoutedEvent,
     RoutedOptions,
 )
 from millrace.replication.routed.messages import Change, Filters, Stamps, Summary, Value
@@ -51,13 +51,13 @@ class Recorded:
         self.kept: dict[str, bytes] = {}
         self.asked: list[tuple[str, bytes | None]] = []
         self.machine = Routed(name, rng=random.Random(name), view=self, options=SMALL)
-        self.steps: list[tuple[Event, list[Effect]]] = []
+        self.steps: list[tuple[RoutedEvent, list[RoutedEffect]]] = []
 
     def value(self, topic: str) -> bytes | None:
         self.asked.append((topic, self.kept.get(topic)))
         return self.kept.get(topic)
 
-    def step(self, event: Event) -> list[Effect]:
+    def step(self, event: RoutedEvent) -> list[RoutedEffect]:
         effects = self.machine.step(event)
         self.steps.append((event, list(effects)))
         for effect in effects:
@@ -78,7 +78,7 @@ class Storm:
         self.held: dict[ReplicaId, list[str]] = {name: [] for name in NAMES}
         self.is_watched = is_watched
 
-    def step(self, name: ReplicaId, event: Event) -> None:
+    def step(self, name: ReplicaId, event: RoutedEvent) -> None:
         node = self.nodes[name]
         if self.is_watched:
             node.machine.status()

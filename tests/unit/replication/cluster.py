@@ -197,13 +197,11 @@ class Cluster:
         *,
         spares: int = 0,
         options: RaftOptions = SMALL,
-        mutations: frozenset[str] = frozenset(),
         is_view_eager: bool = True,
         make_machine: MakeMachine | None = None,
     ) -> None:
         self.rng = random.Random(seed)
         self.options = options
-        self.mutations = mutations
         self.is_view_eager = is_view_eager
         self.make_machine = make_machine or self._make_raft
         self.now = 0
@@ -256,7 +254,7 @@ class Cluster:
         self._schedule_tick(name, node.epoch)
 
     def _make_raft(self, name: ReplicaId, state: InitialState, log: LogView, rng: random.Random) -> Replica:
-        return Raft(name, state=state, log=log, options=self.options, rng=rng, mutations=self.mutations)
+        return Raft(name, state=state, log=log, options=self.options, rng=rng)
 
     def make_rng(self, name: ReplicaId) -> random.Random:
         return random.Random(self.rng.random())

@@ -54,13 +54,12 @@ class Stage:
         *,
         level: Level = Level.MAJORITY,
         options: LeaderlessOptions = OPTIONS,
-        mutations: frozenset[str] = frozenset(),
         seed: int = 1,
         ticks: int = 4,
     ) -> None:
         """After so many ticks the nodes have met, unless there are none."""
         self.names = tuple(ReplicaId(name) for name in "abcdefg"[:count])
-        self.level, self.options, self.mutations, self.seed = level, options, mutations, seed
+        self.level, self.options, self.seed = level, options, seed
         self.nodes: dict[ReplicaId, Node] = {}
         self.wire: deque[tuple[ReplicaId, ReplicaId, object]] = deque()
         self.cut: set[tuple[str, str]] = set()
@@ -88,7 +87,6 @@ class Stage:
             rng=random.Random(f"{self.seed} {name} {self.boots}"),
             level=self.level,
             options=self.options,
-            mutations=self.mutations,
         )
         node = self.nodes[ReplicaId(name)] = Node(name=ReplicaId(name), disk=disk, machine=machine)
         self.lives.append(node)

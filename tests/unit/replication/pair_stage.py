@@ -39,7 +39,6 @@ class PairStage(Stage):
         has_authority: bool,
         may_split: bool = False,
         options: RaftOptions = SMALL,
-        mutations: frozenset[str] = frozenset(),
     ) -> None:
         self.pairs = Pairs()
         self.pairs.found(SHARD, ("n1", "n2"))
@@ -48,7 +47,6 @@ class PairStage(Stage):
         self.cut_off: set[ReplicaId] = set()
         self.known: dict[ReplicaId, Pair] = {}
         self.reports: list[Report] = []
-        self.pair_mutations = mutations
         super().__init__(2, spares=1 if has_authority else 0, options=options)
 
     def _make_raft(self, name: ReplicaId, state: InitialState, log: LogView, rng: random.Random) -> Replica:
@@ -62,9 +60,7 @@ class PairStage(Stage):
                 config = Config(voters=names, learners=(ReplicaId("n3"),))
                 state = replace(state, config=replace(state.config, config=config))
         options = PairOptions(check_ticks=CHECK_TICKS, raft=self.options)
-        return PrimaryBackup(
-            name, state=state, log=log, options=options, rng=rng, pair=pair, mutations=self.pair_mutations
-        )
+        return PrimaryBackup(name, state=state, log=log, options=options, rng=rng, pair=pair)
 
     def _run_effect(self, node: Node, effect: Effect) -> None:
         if isinstance(effect, Report):

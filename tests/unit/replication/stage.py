@@ -51,7 +51,6 @@ class Stage(Cluster):
         spares: int = 0,
         timeouts: dict[str, int] | None = None,
         options: RaftOptions = SMALL,
-        mutations: frozenset[str] = frozenset(),
     ) -> None:
         self.timeouts = timeouts or {}
         self.mail: list[Letter] = []
@@ -60,7 +59,7 @@ class Stage(Cluster):
         self.is_tracing = False
         self.lines: list[str] = []
         self.requests: dict[int, str] = {}
-        super().__init__(voters, spares=spares, options=options, mutations=mutations)
+        super().__init__(voters, spares=spares, options=options)
 
     # ---------------------------------------------------------------------------- instead of chance
 

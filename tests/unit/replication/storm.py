@@ -10,14 +10,13 @@ from unit.replication.cluster import MOMENTS_PER_TICK, Cluster
 
 
 class Storm:
-    def __init__(self, seed: int, mutations: frozenset[str] = frozenset()) -> None:
+    def __init__(self, seed: int) -> None:
         rng = self.rng = random.Random(seed)
         voters = rng.choice([1, 2, 3, 3, 3, 4, 5, 5])
         self.cluster = cluster = Cluster(
             voters=voters,
             spares=rng.choice([0, 0, 1, 2]),
             seed=seed,
-            mutations=mutations,
             is_view_eager=rng.random() < 0.5,
         )
         cluster.drop_chance = rng.choice([0.0, 0.0, 0.02, 0.1])

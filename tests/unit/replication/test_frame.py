@@ -3,6 +3,23 @@
 import pytest
 
 from millrace.errors import LocalError
+from millrace.replication.frame.machine import Frame
+from millrace.replication.frame.messages import (
+    Arrived,
+    Copied,
+    Discard,
+    Discarded,
+    Dispatch,
+    Dispatched,
+    FrameEffect,
+    Overloaded,
+    Promoted,
+    Queued,
+    Ready,
+    Recover,
+    Replicate,
+    Replicated,
+)
 from millrace.replication.frame.schedule import (
     Deadlines,
     Job,
@@ -13,7 +30,7 @@ from millrace.replication.frame.schedule import (
     TopicTerms,
     deadlines,
 )
-from millrace.replication.frame.sides import Discard, FrameBackup, FramePrimary
+from millrace.replication.frame.sides import FrameBackup, FramePrimary
 
 BOUNDS = LinkBounds(failover_ms=50, publisher_ms=1, subscriber_ms=20, backup_ms=0.05)
 
@@ -92,48 +109,87 @@ COPIED = Deadlines(dispatch_ms=79, replicate_ms=49, is_replicated=True, why="")
 PLAIN = Deadlines(dispatch_ms=29, replicate_ms=49, is_replicated=False, why="")
 
 
+def drain(frame: Frame) -> list[FrameEffect]:
+    """Every job done as soon as it is given out, and what came of it."""
+    effects: list[FrameEffect] = []
+    while found := frame.step(Ready()):
+        for one in found:
+            effects.append(one)
+            if isinstance(one, Replicate):
+                effects += frame.step(Replicated(number=one.number, count=one.count))
+            elif isinstance(one, Dispatch):
+                effects += frame.step(Dispatched(number=one.number, count=one.count))
+    return effects
+
+
 def test_jobs_of_a_primary_go_by_deadline_and_a_dispatched_copy_is_discarded() -> None:
-    primary = FramePrimary(schedule=Schedule.FRAME, jobs_max=10)
-    assert [primary.arrive(COPIED, 0), primary.arrive(PLAIN, 0)] == [1, 2]
-    order = []
-    discards = []
-    while (one := primary.take()) is not None:
-        order.append((one.kind.value, one.number))
-        discards.append(primary.done(one))
-    assert order == [("dispatch", 2), ("replicate", 1), ("dispatch", 1)]
-    assert discards == [None, None, Discard(number=1)]
+    frame = Frame(schedule=Schedule.FRAME, jobs_max=10, copies_max=10)
+    assert frame.step(Arrived(wanted=COPIED, now_us=0)) == [Queued(number=1)]
+    assert frame.step(Arrived(wanted=PLAIN, now_us=0)) == [Queued(number=2)]
+    assert drain(frame) == [
+        Dispatch(number=2, count=1, due_us=29_000),
+        Replicate(number=1, count=1, due_us=49_000),
+        Dispatch(number=1, count=1, due_us=79_000),
+        Discard(number=1),
+    ]
+
+
+def test_a_machine_answers_for_both_sides() -> None:
+    frame = Frame(schedule=Schedule.FRAME, jobs_max=1, copies_max=10)
+    assert frame.step(Arrived(wanted=COPIED, now_us=0)) == [Overloaded(count=1)]
+    assert frame.step(Ready()) == []
+    assert frame.step(Copied(epoch=7, number=1, messages=b"one")) == []
+    assert frame.step(Copied(epoch=7, number=2, messages=b"two")) == []
+    assert frame.step(Discarded(epoch=7, number=1)) == []
+    assert (frame.overloaded, frame.stored) == (1, 1)
+    assert frame.step(Promoted()) == [Recover(runs=(b"two",))]
+    assert frame.step(Promoted()) == [Recover(runs=())]
 
 
 def test_a_dispatch_that_is_first_cancels_the_copy() -> None:
     """Two jobs of a message may be under way at once; the one that is done first decides."""
     primary = FramePrimary(schedule=Schedule.FRAME, jobs_max=10)
-    primary.arrive(COPIED, 0)
-    dispatch = Job(kind=JobKind.DISPATCH, number=1, due_us=79_000)
-    assert primary.done(dispatch) is None
+    primary.arrived(COPIED, 0)
+    assert not primary.dispatched(1), "no copy has left"
     left = primary.take()
     assert left is not None and left.kind is JobKind.DISPATCH, "the copy was passed over"
 
 
+def test_a_copy_leaves_once() -> None:
+    primary = FramePrimary(schedule=Schedule.FRAME, jobs_max=10)
+    primary.arrived(COPIED, 0)
+    primary.replicated(1)
+    with pytest.raises(AssertionError, match="the copy has left"):
+        primary.replicated(1)
+    assert primary.dispatched(1)
+    primary.arrived(PLAIN, 0)
+    with pytest.raises(AssertionError, match="no copy is needed"):
+        primary.replicated(2)
+
+
 def test_overload_is_counted_and_refused() -> None:
     primary = FramePrimary(schedule=Schedule.FRAME, jobs_max=3)
-    assert [primary.arrive(COPIED, 0), primary.arrive(COPIED, 0), primary.arrive(PLAIN, 0)] == [1, None, 2]
+    assert [primary.arrived(COPIED, 0), primary.arrived(COPIED, 0), primary.arrived(PLAIN, 0)] == [1, None, 2]
     assert primary.overloaded == 1
 
 
 def test_fcfs_copies_and_dispatches_in_the_order_of_arrival() -> None:
-    primary = FramePrimary(schedule=Schedule.FCFS, jobs_max=10)
-    primary.arrive(COPIED, 5)
-    primary.arrive(PLAIN, 6)
-    order = []
-    while (one := primary.take()) is not None:
-        order.append((one.kind.value, one.number))
-        primary.done(one)
-    assert order == [("replicate", 1), ("dispatch", 1), ("replicate", 2), ("dispatch", 2)]
+    frame = Frame(schedule=Schedule.FCFS, jobs_max=10, copies_max=10)
+    frame.step(Arrived(wanted=COPIED, now_us=5))
+    frame.step(Arrived(wanted=PLAIN, now_us=6))
+    assert drain(frame) == [
+        Replicate(number=1, count=1, due_us=5),
+        Dispatch(number=1, count=1, due_us=5),
+        Discard(number=1),
+        Replicate(number=2, count=1, due_us=6),
+        Dispatch(number=2, count=1, due_us=6),
+        Discard(number=2),
+    ]
 
 
 def test_without_a_backup_nothing_is_copied() -> None:
     primary = FramePrimary(schedule=Schedule.FRAME, jobs_max=10)
-    primary.arrive(COPIED, 0, has_backup=False)
+    primary.arrived(COPIED, 0, has_backup=False)
     one = primary.take()
     assert one is not None and one.kind is JobKind.DISPATCH
     assert primary.take() is None
@@ -142,52 +198,51 @@ def test_without_a_backup_nothing_is_copied() -> None:
 def test_a_promotion_hands_out_what_was_not_discarded_in_order() -> None:
     backup = FrameBackup(copies_max=10)
     for number in (3, 1, 2):
-        backup.on_copy(7, number, b"%d" % number)
-    backup.on_discard(7, 2)
-    assert backup.promote() == [b"1", b"3"]
-    assert backup.promote() == []
+        backup.copied(7, number, b"%d" % number)
+    backup.discarded(7, 2)
+    assert backup.recovered() == (b"1", b"3")
+    assert backup.recovered() == ()
 
 
 def test_a_discard_may_overtake_its_copy() -> None:
     backup = FrameBackup(copies_max=10)
-    backup.on_discard(7, 1)
-    backup.on_copy(7, 1, b"late")
-    assert backup.promote() == []
+    backup.discarded(7, 1)
+    backup.copied(7, 1, b"late")
+    assert backup.recovered() == ()
 
 
 def test_copies_of_an_earlier_epoch_say_nothing() -> None:
     backup = FrameBackup(copies_max=10)
-    backup.on_copy(7, 1, b"old")
-    backup.on_copy(8, 1, b"new")
-    backup.on_copy(7, 2, b"stale")
-    assert backup.promote() == [b"new"]
+    backup.copied(7, 1, b"old")
+    backup.copied(8, 1, b"new")
+    backup.copied(7, 2, b"stale")
+    assert backup.recovered() == (b"new",)
 
 
 def test_a_full_backup_forgets_the_oldest_and_counts() -> None:
     backup = FrameBackup(copies_max=2)
     for number in (1, 2, 3):
-        backup.on_copy(7, number, b"%d" % number)
-    assert backup.promote() == [b"2", b"3"]
+        backup.copied(7, number, b"%d" % number)
+    assert backup.recovered() == (b"2", b"3")
     assert backup.dropped == 1
 
 
 def test_a_run_is_one_job_and_counts_as_its_messages() -> None:
-    primary = FramePrimary(schedule=Schedule.FRAME, jobs_max=10)
-    assert [primary.arrive(COPIED, 0, count=3), primary.arrive(PLAIN, 0, count=3)] == [1, 4]
-    assert len(primary) == 6
-    assert primary.arrive(PLAIN, 0, count=2) is None, "six, three and two do not fit"
-    assert primary.overloaded == 2
-    assert primary.has_room(1) and not primary.has_room(2)
-    found = []
-    while (one := primary.take()) is not None:
-        found.append((one.kind.value, one.number, one.messages, primary.done(one)))
-    assert found == [
-        ("dispatch", 4, 3, None),
-        ("replicate", 1, 3, None),
-        ("dispatch", 1, 3, Discard(number=1)),
+    frame = Frame(schedule=Schedule.FRAME, jobs_max=10, copies_max=10)
+    assert frame.step(Arrived(wanted=COPIED, now_us=0, count=3)) == [Queued(number=1)]
+    assert frame.step(Arrived(wanted=PLAIN, now_us=0, count=3)) == [Queued(number=4)]
+    assert frame.queued == 6
+    assert frame.step(Arrived(wanted=PLAIN, now_us=0, count=2)) == [Overloaded(count=2)], "6, 3 and 2 in 10"
+    assert frame.overloaded == 2
+    assert frame.has_room(1) and not frame.has_room(2)
+    assert drain(frame) == [
+        Dispatch(number=4, count=3, due_us=29_000),
+        Replicate(number=1, count=3, due_us=49_000),
+        Dispatch(number=1, count=3, due_us=79_000),
+        Discard(number=1),
     ]
-    assert len(primary) == 0 and primary.has_room(10)
-    assert primary.copies == 3
+    assert frame.queued == 0 and frame.has_room(10)
+    assert frame.copies == 3
 
 
 def test_a_cancelled_run_keeps_its_place_until_its_turn() -> None:
@@ -202,14 +257,14 @@ def test_a_cancelled_run_keeps_its_place_until_its_turn() -> None:
 
 def test_a_backup_is_bounded_by_messages_and_discards_runs_whole() -> None:
     backup = FrameBackup(copies_max=5)
-    backup.on_copy(7, 1, b"1-3", 3)
-    backup.on_copy(7, 4, b"4-5", 2)
+    backup.copied(7, 1, b"1-3", 3)
+    backup.copied(7, 4, b"4-5", 2)
     assert len(backup) == 5
-    backup.on_copy(7, 4, b"4-5", 2)
+    backup.copied(7, 4, b"4-5", 2)
     assert len(backup) == 5, "a copy that comes twice is one"
-    backup.on_copy(7, 6, b"6", 1)
+    backup.copied(7, 6, b"6", 1)
     assert (len(backup), backup.dropped) == (3, 3)
-    backup.on_discard(7, 4)
+    backup.discarded(7, 4)
     assert len(backup) == 1
-    assert backup.promote() == [b"6"]
+    assert backup.recovered() == (b"6",)
     assert len(backup) == 0

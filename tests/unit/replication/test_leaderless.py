@@ -447,7 +447,7 @@ def test_a_group_that_lapses_while_its_members_here_are_away_says_where_it_was(t
         body = Entries(origin=Origin("a", 1), first_index=1, base_offset=0, entries=(entry,))
     else:
         elsewhere = ControlState()
-        elsewhere.apply(removal, "a", "a")
+        elsewhere.apply(removal)
         body = Begin(origin=Origin("a", 1), begin=Position(1, 0), state=elsewhere.to_bytes({}))
     stage.step("b", PeerMessage(sender=ReplicaId("a"), body=body))
     (removed_group,) = [e for _, effects in stage["b"].steps for e in effects if isinstance(e, GroupRemoved)]
@@ -626,7 +626,7 @@ def test_a_state_does_not_depend_on_the_order_of_operations() -> None:
     for order in itertools.permutations(operations):
         state = ControlState()
         for operation in order:
-            state.apply(operation, "a", "a")
+            state.apply(operation)
         digests.add(state.digest())
     assert len(digests) == 1
 

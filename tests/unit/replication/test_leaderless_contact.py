@@ -1,7 +1,10 @@
 """Who takes work when nodes are slow, have not met yet, were cut off without knowing it, or meet again."""
 
 from collections import Counter
+from contextlib import AbstractContextManager
 
+from millrace.lab.sim.planted.bug import planted
+from millrace.lab.sim.planted.leaderless import LEADERLESS_BUGS
 from millrace.replication.contract import LinkClosed, LinkOpened, ReplicaId, RequestId, Tick
 from millrace.replication.leaderless.machine import LeaderlessOptions
 from millrace.replication.leaderless.messages import Connected, Level, Origin, Slept, Subscribe
@@ -10,14 +13,18 @@ from unit.replication.leaderless_stage import OPTIONS, Stage
 LINKS = LeaderlessOptions(pulse_ticks=1, silent_ticks=60, closed_ticks=8)
 
 
-def shared(*mutations: str, options: LeaderlessOptions = OPTIONS) -> Stage:
+def shared(options: LeaderlessOptions = OPTIONS) -> Stage:
     """Two nodes with a member each, and one division."""
-    stage = Stage(2, level=Level.LOCAL, options=options, mutations=frozenset(mutations))
+    stage = Stage(2, level=Level.LOCAL, options=options)
     for name in "ab":
         stage.join(name, "g", f"client {name}")
     stage.tick(20)
     assert stage.is_divided("g", "a", "b")
     return stage
+
+
+def with_bugs(*names: str) -> AbstractContextManager[None]:
+    return planted(LEADERLESS_BUGS, frozenset(names))
 
 
 def taken(stage: Stage, *names: str) -> Counter[str]:
@@ -30,8 +37,8 @@ def only_a_ticks(stage: Stage, count: int) -> None:
         stage.deliver()
 
 
-def before_they_met(mutations: frozenset[str]) -> Counter[str]:
-    stage = Stage(2, level=Level.LOCAL, mutations=mutations, ticks=0)
+def before_they_met() -> Counter[str]:
+    stage = Stage(2, level=Level.LOCAL, ticks=0)
     stage.partition("a", "b")
     for name in "ab":
         stage.join(name, "g", f"client {name}")
@@ -46,8 +53,9 @@ def before_they_met(mutations: frozenset[str]) -> Counter[str]:
 
 
 def test_nodes_that_have_not_met_wait_for_each_other_and_give_each_message_once() -> None:
-    assert before_they_met(frozenset()) == Counter(map(str, range(20)))
-    assert before_they_met(frozenset({"alone_before_heard"})).total() > 20
+    assert before_they_met() == Counter(map(str, range(20)))
+    with with_bugs("alone_before_heard"):
+        assert before_they_met().total() > 20
 
 
 def test_a_node_that_nobody_answers_goes_on_alone() -> None:
@@ -59,9 +67,9 @@ def test_a_node_that_nobody_answers_goes_on_alone() -> None:
     assert taken(stage, "a") == Counter("xy")
 
 
-def asleep_while_left_out(*mutations: str) -> tuple[Counter[str], Counter[str]]:
+def asleep_while_left_out() -> tuple[Counter[str], Counter[str]]:
     """What the sleeper takes when it wakes up, and what both took in the end."""
-    stage = shared(*mutations)
+    stage = shared()
     stage.publish("a", *map(str, range(20)))
     stage.partition("a", "b")
     only_a_ticks(stage, 20)
@@ -77,7 +85,8 @@ def test_a_node_that_stood_still_takes_nothing_before_it_has_heard_from_the_othe
     woken, all_of_them = asleep_while_left_out()
     assert not woken
     assert all_of_them == Counter(map(str, range(20)))
-    woken, _ = asleep_while_left_out("lease_ignored")
+    with with_bugs("lease_ignored"):
+        woken, _ = asleep_while_left_out()
     assert woken
 
 
@@ -92,9 +101,9 @@ def test_a_short_sleep_ends_with_the_next_pulses_and_the_division_stands() -> No
     assert stage["a"].machine.work_division.division("g").promised == generation
 
 
-def after_a_partition(*mutations: str) -> Counter[str]:
+def after_a_partition() -> Counter[str]:
     """What was taken of messages that were published once both sides heard each other again."""
-    stage = shared(*mutations)
+    stage = shared()
     stage.partition("a", "b")
     stage.tick(30)
     stage.heal()
@@ -111,7 +120,8 @@ def after_a_partition(*mutations: str) -> Counter[str]:
 def test_two_that_meet_again_stop_at_once_and_divide_anew() -> None:
     got = after_a_partition()
     assert len(got) > 20 and set(got.values()) == {1}
-    assert 2 in after_a_partition("other_division_unnoticed", "returned_unasked").values()
+    with with_bugs("other_division_unnoticed", "returned_unasked"):
+        assert 2 in after_a_partition().values()
 
 
 def test_a_link_that_is_made_again_soon_changes_nothing() -> None:
@@ -201,9 +211,9 @@ def test_a_group_that_turns_out_to_begin_earlier_is_done_with_what_was_removed_t
     stage.until(lambda: low("b") == 2)
 
 
-def share_of_one_that_restarted(*mutations: str) -> int:
+def share_of_one_that_restarted() -> int:
     """How much of twenty messages the other node takes when one comes back at once, without its member."""
-    stage = shared(*mutations)
+    stage = shared()
     stage.publish("a", *map(str, range(20)))
     stage.take("b", "g")
     stage.start("b", stage.stop("b"))
@@ -217,7 +227,8 @@ def share_of_one_that_restarted(*mutations: str) -> int:
 
 def test_what_a_node_had_in_hand_when_it_restarted_goes_to_others() -> None:
     assert share_of_one_that_restarted() == 20
-    assert share_of_one_that_restarted("other_division_unnoticed") < 20
+    with with_bugs("other_division_unnoticed"):
+        assert share_of_one_that_restarted() < 20
 
 
 def test_where_only_one_node_reaches_both_others_every_message_is_given_all_the_same() -> None:

@@ -24,7 +24,7 @@ class Rig:
         self.view.log = [entry(index, term) for index, term in enumerate(terms, 1)]
         self.durable = self.view.copy()
         self.is_eager = is_eager
-        self.log = RaftLog(self.view, frozenset())
+        self.log = RaftLog(self.view)
         self.writes: list[Persist] = []
         self.number = 0
 

@@ -469,8 +469,3 @@ def test_a_restart_takes_up_the_configuration_from_the_log() -> None:
     stage.crash(N2)
     stage.start(N2)
     assert stage.machine(N2).status().config == Config(voters=(N1, N2, N3), learners=(N4,))
-
-
-def test_unknown_mutations_are_refused() -> None:
-    with pytest.raises(LocalError):
-        Stage(3, mutations=frozenset({"no such bug"}))

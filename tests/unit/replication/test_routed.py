@@ -7,14 +7,14 @@ import pytest
 from millrace.errors import RemoteError
 from millrace.replication.contract import LinkClosed, LinkOpened, PeerBody, PeerMessage, ReplicaId, Send, Tick
 from millrace.replication.routed.machine import (
-    Effect,
-    Event,
     Forgotten,
     InterestChanged,
     Noted,
     Published,
     RetainedCarriedOver,
     Routed,
+    RoutedEffect,
+    RoutedEvent,
     RoutedOptions,
 )
 from millrace.replication.routed.messages import Change, Digest, Filters, Hello, Known, Summary, Value
@@ -33,7 +33,7 @@ class Node:
     def value(self, topic: str) -> bytes | None:
         return self.kept.get(topic)
 
-    def step(self, event: Event) -> list[Effect]:
+    def step(self, event: RoutedEvent) -> list[RoutedEffect]:
         effects = self.machine.step(event)
         for effect in effects:
             if isinstance(effect, Keep):
@@ -43,21 +43,21 @@ class Node:
                     self.kept[effect.topic] = effect.value
         return effects
 
-    def hear(self, sender: ReplicaId, body: PeerBody) -> list[Effect]:
+    def hear(self, sender: ReplicaId, body: PeerBody) -> list[RoutedEffect]:
         return self.step(PeerMessage(sender=sender, body=body))
 
-    def want(self, *filters: str) -> list[Effect]:
+    def want(self, *filters: str) -> list[RoutedEffect]:
         return self.step(Noted(changes=tuple((filter, True) for filter in filters)))
 
-    def give_up(self, *filters: str) -> list[Effect]:
+    def give_up(self, *filters: str) -> list[RoutedEffect]:
         return self.step(Noted(changes=tuple((filter, False) for filter in filters)))
 
 
-def bodies(effects: list[Effect]) -> list[PeerBody]:
+def bodies(effects: list[RoutedEffect]) -> list[PeerBody]:
     return [effect.body for effect in effects if isinstance(effect, Send)]
 
 
-def talk(one: Node, two: Node, effects: list[Effect], start: Node) -> None:
+def talk(one: Node, two: Node, effects: list[RoutedEffect], start: Node) -> None:
     """Carry messages to and fro until both are silent."""
     names = {one.machine: A, two.machine: B}
     under_way = [(start, effect) for effect in effects if isinstance(effect, Send)]
@@ -84,7 +84,7 @@ def asked(node: Node, peer: ReplicaId = B) -> int:
     return hello.session
 
 
-def told(node: Node, session: int = 7) -> list[Effect]:
+def told(node: Node, session: int = 7) -> list[RoutedEffect]:
     """A peer asked this node."""
     node.step(LinkOpened(peer=B))
     return node.hear(B, Hello(session=session, time=0))

@@ -22,6 +22,8 @@ from millrace.errors import LocalError
 from millrace.lab.sim.cluster.world import run_cluster_seed
 from millrace.lab.sim.leaderless.world import run_leaderless_seed
 from millrace.lab.sim.pair.runs import run_primary_backup_seed
+from millrace.lab.sim.planted.bug import planted
+from millrace.lab.sim.planted.registry import BUGS
 from millrace.lab.sim.raft.world import run_seed
 from millrace.lab.sim.routed.world import run_routed_seed
 from millrace.lab.sim.trace import Trace
@@ -34,6 +36,7 @@ RUNS: dict[str, Callable[[int, frozenset[str], Trace | None], RunResult]] = {
     "leaderless": run_leaderless_seed,
     "routed": run_routed_seed,
 }
+"""A seed, and the names of bugs that the driver itself has; the other bugs are planted before."""
 MODES = tuple(RUNS)
 VIOLATIONS_MAX = 20
 """A campaign stops here: more of the same says nothing new."""
@@ -110,14 +113,20 @@ def code_sources(mode: str) -> str:
     return digest.hexdigest()
 
 
+def run_with(bugs: frozenset[str], seed: int, mode: str, trace: Trace | None = None) -> RunResult:
+    """One run with the bugs of these names in the code that runs."""
+    with planted(BUGS[mode], bugs):
+        return RUNS[mode](seed, bugs, trace)
+
+
 def _run(job: tuple[str, int, frozenset[str]]) -> RunResult:
-    mode, seed, mutations = job
-    return RUNS[mode](seed, mutations, None)
+    mode, seed, bugs = job
+    return run_with(bugs, seed, mode)
 
 
-def results(seeds: range, mutations: frozenset[str], jobs: int, mode: str = "raft") -> Iterator[RunResult]:
+def results(seeds: range, bugs: frozenset[str], jobs: int, mode: str = "raft") -> Iterator[RunResult]:
     """In the order of the seeds, whatever the number of processes."""
-    work = ((mode, seed, mutations) for seed in seeds)
+    work = ((mode, seed, bugs) for seed in seeds)
     if jobs == 1:
         yield from map(_run, work)
         return
@@ -129,13 +138,13 @@ def results(seeds: range, mutations: frozenset[str], jobs: int, mode: str = "raf
 
 def replay(
     seed: int,
-    mutations: frozenset[str],
+    bugs: frozenset[str],
     sink: Callable[[str], None] | None = None,
     *,
     mode: str = "raft",
 ) -> RunResult:
     """The same run again with its trace: the hash, the last lines, and every line to `sink`."""
-    return RUNS[mode](seed, mutations, Trace(sink))
+    return run_with(bugs, seed, mode, Trace(sink))
 
 
 class CampaignFile:

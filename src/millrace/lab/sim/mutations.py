@@ -1,32 +1,15 @@
 """The mutation gate: each planted bug must be caught, or the checkers are blind to a whole class of bugs.
 
-A bug counts as caught by a seed only if the same seed is clean without it. Bugs of the machine come from
-`replication/raft/mutations.py`; those of the driver (what no pure machine can get wrong) from `process.py`.
+A bug counts as caught by a seed only if the same seed is clean without it. The bugs are in `planted/`.
 """
 
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from millrace.lab.sim.campaign import RUNS
-from millrace.lab.sim.cluster.node_mutations import NODE_MUTATIONS
-from millrace.lab.sim.leaderless import host as leaderless_host
-from millrace.lab.sim.pair.runs import PRIMARY_BACKUP_MUTATIONS
-from millrace.lab.sim.raft.process import DRIVER_MUTATIONS
-from millrace.lab.sim.routed import world as routed_world
-from millrace.replication.leaderless import messages as leaderless_messages
-from millrace.replication.raft.mutations import MUTATIONS
-from millrace.replication.routed import machine as routed
+from millrace.lab.sim.campaign import run_with
+from millrace.lab.sim.planted.registry import BUGS
 
-BY_MODE: dict[str, dict[str, str]] = {
-    "raft": {**MUTATIONS, **DRIVER_MUTATIONS},
-    "primary-backup": PRIMARY_BACKUP_MUTATIONS,
-    "leaderless": {**leaderless_messages.MUTATIONS, **leaderless_host.DRIVER_MUTATIONS},
-    "routed": {**routed.ROUTED_MUTATIONS, **routed_world.DRIVER_MUTATIONS},
-    "cluster": NODE_MUTATIONS,
-}
-"""The bugs that can be planted in what each mode simulates."""
-ALL_MUTATIONS: dict[str, str] = BY_MODE["raft"]
 SEEDS_MAX = 500
 
 
@@ -46,19 +29,19 @@ class Caught:
 
 
 def search(name: str, *, first_seed: int = 0, seeds_max: int = SEEDS_MAX, mode: str = "raft") -> Caught:
-    mutations, run = frozenset({name}), RUNS[mode]
+    description = BUGS[mode][name].description
     for seed in range(first_seed, first_seed + seeds_max):
-        result = run(seed, mutations, None)
-        if result.rule is not None and run(seed, frozenset(), None).is_clean:
+        result = run_with(frozenset({name}), seed, mode)
+        if result.rule is not None and run_with(frozenset(), seed, mode).is_clean:
             return Caught(
                 name=name,
-                description=BY_MODE[mode][name],
+                description=description,
                 seeds=seed - first_seed + 1,
                 seed=seed,
                 rule=result.rule,
                 detail=result.detail,
             )
-    return Caught(name=name, description=BY_MODE[mode][name], seeds=seeds_max, seed=None)
+    return Caught(name=name, description=description, seeds=seeds_max, seed=None)
 
 
 def _search(job: tuple[str, int, int, str]) -> Caught:

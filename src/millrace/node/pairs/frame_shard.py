@@ -29,8 +29,22 @@ from millrace.node.pairs.frame_offers import OfferedOrder, Offers
 from millrace.node.pairs.pair_keeper import PairGroup
 from millrace.node.replicas.replicas import FrameApp
 from millrace.node.shards.shard import Shard
-from millrace.replication.frame.schedule import Job, JobKind, Schedule
-from millrace.replication.frame.sides import FrameBackup, FramePrimary
+from millrace.replication.frame.machine import Frame
+from millrace.replication.frame.messages import (
+    Arrived,
+    Copied,
+    Discard,
+    Discarded,
+    Dispatch,
+    Dispatched,
+    Promoted,
+    Queued,
+    Ready,
+    Recover,
+    Replicate,
+    Replicated,
+)
+from millrace.replication.frame.schedule import Schedule
 from millrace.types import Reason
 
 log = logging.getLogger("millrace.frame")
@@ -50,6 +64,7 @@ _ECHO_EVERY = 32
 _ECHOES_MAX = 100
 _ALERT_S = 10.0
 _NO_KEY: Key = (b"", 0)
+_READY = Ready()
 
 Part = tuple[Any, Run]
 """A run of one publisher, and its session."""
@@ -85,7 +100,7 @@ class _Held:
         return words.encode_run(run, self.key, now_ms)
 
 
-_Copy = tuple[Job, _Held, bool]
+_Copy = tuple[Replicate, _Held, bool]
 """A run to copy, and whether an echo is wanted."""
 
 
@@ -97,8 +112,9 @@ class FrameShard(Shard, FrameApp):
         self._loop = asyncio.get_running_loop()
         spec = self.stream.spec.primary_backup
         self._classes = FrameClasses(spec)
-        self._primary = FramePrimary(schedule=Schedule.FRAME, jobs_max=_JOBS_MAX)
-        self._backup = FrameBackup(copies_max=_COPIES_MAX)
+        self._frame = Frame(schedule=Schedule.FRAME, jobs_max=_JOBS_MAX, copies_max=_COPIES_MAX)
+        # Messages refused because the queue had no room for what they were gathered with.
+        self._turned_away = 0
         self._epoch = 0
         # By the number of the first message of the run.
         self._held: dict[int, _Held] = {}
@@ -238,9 +254,9 @@ class FrameShard(Shard, FrameApp):
     def _gather(self, arrival: Arrival, run: Run, parts: list[tuple[FrameClass, Run]]) -> None:
         """All of it or, where the queue has no room, nothing."""
         jobs = sum(cls.jobs(part.count) for cls, part in parts)
-        if not self._primary.has_room(self._gathered_jobs + jobs):
-            self._primary.overloaded += run.count
-            self._alert("overloaded: %d messages were refused", self._primary.overloaded)
+        if not self._frame.has_room(self._gathered_jobs + jobs):
+            self._turned_away += run.count
+            self._alert("overloaded: %d messages were refused", self._refused)
             self.refuse([arrival], Reason.SERVER_BUSY)
             return
         for cls, part in parts:
@@ -270,10 +286,13 @@ class FrameShard(Shard, FrameApp):
         """One job, or two, for messages of one class; False where there is no room for them."""
         now_s = self._loop.time()
         has_backup = not self._pair.is_counting_alone
-        number = self._primary.arrive(cls.wanted, int(now_s * 1_000_000), has_backup=has_backup, count=count)
-        if number is None:
+        arrived = Arrived(
+            wanted=cls.wanted, now_us=int(now_s * 1_000_000), count=count, has_backup=has_backup
+        )
+        (answer,) = self._frame.step(arrived)
+        if not isinstance(answer, Queued):
             return False
-        self._held[number] = _Held(cls, parts, key, now_s)
+        self._held[answer.number] = _Held(cls, parts, key, now_s)
         self._accepted += count
         if not self._is_working:
             self._is_working = True
@@ -290,7 +309,7 @@ class FrameShard(Shard, FrameApp):
         # What came before it is numbered before it.
         self._queue_gathered()
         if not self._queue(cls, [(session, run)], run.count, key):
-            self._alert("overloaded: %d messages were refused", self._primary.overloaded)
+            self._alert("overloaded: %d messages were refused", self._refused)
             return Reason.SERVER_BUSY
         if key[0]:
             self.producers.store(*key)
@@ -313,31 +332,36 @@ class FrameShard(Shard, FrameApp):
     def _work(self) -> None:
         """Some jobs, then the sockets again: what arrives meanwhile may be due earlier, and the other node
         asks whether this one is well."""
-        primary, now_ms, now_us = self._primary, self._now_ms(), int(self._loop.time() * 1_000_000)
+        frame, now_ms, now_us = self._frame, self._now_ms(), int(self._loop.time() * 1_000_000)
         # Not fewer than one turn may bring: a turn that takes in more than it works off starves the dispatch.
         budget, self._accepted = _TURN_MESSAGES + 2 * self._accepted, 0
         while budget > 0:
-            job = primary.take()
-            if job is None:
+            effects = frame.step(_READY)
+            if not effects:
                 self._is_working = False
                 break
-            budget -= job.messages
-            if job.kind is JobKind.REPLICATE:
-                self._put_copy(job, now_us)
-                primary.done(job)
-                continue
-            self._dispatch(self._held.pop(job.number), job.messages, now_ms)
-            discard = primary.done(job)
-            # A copy that has not left yet need not leave.
-            if discard is not None and self._to_copy.pop(discard.number, None) is None:
-                self._to_discard.append(discard.number)
+            for job in effects:
+                if isinstance(job, Replicate):
+                    self._put_copy(job, now_us)
+                    frame.step(Replicated(number=job.number, count=job.count))
+                    budget -= job.count
+                elif isinstance(job, Dispatch):
+                    self._dispatch(self._held.pop(job.number), job.count, now_ms)
+                    self._discard(job)
+                    budget -= job.count
         else:
             self._loop.call_soon(self._work)
         self._pass_due(now_ms)
         self._tell_backup()
         self._wake()
 
-    def _put_copy(self, job: Job, now_us: int) -> None:
+    def _discard(self, job: Dispatch) -> None:
+        """A dispatched run is discarded at the backup. A copy that has not left yet need not leave."""
+        for effect in self._frame.step(Dispatched(number=job.number, count=job.count)):
+            if isinstance(effect, Discard) and self._to_copy.pop(effect.number, None) is None:
+                self._to_discard.append(effect.number)
+
+    def _put_copy(self, job: Replicate, now_us: int) -> None:
         """A copy is cancelled by a dispatch within its time. One whose time has come leaves first: until the
         dispatch is over nobody else has the messages. So does one of many, to know how long the way is."""
         wants_echo = self._runs_to_copy % _ECHO_EVERY == 0
@@ -388,7 +412,7 @@ class FrameShard(Shard, FrameApp):
             return
         rows = []
         for job, held, wants_echo in copies:
-            rows.append((job.number, job.messages, wants_echo, held.encoded(now_ms)))
+            rows.append((job.number, job.count, wants_echo, held.encoded(now_ms)))
         for batch in words.batches(rows, lambda row: len(row[3])):
             if not self._send(backup, self.number, words.encode(words.COPY, (self._epoch, batch))):
                 self.uncopied += sum(count for _, count, _, _ in batch)
@@ -414,7 +438,9 @@ class FrameShard(Shard, FrameApp):
         super().begin_term()
         self._epoch = int(self._pair.epoch)
         now_s, now_ms = self._loop.time(), self._now_ms()
-        stored = self._backup.promote()
+        (recover,) = self._frame.step(Promoted())
+        assert isinstance(recover, Recover)
+        stored = recover.runs
         heard_s, self._pair.heard_s = self._pair.heard_s, None
         if heard_s is not None:
             self._failover.add((now_s - heard_s) * 1000)
@@ -447,7 +473,7 @@ class FrameShard(Shard, FrameApp):
         elif op == words.DISCARD:
             epoch, numbers = data
             for number in numbers:
-                self._backup.on_discard(epoch, number)
+                self._frame.step(Discarded(epoch=epoch, number=number))
         elif op == words.OFFER:
             self._on_offers(sender, *data)
         elif op == words.TAKEN:
@@ -460,7 +486,7 @@ class FrameShard(Shard, FrameApp):
     def _on_copies(self, sender: str, epoch: int, copies: list[tuple[int, int, bool, bytes]]) -> None:
         for number, count, wants_echo, messages in copies:
             words.decode_run(messages, 0)  # what cannot be read is refused now, not in a failover
-            self._backup.on_copy(epoch, number, messages, count)
+            self._frame.step(Copied(epoch=epoch, number=number, messages=messages, count=count))
             if wants_echo:
                 self._send(sender, self.number, words.encode(words.ECHO, (epoch, number)))
 
@@ -569,17 +595,21 @@ class FrameShard(Shard, FrameApp):
 
     # -------------------------------------------------------------------------------------- status
 
+    @property
+    def _refused(self) -> int:
+        return self._frame.overloaded + self._turned_away
+
     def shown(self) -> dict[str, Any]:
         rows = [one.measured.shown() for one in self._classes.all]
         return {
             "measured": [*rows, self._way.shown(), self._failover.shown()],
-            "overloaded": self._primary.overloaded + self._offers.overloaded,
-            "queued": len(self._primary),
-            "copies": self._primary.copies,
-            "stored": len(self._backup),
+            "overloaded": self._refused + self._offers.overloaded,
+            "queued": self._frame.queued,
+            "copies": self._frame.copies,
+            "stored": self._frame.stored,
             "recovered": self.recovered,
             "uncopied": self.uncopied,
-            "dropped": self._backup.dropped,
+            "dropped": self._frame.dropped,
         }
 
 

@@ -22,13 +22,13 @@ from millrace.kernels import skip
 from millrace.node.peers.codec import ROUTED_CODEC
 from millrace.replication.contract import LinkClosed, LinkOpened, PeerMessage, ReplicaId, Send, Tick
 from millrace.replication.routed.machine import (
-    Effect,
     Forgotten,
     InterestChanged,
     Noted,
     Published,
     RetainedCarriedOver,
     Routed,
+    RoutedEffect,
     RoutedOptions,
 )
 from millrace.replication.routed.retained import Deliver, Keep
@@ -71,7 +71,6 @@ class Interest:
         random: Random,
         wall_us: Callable[[], int],
         options: RoutedOptions | None = None,
-        mutations: frozenset[str] = frozenset(),
     ) -> None:
         self._links = links
         self._wall_us = wall_us
@@ -80,7 +79,6 @@ class Interest:
             rng=Random(random.getrandbits(64)),
             view=self,
             options=options,
-            mutations=mutations,
         )
         self._machine = machine
         self._broker.router.find_remotes = machine.wanted_by
@@ -217,7 +215,7 @@ class Interest:
 
     # -------------------------------------------------------------------------------------- effects
 
-    def _run(self, effects: list[Effect]) -> None:
+    def _run(self, effects: list[RoutedEffect]) -> None:
         for effect in effects:
             match effect:
                 case Send():

@@ -14,7 +14,7 @@ still must not blame them. Leases are counted in ticks that went by, slept throu
 
 from dataclasses import dataclass
 
-from millrace.replication.leaderless.messages import Heard, Positions, Pulse
+from millrace.replication.leaderless.messages import NOWHERE, Heard, Origin, Positions, Pulse
 
 
 @dataclass(slots=True)
@@ -89,6 +89,11 @@ class Contacts:
         if peer.closed is not None and self.now - peer.closed[0] > self._closed_ticks:
             return True
         return self.now - peer.reached_tick > self._silent_ticks
+
+    def is_held(self, origin: Origin, entry: int) -> bool:
+        """Whether a peer that can be talked with holds this entry."""
+        positions = (self.peers[name].positions or {} for name in self.live)
+        return any(held.get(origin, NOWHERE).entry >= entry for held in positions)
 
     def _is_leased(self, peer: Peer) -> bool:
         if peer.closed is not None and self.elapsed - peer.closed[1] > self._closed_ticks // 2:

@@ -18,14 +18,11 @@ _REPEAT_BYTES = 256
 
 
 class Waiting:
-    def __init__(
-        self, origin: Origin, peers: dict[str, Peer], level: Level, mutations: frozenset[str]
-    ) -> None:
+    def __init__(self, origin: Origin, peers: dict[str, Peer], level: Level) -> None:
         self.level = level
         self.size_bytes = 0
         self._origin = origin
         self._peers = peers
-        self._mutations = mutations
         # The last own entry, bytes, request, and what is to be reached besides.
         self._queue: deque[tuple[int, int, RequestId, WirePositions]] = deque()
 
@@ -71,6 +68,4 @@ class Waiting:
                 wanted = others
             case _:
                 assert_never(self.level)
-        if "ack_before_level" in self._mutations:
-            wanted -= 1
         return min(wanted, others)

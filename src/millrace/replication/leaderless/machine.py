@@ -1,5 +1,15 @@
 """Leaderless replication: every node takes messages whatever the partition, and all converge after it.
 
+Its logs are those of Bayou (Petersen and others, "Flexible Update Propagation for Weakly Consistent
+Replication", SOSP 1997): one for each origin, version vectors, anti-entropy between any two nodes, and a
+state instead of entries where the entries are gone. It departs from Bayou in this:
+
+- There is no order over all logs and nothing is rolled back: messages of different origins need none, and
+  what control entries say gives the same state in any order (`state.py`).
+- A publisher waits for as many disks as its stream asks for (`levels.py`).
+- Consumer groups share the work by the REORG exchange (`work_division.py`), which is not Bayou's. It is the
+  requirement D6 with generations and leases added (decisions 008 and 024).
+
 One log for each origin, written by its node alone, so order holds per origin and nobody has to agree on
 anything. What a node holds is a version vector: for each log the last entry of an unbroken beginning. A node
 streams its own log to every member and says how far it holds the others' in its pulse; whoever finds that
@@ -11,8 +21,8 @@ node, and a restart that finds its log whole goes on with it. A start that canno
 [rule 25] and writes another log. A peer that does hold more is proof of the contrary: `Overtaken`.
 
 Groups, their clients and the marks of what they are done with are control entries of the same logs (see
-`leaderless_state`), so a mark is as safe as a message and travels the same way. Who delivers what is decided
-by sessions (see `leaderless_labour`). A message goes for good when it is below every group's mark and every
+`state.py`), so a mark is as safe as a message and travels the same way. Who delivers what is decided by
+sessions (see `work_division.py`). A message goes for good when it is below every group's mark and every
 hold, and every member is known to hold it: somebody who has not received it may yet make a group that wants
 it, and by the order of its own log that group is known before its receipt is.
 """
@@ -35,6 +45,7 @@ from millrace.replication.contract import (
     Tick,
 )
 from millrace.replication.leaderless.contacts import Contacts, Peer
+from millrace.replication.leaderless.held_logs import HeldLog, HeldLogs
 from millrace.replication.leaderless.levels import Waiting
 from millrace.replication.leaderless.messages import (
     NOWHERE,
@@ -79,7 +90,6 @@ from millrace.replication.leaderless.messages import (
     Superseded,
     Take,
     Unsubscribe,
-    WirePositions,
 )
 from millrace.replication.leaderless.state import (
     FIRST_LIFE,
@@ -118,21 +128,6 @@ class LeaderlessOptions:
 DEFAULT_OPTIONS = LeaderlessOptions()
 
 
-class _Log:
-    """One origin's log on this node."""
-
-    __slots__ = ("durable", "last", "moved_tick", "pulled_tick", "removed", "tail")
-
-    def __init__(self, end: Position) -> None:
-        self.durable = end
-        self.last = end
-        # Handed out and not on disk yet: number, position after them, the entries.
-        self.tail: deque[tuple[int, Position, tuple[LogEntry, ...]]] = deque()
-        self.moved_tick = 0
-        self.pulled_tick: int | None = None
-        self.removed = 0
-
-
 class Leaderless:
     def __init__(
         self,
@@ -146,7 +141,6 @@ class Leaderless:
         rng: Random,
         level: Level = Level.MAJORITY,
         options: LeaderlessOptions = DEFAULT_OPTIONS,
-        mutations: frozenset[str] = frozenset(),
     ) -> None:
         """`state` is what the last `to_bytes` or `PersistLog.state` on disk says; `boot` is another number at
         every start."""
@@ -156,34 +150,24 @@ class Leaderless:
         self._boot = boot
         self._view = logs
         self._options = options
-        self._mutations = mutations
         self._contacts = Contacts(
             node, boot, members, silent_ticks=options.silent_ticks, closed_ticks=options.closed_ticks
         )
         self._peers = self._contacts.peers
         self._number = self._persisted = 0
-        self.state = ControlState(mutations)
+        self.state = ControlState()
         extents = logs.extents()
         ends = {known: end for known, (_, end) in extents.items()}
         covered = self.state.restore(state, ends) if state is not None else {}
-        self._logs: dict[Origin, _Log] = {}
+        self._logs = HeldLogs(logs, origins_max=options.origins_max)
         for known, (begin, end) in sorted(extents.items()):
-            self._logs[known] = _Log(end)
             self._replay(known, max(begin.entry, covered.get(known, NOWHERE).entry), end.entry)
         self.state.ended.clear()
-        self._logs.setdefault(origin, _Log(NOWHERE))
-        self._positions_cache: WirePositions | None = None
+        self._logs.setdefault(origin, HeldLog(NOWHERE))
         self.work_division = LeaderlessWorkDivision(
-            node,
-            rng=rng,
-            state=self.state,
-            positions=self._positions,
-            extent=self._extent,
-            is_held=self._is_held,
-            contacts=self._contacts,
-            mutations=mutations,
+            node, rng=rng, state=self.state, logs=self._logs, contacts=self._contacts
         )
-        self._waiting = Waiting(origin, self._peers, level, mutations)
+        self._waiting = Waiting(origin, self._peers, level)
         self._local: deque[tuple[int, RequestId]] = deque()
         self._out: list[LeaderlessEffect] = []
         self._after: list[LeaderlessEffect] = []
@@ -199,7 +183,7 @@ class Leaderless:
                 raise ProtocolError(f"entries of {origin} after {after} cannot be read")
             for entry in found:
                 if entry.kind is EntryKind.CONTROL:
-                    self.state.apply(entry.payload, self.node, self.node)
+                    self.state.apply(entry.payload)
             after += len(found)
 
     # ----------------------------------------------------------------------------------------- step
@@ -261,20 +245,7 @@ class Leaderless:
     @property
     def positions(self) -> Positions:
         """What this disk holds of every log."""
-        return dict(self._positions())
-
-    def _positions(self) -> WirePositions:
-        if self._positions_cache is None:
-            self._positions_cache = tuple(sorted((o, log.durable) for o, log in self._logs.items()))
-        return self._positions_cache
-
-    def _extent(self, origin: Origin) -> tuple[int, int]:
-        log = self._logs[origin]
-        return max(log.removed, self._view.begin(origin).offset), log.durable.offset
-
-    def _is_held(self, origin: Origin, entry: int) -> bool:
-        positions = (self._peers[name].positions or {} for name in self._contacts.live)
-        return any(held.get(origin, NOWHERE).entry >= entry for held in positions)
+        return dict(self._logs.positions())
 
     def to_bytes(self) -> bytes:
         """The control state for a restart; what is in the logs behind it is applied again."""
@@ -327,7 +298,7 @@ class Leaderless:
         return Pulse(
             boot=self._boot,
             number=self._contacts.elapsed,
-            positions=self._positions(),
+            positions=self._logs.positions(),
             hears=self._contacts.heard_now(),
             work_division=self.work_division.in_force(),
         )
@@ -364,7 +335,7 @@ class Leaderless:
         self._write(self.origin, log, entries)
         return before
 
-    def _write(self, origin: Origin, log: _Log, entries: tuple[LogEntry, ...]) -> None:
+    def _write(self, origin: Origin, log: HeldLog, entries: tuple[LogEntry, ...]) -> None:
         assert self._persist is None, "one write in a step"
         first = log.last.entry + 1
         log.last = Position(
@@ -397,7 +368,7 @@ class Leaderless:
         if self._is_overloaded:
             self._out.append(Overloaded(request=event.request))
             return
-        self._waiting.repeat(event.request, self._logs[self.origin].last.entry, self._positions())
+        self._waiting.repeat(event.request, self._logs[self.origin].last.entry, self._logs.positions())
         self._acknowledge()
 
     def _control(self, request: RequestId, *payloads: bytes) -> None:
@@ -482,7 +453,7 @@ class Leaderless:
                 is_begin = not entries
                 log.durable = end
                 log.moved_tick = self._contacts.now
-                self._positions_cache = None
+                self._logs.moved()
                 for entry in entries:
                     if entry.kind is EntryKind.CONTROL:
                         self._apply(origin, entry.payload)
@@ -498,7 +469,7 @@ class Leaderless:
         self._acknowledge()
 
     def _apply(self, origin: Origin, payload: bytes) -> None:
-        key = self.state.apply(payload, origin.node, self.node)
+        key = self.state.apply(payload)
         self._say_lapsed()
         group = self.state.find(key) if key is not None else None
         division = self.work_division.divisions.get(key) if key is not None else None
@@ -567,7 +538,7 @@ class Leaderless:
             self._out.append(Send(to=to, body=body))
         return len(found)
 
-    def _pull_on(self, origin: Origin, log: _Log) -> None:
+    def _pull_on(self, origin: Origin, log: HeldLog) -> None:
         """After entries that were pulled: the next ones, where somebody holds them. A log that its own node
         streams needs none of this."""
         if log.pulled_tick is None or log.tail:
@@ -638,13 +609,7 @@ class Leaderless:
 
     def _compare(self, sender: ReplicaId, origin: Origin, position: Position) -> None:
         """Anti-entropy: what a peer holds and this node does not is pulled, unless it is on its way."""
-        log = self._logs.get(origin)
-        if log is None:
-            if len(self._logs) >= self._options.origins_max:
-                raise ProtocolError(f"more than {self._options.origins_max} origins")
-            log = self._logs[origin] = _Log(NOWHERE)
-            log.moved_tick = self._contacts.now
-            self._positions_cache = None
+        log = self._logs.known(origin, self._contacts.now)
         if position.entry <= log.last.entry:
             return
         is_still = self._contacts.now - log.moved_tick >= self._options.pull_ticks
@@ -660,15 +625,8 @@ class Leaderless:
             if body.first_index + len(body.entries) - 1 > self._logs[self.origin].last.entry:
                 self._out.append(Overtaken(by=sender))
             return
-        log = self._logs.get(body.origin)
-        if log is None:
-            self._compare(sender, body.origin, NOWHERE)
-            log = self._logs[body.origin]
+        log = self._logs.known(body.origin, self._contacts.now)
         entries, last = body.entries, log.last
-        if "vector_rewound" in self._mutations and body.first_index <= last.entry and entries:
-            log.last = last = Position(body.first_index - 1, body.base_offset)
-        if body.first_index > last.entry + 1 and "gap_accepted" in self._mutations:
-            log.last = last = Position(body.first_index - 1, body.base_offset)
         if body.first_index > last.entry + 1:
             if log.pulled_tick is None or self._contacts.now - log.pulled_tick >= self._options.pull_ticks:
                 log.pulled_tick = self._contacts.now
@@ -687,8 +645,11 @@ class Leaderless:
             # It comes again: nobody was told that it is here.
             return
         self._write(body.origin, log, fresh)
-        have = Send(to=sender, body=Have(origin=body.origin, position=log.last))
-        (self._out if "have_before_sync" in self._mutations else self._after).append(have)
+        self._confirm(sender, body.origin, log.last)
+
+    def _confirm(self, sender: ReplicaId, origin: Origin, position: Position) -> None:
+        """Say that this log is here up to there, once the disk has it."""
+        self._after.append(Send(to=sender, body=Have(origin=origin, position=position)))
 
     def _on_have(self, sender: ReplicaId, peer: Peer, body: Have) -> None:
         if body.origin != self.origin:
@@ -721,7 +682,7 @@ class Leaderless:
         """What this node lacks of a log was removed: everybody who wanted it is done with it."""
         if body.origin == self.origin:
             return
-        log = self._logs.setdefault(body.origin, _Log(NOWHERE))
+        log = self._logs.setdefault(body.origin, HeldLog(NOWHERE))
         if body.begin.entry <= log.last.entry or log.tail:
             return
         self.state.merge(body.state)
@@ -736,7 +697,7 @@ class Leaderless:
             begin=body.begin,
             state=self.state.to_bytes({**self.positions, body.origin: body.begin}, self.state.learnt),
         )
-        self._after.append(Send(to=sender, body=Have(origin=body.origin, position=body.begin)))
+        self._confirm(sender, body.origin, body.begin)
 
     # -------------------------------------------------------------------------------------- removal
 
@@ -745,20 +706,26 @@ class Leaderless:
         groups = [group for _, group in self.state.present()]
         if not groups:
             return
-        choose = max if "removal_below_one_mark" in self._mutations else min
         for origin, log in sorted(self._logs.items()):
-            floor = min(choose(self.low(group, origin) for group in groups), log.durable.offset)
+            floor = min(self._done_below(groups, origin), log.durable.offset)
             floor = min(floor, holds.get(origin, floor))
-            if "removal_before_all_hold" not in self._mutations:
-                floor = min(floor, *(self._received(peer, origin) for peer in self._peers.values()), floor)
-            if floor > self._extent(origin)[0]:
+            floor = self._received_by_all(origin, floor)
+            if floor > self._logs.extent(origin)[0]:
                 log.removed = floor
                 self._out.append(Remove(origin=origin, offset=floor))
+
+    def _done_below(self, groups: list[LeaderlessGroup], origin: Origin) -> int:
+        """Every group is done with what lies below."""
+        return min(self.low(group, origin) for group in groups)
+
+    def _received_by_all(self, origin: Origin, offset: int) -> int:
+        """How far of `offset` every member is known to hold a log."""
+        return min(offset, *(self._received(peer, origin) for peer in self._peers.values()), offset)
 
     def low(self, group: LeaderlessGroup, origin: Origin) -> int:
         """The group is done with everything below, or it is gone: a group may be made by a node that never
         knew a log of which others have removed the beginning."""
-        low, first = group.low(origin), self._extent(origin)[0]
+        low, first = group.low(origin), self._logs.extent(origin)[0]
         return low if low >= first else group.done(origin).after(first)
 
     def _received(self, peer: Peer, origin: Origin) -> int:
@@ -767,13 +734,9 @@ class Leaderless:
         if peer.positions is None:
             return 0
         for own, position in peer.positions.items():
-            if self._peers.get(own.node) is peer and self._held(own).entry < position.entry:
+            if self._peers.get(own.node) is peer and self._logs.durable(own).entry < position.entry:
                 return 0
         return peer.positions.get(origin, NOWHERE).offset
-
-    def _held(self, origin: Origin) -> Position:
-        log = self._logs.get(origin)
-        return NOWHERE if log is None else log.durable
 
 
 def _discard_done(busy: Ranges, done: Ranges, start: int, end: int) -> None:

@@ -461,24 +461,3 @@ class Superseded(PeerBody):
 
 
 LeaderlessBody: TypeAlias = Pulse | Entries | Have | Pull | Begin | Reorg | Answer | Install | Superseded
-
-
-MUTATIONS: dict[str, str] = {
-    "ack_before_level": "a publisher is answered with one copy less than its level asks for",
-    "have_before_sync": "a replica says that it has entries before they are on its disk",
-    "vector_rewound": "entries that came twice set the log back and are stored again",
-    "gap_accepted": "entries behind a gap are taken",
-    "mark_lost": "marks that another node made are not applied",
-    "generation_ignored": "a division is installed though a later session was answered",
-    "takes_between_divisions": "a node goes on taking work after it answered a session",
-    "marks_not_awaited": "a node takes work before it holds the marks of the others",
-    "in_flight_not_handed_over": "an answer does not tell what is in the hands of members",
-    "other_division_unnoticed": "it does not matter that a peer goes by another division, or by none",
-    "alone_before_heard": "a node divides without peers of which it has not heard yet",
-    "returned_unasked": "a node that comes back is not asked what its members have done",
-    "lease_ignored": "a node goes on taking work though others may have left it out",
-    "removal_below_one_mark": "a message goes once one group is done with it",
-    "removal_before_all_hold": "a message goes before every member has received it",
-    "tombstone_ignored": "an old subscription comes back after it was ended",
-}
-"""Bugs that can be planted by name (see `replication/raft/mutations.py`)."""

@@ -144,15 +144,13 @@ class LeaderlessGroup:
 class ControlState:
     """`clock` is the highest counter seen in any stamp."""
 
-    def __init__(self, mutations: frozenset[str] = frozenset()) -> None:
+    def __init__(self) -> None:
         self.groups: dict[str, LeaderlessGroup] = {}
         self.ended: dict[str, LeaderlessGroup] = {}
         """Lives of groups that were there and are over, until somebody has looked."""
         self.learnt: list[bytes] = []
         """Operations that are known here from a state instead of a log, until the own log has them."""
         self.clock = 0
-        self._is_tombstone_ignored = "tombstone_ignored" in mutations
-        self._is_mark_lost = "mark_lost" in mutations
 
     def present(self) -> Iterator[tuple[str, LeaderlessGroup]]:
         return ((key, group) for key, group in self.groups.items() if group.is_present)
@@ -178,23 +176,22 @@ class ControlState:
 
     # --------------------------------------------------------------------------------- operations
 
-    def apply(self, payload: bytes, maker: str, here: str) -> str | None:
+    def apply(self, payload: bytes) -> str | None:
         """One control entry; the key of the group it was about. `RemoteError` for what nobody writes."""
         try:
             operation = json.loads(payload)
-            return self._apply(operation, maker == here)
+            return self._apply(operation)
         except (ValueError, TypeError, IndexError) as error:
             raise ProtocolError(f"a control entry that cannot be read: {error}") from None
 
-    def _apply(self, operation: list[Any], is_own: bool) -> str | None:
+    def _apply(self, operation: list[Any]) -> str | None:
         match operation:
             case ["group", str(key), life, list(filters), list(starts)]:
                 self._make(key, _stamp(life), tuple(filters), _starts(starts))
             case ["client", str(key), life, str(client), bool(is_in), stamp]:
                 self._put_client(key, _stamp(life), client, is_in, _stamp(stamp))
             case ["mark", str(key), life, list(rows)]:
-                if is_own or not self._is_mark_lost:
-                    self._mark(key, _stamp(life), rows)
+                self._mark(key, _stamp(life), rows)
             case ["remove", str(key), life]:
                 self._life(key, _stamp(life))
             case _:
@@ -230,7 +227,7 @@ class ControlState:
         if group is None:
             return
         known = group.clients.get(client)
-        if known is None or stamp > known[0] or (self._is_tombstone_ignored and is_in):
+        if known is None or stamp > known[0]:
             group.clients[client] = (stamp, is_in)
 
     def _mark(self, key: str, life: Stamp, rows: list[Any]) -> None:
@@ -292,8 +289,9 @@ class ControlState:
             self._put_client(key, stamp, client, is_in, _stamp(when))
             if group.clients[client] != was:
                 self.learnt.append(put_client(key, stamp, client, is_in, _stamp(when)))
-        if self._is_mark_lost:
-            return
+        self._merge_marks(key, stamp, group, marks)
+
+    def _merge_marks(self, key: str, stamp: Stamp, group: LeaderlessGroup, marks: list[Any]) -> None:
         totals = {origin: done.total() for origin, done in group.marks.items()}
         self._mark(key, stamp, marks)
         fresh = {

@@ -12,19 +12,20 @@ what is in the hands of members, which stays there, and how far the answering no
 work under the new division before it holds every mark that was made under the old one.
 
 A node that is cut off takes no part and goes on by itself: across a partition each side delivers. Slow is not
-cut off (see `leaderless_contact`): nodes that have only just met wait for each other, and a node takes work
+cut off (see `contacts.py`): nodes that have only just met wait for each other, and a node takes work
 only under a lease from every participant, so that nobody who was left out without knowing it (stopped,
 starved) goes on by the old division. As soon as nodes that were apart hear each other again they stop, and
 divide anew.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from random import Random
 from zlib import crc32
 
 from millrace.replication.contract import ReplicaId, Send
 from millrace.replication.leaderless.contacts import Contacts
+from millrace.replication.leaderless.held_logs import HeldLogs
 from millrace.replication.leaderless.messages import (
     NEVER,
     NOWHERE,
@@ -40,7 +41,6 @@ from millrace.replication.leaderless.messages import (
     Span,
     Spans,
     Superseded,
-    WirePositions,
 )
 from millrace.replication.leaderless.state import ControlState, Ranges
 
@@ -64,6 +64,25 @@ def place_of(origin: Origin, offset: int, nodes: int) -> int:
     return crc32(offset.to_bytes(8, "little"), seed) % nodes
 
 
+class DivisionState(Enum):
+    """What a node goes by in one group."""
+
+    UNDIVIDED = "nothing was ever divided"
+    ASKING = "a session of this node's own is open"
+    PROMISED = "a session was answered, and its result is not here"
+    IN_FORCE = "a division is in force"
+
+
+TRANSITIONS: dict[DivisionState, frozenset[DivisionState]] = {
+    DivisionState.UNDIVIDED: frozenset({DivisionState.PROMISED}),
+    DivisionState.PROMISED: frozenset({DivisionState.PROMISED, DivisionState.ASKING, DivisionState.IN_FORCE}),
+    DivisionState.ASKING: frozenset({DivisionState.PROMISED, DivisionState.IN_FORCE}),
+    DivisionState.IN_FORCE: frozenset({DivisionState.PROMISED}),
+}
+"""A node that opens a session promises itself first, like anybody else who answers. Nothing leads back to
+UNDIVIDED: the division of a group that is gone is forgotten whole."""
+
+
 @dataclass(slots=True)
 class Session:
     generation: Generation
@@ -78,6 +97,7 @@ class Session:
 class Division:
     """What this node knows and does about one group."""
 
+    state: DivisionState = DivisionState.UNDIVIDED
     connected: int = 0
     promised: Generation = NEVER
     number: int | None = None
@@ -100,6 +120,10 @@ class Division:
     """Up to where this node said what is not there any more."""
     in_flight: dict[Origin, Ranges] = field(default_factory=dict)
 
+    def enter(self, state: DivisionState) -> None:
+        assert state in TRANSITIONS[self.state], f"{self.state.name} cannot become {state.name}"
+        self.state = state
+
     @property
     def is_disputed(self) -> bool:
         """Whether somebody goes by another division."""
@@ -107,7 +131,7 @@ class Division:
 
     @property
     def is_in_force(self) -> bool:
-        return self.installed is not None and self.installed.generation == self.promised
+        return self.state is DivisionState.IN_FORCE
 
 
 class LeaderlessWorkDivision:
@@ -117,22 +141,15 @@ class LeaderlessWorkDivision:
         *,
         rng: Random,
         state: ControlState,
-        positions: Callable[[], WirePositions],
-        extent: Callable[[Origin], tuple[int, int]],
-        is_held: Callable[[Origin, int], bool],
+        logs: HeldLogs,
         contacts: Contacts,
-        mutations: frozenset[str],
     ) -> None:
-        """`positions` is what this disk holds, `extent` the offsets that can be read of one log, `is_held`
-        whether a peer that can be reached holds an entry."""
+        """`state`, `logs` and `contacts` are the machine's own and are only read here."""
         self.node = node
         self._rng = rng
         self._state = state
-        self._positions = positions
-        self._extent = extent
-        self._is_held = is_held
+        self._logs = logs
         self._contacts = contacts
-        self._mutations = mutations
         self.divisions: dict[str, Division] = {}
         self.gone: list[Span] = []
         """Found by the last take: of the group's, and not there any more."""
@@ -147,8 +164,6 @@ class LeaderlessWorkDivision:
     @property
     def _reachable(self) -> frozenset[str]:
         """Peers that are not cut off."""
-        if "alone_before_heard" in self._mutations:
-            return self._contacts.live
         return self._contacts.live | self._contacts.awaited
 
     def in_force(self) -> tuple[tuple[str, Generation], ...]:
@@ -209,8 +224,7 @@ class LeaderlessWorkDivision:
 
     def _is_somebody_back(self, installed: Install) -> bool:
         """Whether a node that had no part in the division can be talked with: it may have done some of it."""
-        is_back = not self._contacts.live.issubset(installed.participants)
-        return is_back and "returned_unasked" not in self._mutations
+        return not self._contacts.live.issubset(installed.participants)
 
     def _is_hopeless(self, division: Division) -> bool:
         """Whether this node waits for entries that were lost with whoever had them."""
@@ -218,9 +232,9 @@ class LeaderlessWorkDivision:
         if installed is None or self.node not in installed.order or self.look(division):
             division.waiting_ticks = 0
             return False
-        held = dict(self._positions())
+        held = dict(self._logs.positions())
         missing = [(o, p.entry) for o, p in installed.needs if held.get(o, NOWHERE).entry < p.entry]
-        is_lost = not all(self._is_held(origin, entry) for origin, entry in missing)
+        is_lost = not all(self._contacts.is_held(origin, entry) for origin, entry in missing)
         division.waiting_ticks = division.waiting_ticks + 1 if is_lost else 0
         # A pulse may be a little older than an answer.
         return division.waiting_ticks > STUCK_TICKS
@@ -228,8 +242,6 @@ class LeaderlessWorkDivision:
     def on_pulse(self, peer: str, named: dict[str, Generation]) -> None:
         """A peer that can be talked with says which divisions are in force there. One that takes part and
         names none has restarted: what it had in its hands it has no longer."""
-        if "other_division_unnoticed" in self._mutations:
-            return
         for group, division in self.divisions.items():
             installed = division.installed
             if installed is None or not division.is_in_force:
@@ -261,6 +273,7 @@ class LeaderlessWorkDivision:
         generation = Generation(counter, self.node)
         participants = self._reachable | {self.node}
         self._promise(division, generation)
+        division.enter(DivisionState.ASKING)
         division.session = session = Session(generation, participants, order)
         session.answers[self.node] = self._answer(group, division)
         self._ask(group, session)
@@ -268,6 +281,8 @@ class LeaderlessWorkDivision:
 
     def _promise(self, division: Division, generation: Generation) -> None:
         """From here on no work is taken before the session's result."""
+        assert generation > division.promised, "an older generation was promised"
+        division.enter(DivisionState.PROMISED)
         division.promised = generation
         division.counter_seen = max(division.counter_seen, generation.counter)
         division.number = self._rng.getrandbits(32) if division.connected else None
@@ -290,17 +305,19 @@ class LeaderlessWorkDivision:
             self._ask(group, session)
 
     def _answer(self, group: str, division: Division) -> Answer:
-        in_flight: Holding = ()
-        if "in_flight_not_handed_over" not in self._mutations:
-            in_flight = tuple(
-                (origin, tuple(ranges)) for origin, ranges in sorted(division.in_flight.items()) if ranges
-            )
         return Answer(
             group=group,
             generation=division.promised,
             number=division.number,
-            in_flight=in_flight,
-            positions=self._positions(),
+            in_flight=self._in_hands(division),
+            positions=self._logs.positions(),
+        )
+
+    @staticmethod
+    def _in_hands(division: Division) -> Holding:
+        """What members here have and have not acknowledged."""
+        return tuple(
+            (origin, tuple(ranges)) for origin, ranges in sorted(division.in_flight.items()) if ranges
         )
 
     def on_reorg(self, sender: ReplicaId, body: Reorg) -> None:
@@ -363,13 +380,13 @@ class LeaderlessWorkDivision:
         division = self.division(body.group)
         installed = division.installed
         is_known = installed is not None and installed.generation == body.generation
-        if "generation_ignored" in self._mutations and not is_known:
-            division.promised, division.session = body.generation, None
         if body.generation != division.promised or is_known:
             return
         self._install(division, body)
 
     def _install(self, division: Division, install: Install) -> None:
+        assert install.generation == division.promised, "another division than the one promised"
+        division.enter(DivisionState.IN_FORCE)
         division.installed = install
         division.waiting_ticks = 0
         division.odd.clear()
@@ -396,19 +413,29 @@ class LeaderlessWorkDivision:
         installed = division.installed
         if installed is None or self.node not in installed.order:
             return False
-        if not division.is_in_force and "takes_between_divisions" not in self._mutations:
+        if not self._may_go_by(division):
             return False
         if division.is_disputed or self._is_somebody_back(installed):
             return False
-        if not self._contacts.leased.issuperset(installed.participants):
-            if "lease_ignored" not in self._mutations:
-                return False
+        if not self._has_leases(installed):
+            return False
         if not division.is_ready:
-            held = dict(self._positions())
-            division.is_ready = "marks_not_awaited" in self._mutations or all(
-                held.get(origin, NOWHERE).entry >= position.entry for origin, position in installed.needs
-            )
+            division.is_ready = self._holds_needs(installed)
         return division.is_ready
+
+    @staticmethod
+    def _may_go_by(division: Division) -> bool:
+        """Not once a session was answered, before its result is here."""
+        return division.is_in_force
+
+    def _has_leases(self, installed: Install) -> bool:
+        """From everybody who took part: nobody of them has left this node out yet."""
+        return self._contacts.leased.issuperset(installed.participants)
+
+    def _holds_needs(self, installed: Install) -> bool:
+        """Are all marks here that were made under the divisions before?"""
+        held = dict(self._logs.positions())
+        return all(held.get(origin, NOWHERE).entry >= position.entry for origin, position in installed.needs)
 
     # ---------------------------------------------------------------------------------------- work
 
@@ -438,8 +465,8 @@ class LeaderlessWorkDivision:
         assert division.installed is not None
         order = division.installed.order
         place, scanned = order.index(self.node), 0
-        for origin, _ in self._positions():
-            first, end = self._extent(origin)
+        for origin, _ in self._logs.positions():
+            first, end = self._logs.extent(origin)
             done, busy = group.done(origin), division.in_flight.setdefault(origin, Ranges())
             held = division.elsewhere.get(origin, Ranges())
             low = group.low(origin)

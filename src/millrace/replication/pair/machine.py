@@ -1,5 +1,16 @@
 """The primary-backup machine: two copies, one of which serves, and who of them it is.
 
+It has the shape of PacificA (Lin and others, Microsoft Research MSR-TR-2008-25) for two replicas: the primary
+commits what all replicas of the recorded configuration have, an authority keeps that record and changes it by
+compare and set on its version, a lease from the backup, which is the one that could take over, keeps an old
+primary from serving, and a new primary commits what it has stored. It departs from it in this:
+
+- The backup asks and the primary answers, instead of beacons of the primary that the backup acknowledges: the
+  question says which answer was heard last (decision 019).
+- Two nodes alone have no authority. They go on by what they last heard from each other, which a partition can
+  split into two histories; the higher epoch wins and the other side starts over. `docs/` says so to users.
+- The log, the appends and the snapshots are those of Raft, with the epoch in the place of the term.
+
 An epoch (the term of the log's entries) has one primary. The two replicas of a pair use odd and even epochs,
 so that no two ever claim the same one. A message of a higher epoch makes this replica a backup of it, a
 message of a lower one is answered with the epoch it lacks: that fences a primary that was away.
@@ -26,7 +37,7 @@ import random
 from dataclasses import replace
 from typing import assert_never
 
-from millrace.errors import LocalError, ProtocolError
+from millrace.errors import ProtocolError
 from millrace.replication.contract import (
     Applied,
     Appointed,
@@ -56,7 +67,6 @@ from millrace.replication.contract import (
     Transferred,
 )
 from millrace.replication.pair.messages import Check, CheckReply, PairBody
-from millrace.replication.pair.mutations import PAIR_MUTATIONS
 from millrace.replication.pair.options import PairOptions
 from millrace.replication.pair.primary import Primary
 from millrace.replication.raft.core import Core, Role, check_proposal
@@ -114,11 +124,8 @@ class PrimaryBackup:
         options: PairOptions,
         rng: random.Random,
         pair: Appointed | None = None,
-        mutations: frozenset[str] = frozenset(),
     ) -> None:
-        if not mutations <= PAIR_MUTATIONS.keys():
-            raise LocalError(f"unknown mutations: {sorted(mutations - PAIR_MUTATIONS.keys())}")
-        self._core = Core(replica, state, log, options.raft, rng, mutations)
+        self._core = Core(replica, state, log, options.raft, rng)
         self._follower = Follower(self._core)
         self._options = options
         self._primary: Primary | None = None
@@ -313,8 +320,6 @@ class PrimaryBackup:
         """The next one of this replica: the smaller id of a pair uses odd epochs, the other even ones."""
         core = self._core
         newest = Term(max(core.term, self._pair.epoch, above))
-        if "epoch_kept_at_restart" in core.mutations and core.vote == core.replica and newest:
-            return newest
         partner = self._partner
         parity = 1 if partner is None or core.replica < partner else 0
         return Term(newest + 1 if (newest + 1) % 2 == parity else newest + 2)
@@ -323,26 +328,17 @@ class PrimaryBackup:
         """`takes_over`: without an authority, from a primary that is believed dead."""
         core, pair = self._core, self._pair
         assert self._primary is None
-        if epoch != core.term:
-            core.enter_term(epoch)
+        core.enter_term(epoch)
         core.vote = core.leader = core.replica
         core.role = Role.LEADER
         self._is_returning = False
         is_alone = not pair.is_in_sync if pair.has_quorum else takes_over
-        if "stored_dropped_at_promotion" in core.mutations and is_alone:
-            self._drop_stored()
         # Without a record, whatever is in this log may have been acknowledged without the other one.
         is_in_sync = pair.is_in_sync if pair.has_quorum else not core.log.last_index
         self._primary = Primary(core, pair, self._options, is_alone=is_alone, is_in_sync=is_in_sync)
         if takes_over:
             self._report_claim(epoch, is_in_sync=False)
         self._primary.maybe_commit()
-
-    def _drop_stored(self) -> None:
-        """Only a planted bug comes here."""
-        log = self._core.log
-        if log.last_index > self._core.commit:
-            log._truncate_from(Index(self._core.commit + 1))
 
     def become_backup(self, leader: ReplicaId | None, term: Term | None = None) -> None:
         core = self._core
@@ -401,8 +397,6 @@ class PrimaryBackup:
     @property
     def _is_overdue(self) -> bool:
         """Enough was missed, and the promise that the last answer was given for has run out."""
-        if "promoted_too_early" in self._core.mutations:
-            return self._misses > 0
         promised_ticks = self._core.tick - self._heard_tick
         return self._misses >= self._options.misses_max and promised_ticks >= self._options.promise_ticks
 
@@ -434,15 +428,18 @@ class PrimaryBackup:
         elif self._partner is None:
             self.become_primary(self._next_epoch())
 
+    @property
+    def _is_in_sync(self) -> bool:
+        """Does this backup hold whatever was acknowledged, as far as it can know?"""
+        if self._pair.has_quorum:
+            return self._pair.is_in_sync
+        # What was said in this epoch is no permission to follow on the primary of a newer one.
+        is_newest = self._core.term >= self._unentered
+        return self._is_promotable and not self._is_returning and is_newest
+
     def _maybe_take_over(self) -> None:
         core, pair = self._core, self._pair
-        if pair.has_quorum:
-            is_allowed = pair.is_in_sync
-        else:
-            # What was said in this epoch is no permission to follow on the primary of a newer one.
-            is_newest = core.term >= self._unentered
-            is_allowed = self._is_promotable and not self._is_returning and is_newest
-        if not self._is_able or not (is_allowed or "promoted_out_of_sync" in core.mutations):
+        if not self._is_able or not self._is_in_sync:
             return
         if not pair.has_quorum or core.tick % self._options.raft.heartbeat_ticks == 0:
             self._take_over()
@@ -491,7 +488,7 @@ class PrimaryBackup:
             if self._has_promised:
                 # Again once that has run out, in the next epoch.
                 pass
-            elif event.epoch > core.term or "epoch_kept_at_restart" in core.mutations:
+            elif self._is_new(event.epoch):
                 self.become_primary(event.epoch)
         elif self._primary is not None and is_mine:
             if event.epoch < core.term:
@@ -500,6 +497,10 @@ class PrimaryBackup:
             self._primary.appointed(event)
         if self._primary is None and self._partner is not None and event.primary != core.replica:
             self._ask()
+
+    def _is_new(self, epoch: Term) -> bool:
+        """Only in an epoch that nobody has entered may a primary begin."""
+        return epoch > self._core.term
 
     # ------------------------------------------------------------------------------------- messages
 

@@ -113,7 +113,7 @@ class Primary(Leader):
         assert core.replica in (pair.primary, pair.backup)
 
     def on_check(self, sender: ReplicaId, body: Check) -> None:
-        core, mutations = self._core, self._core.mutations
+        core = self._core
         peer = self._heard(sender)
         if sender != self.backup or peer is None or self._given_up:
             return
@@ -137,11 +137,10 @@ class Primary(Leader):
                 self._go_alone()
             else:
                 self._leaving_told = self._leaving_told or body.number
-        is_in_sync = self.is_in_sync or "sync_claimed_early" in mutations
-        core.send(
-            sender,
-            CheckReply(term=self.term, number=body.number, is_primary=True, is_in_sync=is_in_sync),
-        )
+        core.send(sender, self._answer_to(body))
+
+    def _answer_to(self, body: Check) -> CheckReply:
+        return CheckReply(term=self.term, number=body.number, is_primary=True, is_in_sync=self.is_in_sync)
 
     @property
     def is_in_sync(self) -> bool:
@@ -150,7 +149,7 @@ class Primary(Leader):
 
     @property
     def has_lease(self) -> bool:
-        if not self.is_in_sync or not self._pair.has_quorum or "lease_ignored" in self._core.mutations:
+        if not self.is_in_sync or not self._pair.has_quorum:
             return True
         return self._core.tick < self._lease_tick
 
@@ -227,15 +226,17 @@ class Primary(Leader):
             self._joining_at = None
             self.is_alone = True
             self.maybe_commit()
-        elif peer.match >= self._joining_at or "sync_claimed_early" in self._core.mutations:
+        elif self._has_joined(peer):
             self._joining_at = None
             self._regain_backup()
 
+    def _has_joined(self, peer: Progress) -> bool:
+        """Does it hold what was acknowledged without it?"""
+        return self._joining_at is not None and peer.match >= self._joining_at
+
     def _lose_backup(self, *, is_silent: bool) -> None:
         core, pair = self._core, self._pair
-        if "alone_before_recorded" in core.mutations:
-            self._go_alone()
-        elif pair.has_quorum:
+        if pair.has_quorum:
             if core.tick % core.options.heartbeat_ticks == 0:
                 self._report(is_in_sync=False)
         elif is_silent:
@@ -251,8 +252,6 @@ class Primary(Leader):
         self.maybe_commit()
 
     def _regain_backup(self) -> None:
-        if "alone_while_recording" in self._core.mutations:
-            self.is_alone = True
         if self._pair.has_quorum:
             self._reported_in_at = self._pair.version
         self._report(is_in_sync=True)
@@ -275,8 +274,6 @@ class Primary(Leader):
     def _reached_by_majority(self) -> int:
         core = self._core
         own = core.log.durable
-        if "ack_before_backup" in core.mutations:
-            return own
         counting = self._counting
         if counting is None:
             return 0

@@ -69,7 +69,6 @@ class Core:
         "_hard_state",
         "_now",
         "_number",
-        "_unreachable",
         "applied",
         "commit",
         "configs",
@@ -77,7 +76,6 @@ class Core:
         "is_serving",
         "leader",
         "log",
-        "mutations",
         "options",
         "replica",
         "rng",
@@ -94,13 +92,11 @@ class Core:
         view: LogView,
         options: RaftOptions,
         rng: random.Random,
-        mutations: frozenset[str],
     ) -> None:
         self.replica = replica
         self.options = options
         self.rng = rng
-        self.mutations = mutations
-        self.log = RaftLog(view, mutations)
+        self.log = RaftLog(view)
         self.role = Role.FOLLOWER
         self.term = state.hard_state.term
         self.vote = state.hard_state.vote
@@ -123,7 +119,6 @@ class Core:
         self._announced: RoleChanged | None = None
         self._now: list[Effect] = []
         self._after: list[Effect] = []
-        self._unreachable: set[ReplicaId] = set()
 
     def _scan_configs(self, lost: tuple[tuple[Index, Index], ...]) -> None:
         index = Index(self.configs.index + 1)
@@ -150,9 +145,6 @@ class Core:
 
     def send_durable(self, to: ReplicaId, body: PeerBody) -> None:
         """Leaves once everything this replica wrote so far is on disk."""
-        if "ack_before_fsync" in self.mutations:
-            self._now.append(Send(to=to, body=body))
-            return
         self._after.append(Send(to=to, body=body))
 
     def reply(self, request: RequestId, outcome: Outcome) -> None:
@@ -178,10 +170,9 @@ class Core:
         if after:
             self._after = []
         hard_state = self._changed_hard_state()
-        if hard_state is not None or (log.pending and not self.is_hard_state_durable):
-            if "hard_state_not_awaited" not in self.mutations:
-                after = [effect for effect in now if isinstance(effect, Send)] + after
-                now = [effect for effect in now if not isinstance(effect, Send)]
+        if self._must_wait(hard_state):
+            after = [effect for effect in now if isinstance(effect, Send)] + after
+            now = [effect for effect in now if not isinstance(effect, Send)]
         persist = log.take_writes(self._number + 1, self.tick, hard_state)
         if persist is None and after and log.pending:
             if self.is_disk_behind:
@@ -195,11 +186,15 @@ class Core:
             now.append(persist)
         return now + after if after else now
 
+    def _must_wait(self, hard_state: HardState | None) -> bool:
+        """Do this step's messages depend on a term or a vote that is not on disk yet?"""
+        return hard_state is not None or (bool(self.log.pending) and not self.is_hard_state_durable)
+
     def _changed_hard_state(self) -> HardState | None:
-        vote = self.vote if "vote_not_persisted" not in self.mutations else None
-        if self._hard_state.term == self.term and self._hard_state.vote == vote:
+        """Term and vote, if they are not the ones that were last handed out to be written."""
+        if self._hard_state.term == self.term and self._hard_state.vote == self.vote:
             return None
-        self._hard_state = HardState(term=self.term, vote=vote)
+        self._hard_state = HardState(term=self.term, vote=self.vote)
         return self._hard_state
 
     @property
@@ -284,16 +279,9 @@ class Core:
 
     @property
     def voters(self) -> tuple[ReplicaId, ...]:
-        """Those whose majority decides: the configuration in force, nothing else."""
-        config = self.configs.config
-        if not self.mutations:
-            return config.voters
-        return tuple(voter for voter in config.voters if voter not in self._unreachable)
-
-    def link_changed(self, peer: ReplicaId, is_open: bool) -> None:
-        """A link says nothing about membership [A6]; only a planted bug listens here."""
-        if "quorum_shrinks_on_link_closed" in self.mutations:
-            (self._unreachable.discard if is_open else self._unreachable.add)(peer)
+        """Those whose majority decides: the configuration in force, nothing else. A link that closes says
+        nothing about membership [A6]."""
+        return self.configs.config.voters
 
     @property
     def is_eligible(self) -> bool:

@@ -44,8 +44,6 @@ class Follower:
         core, log = self._core, self._core.log
         if core.is_disk_behind:
             return
-        if "follower_commit_unclipped" in core.mutations:
-            core.commit_to(min(body.commit, log.last_index))
         prev_index, prev_term, entries = body.prev_index, body.prev_term, body.entries
         if prev_index < core.commit:
             known = core.commit - prev_index
@@ -60,8 +58,7 @@ class Follower:
         cut, fresh = log.merge(entries)
         if cut is not None:
             assert cut > core.commit, f"entry {cut} is committed and would be truncated"
-            if "config_not_rolled_back" not in core.mutations:
-                core.configs.truncate_from(cut)
+            core.configs.truncate_from(cut)
         for entry in fresh:
             if entry.kind is EntryKind.CONFIG and entry.index > core.configs.index:
                 core.configs.append(entry)
@@ -71,10 +68,8 @@ class Follower:
         self.accept(sender, matched)
 
     def _follows(self, prev_index: Index, prev_term: Term) -> bool:
-        log = self._core.log
-        if "no_prev_term_check" in self._core.mutations:
-            return log.first_index - 1 <= prev_index <= log.last_index
-        return log.matches(prev_index, prev_term)
+        """Does the entry before an append stand in this log, of the same term?"""
+        return self._core.log.matches(prev_index, prev_term)
 
     def accept(self, sender: ReplicaId, matched: Index) -> None:
         """Say that the log agrees with the sender's up to here, once that is on disk."""
@@ -108,8 +103,6 @@ class Follower:
         core.commit_to(min(body.commit, core.log.last_index))
         if body.context:
             core.send(sender, HeartbeatReply(term=core.term, context=body.context))
-        if "reply_last_index" in core.mutations:
-            core.send(sender, AppendReply(term=core.term, matched=core.log.durable))
         if core.damage is not None and self._matched[0] != core.term:
             # The leader may believe that this log is complete, and then nothing would ever be sent.
             self._reject(sender, Index(core.log.last_index + 1), core.term)
@@ -137,14 +130,10 @@ class Follower:
         core, snapshot = self._core, body.snapshot
         if core.log.is_installing or core.is_disk_behind:
             return
-        if "snapshot_over_newer_log" not in core.mutations:
-            if snapshot.index <= core.commit:
-                self.accept(sender, core.commit)
-                return
-            if core.log.matches(snapshot.index, snapshot.term):
-                core.commit_to(snapshot.index)
-                self.accept(sender, snapshot.index)
-                return
+        if self._holds_already(snapshot):
+            core.commit_to(snapshot.index)
+            self.accept(sender, core.commit)
+            return
         if snapshot != self._snapshot:
             if body.data:
                 return  # a late piece of a transfer that was given up must not displace the running one
@@ -154,6 +143,11 @@ class Follower:
             core.send(sender, SnapshotReply(term=core.term, index=snapshot.index, position=self._position))
         else:
             self._install(sender, snapshot)
+
+    def _holds_already(self, snapshot: Snapshot) -> bool:
+        """Does the log reach as far as the snapshot? Then installing it would throw the rest away."""
+        core = self._core
+        return snapshot.index <= core.commit or core.log.matches(snapshot.index, snapshot.term)
 
     def _start_over(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -179,12 +173,12 @@ class Follower:
             core.send(sender, SnapshotReply(term=core.term, index=snapshot.index, position=0))
             return
         self._snapshot = None
+        self.accept(sender, self._adopt(snapshot))
+
+    def _adopt(self, snapshot: Snapshot) -> Index:
+        """The snapshot takes the place of the whole log, which matches the leader's up to there then."""
+        core = self._core
         core.log.install(snapshot, core.commit)
         core.configs.reset(ConfigAt(index=snapshot.index, config=snapshot.config))
-        if "snapshot_over_newer_log" in core.mutations:
-            core.commit = snapshot.index
         core.commit_to(snapshot.index)
-        if "snapshot_keeps_tail" in core.mutations:
-            self.accept(sender, core.log.last_index)
-            return
-        self.accept(sender, snapshot.index)
+        return snapshot.index

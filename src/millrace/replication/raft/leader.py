@@ -43,7 +43,7 @@ from millrace.replication.raft.messages import (
     TimeoutNow,
 )
 from millrace.replication.raft.progress import Pace, Progress
-from millrace.replication.raft.quorum import is_majority, majority, reached_by_majority
+from millrace.replication.raft.quorum import is_majority, reached_by_majority
 from millrace.replication.raft.reads import Reads
 from millrace.types import Index
 
@@ -142,8 +142,6 @@ class Leader:
 
     def _send_heartbeat(self, peer: Progress, context: int) -> None:
         commit = min(self._core.commit, peer.match)
-        if "heartbeat_commit_unclipped" in self._core.mutations:
-            commit = self._core.commit
         peer.commit_sent = commit
         self._core.send(peer.replica, Heartbeat(term=self.term, commit=commit, context=context))
 
@@ -215,12 +213,13 @@ class Leader:
             peer.sent(last, self._bytes_cached)
         else:
             return False
-        if "match_on_send" in self._core.mutations:
-            peer.match = max(peer.match, last)
-            peer.next = max(peer.next, Index(last + 1))
+        self._hand_over_append(peer, append, last)
+        return True
+
+    def _hand_over_append(self, peer: Progress, append: Append, last: Index) -> None:
+        """It leaves, which says nothing about what the follower has: only its answer does."""
         peer.commit_sent = min(append.commit, last)
         self._core.send(peer.replica, append)
-        return True
 
     def _make_append(self, first: Index) -> Append | None:
         """The append that begins at `first`; None if the entry before it is compacted. Followers that stand
@@ -246,14 +245,10 @@ class Leader:
         return self._append_cached
 
     def on_append_reply(self, sender: ReplicaId, body: AppendReply) -> None:
-        core, peer = self._core, self._heard(sender)
+        peer = self._heard(sender)
         if peer is None:
             return
-        matched = body.matched
-        if matched > core.log.last_index:
-            if body.term == self.term and not core.mutations:
-                raise ProtocolError(f"{sender} claims entry {matched}, which this leader never had")
-            matched = core.log.last_index
+        matched = self._claimed(sender, body)
         if matched < peer.match:
             return  # late, and no reason to ask again
         peer.is_probe_out = False
@@ -263,6 +258,11 @@ class Leader:
         self._replicate(peer)
         self._append_cached = None
         self._send_commit_if_due(peer)
+
+    def _claimed(self, sender: ReplicaId, body: AppendReply) -> Index:
+        if body.matched > self._core.log.last_index:
+            raise ProtocolError(f"{sender} claims entry {body.matched}, which this leader never had")
+        return body.matched
 
     def on_append_reject(self, sender: ReplicaId, body: AppendReject) -> None:
         peer = self._heard(sender)
@@ -355,7 +355,7 @@ class Leader:
         index = Index(self._reached_by_majority())
         if index <= core.commit:
             return
-        if core.log.term(index) != core.term and "commit_prior_term" not in core.mutations:
+        if not self._is_of_own_term(index):
             return
         core.commit_to(index)
         while self._uncommitted and self._uncommitted[0][0] <= index:
@@ -368,18 +368,20 @@ class Leader:
             self.resigns = True
 
     def _reached_by_majority(self) -> int:
-        core, mutations = self._core, self._core.mutations
-        voters = core.voters
-        own = core.log.last_index if "leader_counts_unsynced_self" in mutations else core.log.durable
-        values = [own if voter == core.replica else self._peers[voter].match for voter in voters]
-        if "learner_counts" in mutations:
-            values += [self._peers[learner].match for learner in core.configs.config.learners]
-        if "commit_before_majority" in mutations:
-            return sorted(values, reverse=True)[max(0, majority(len(values)) - 2)]
-        if "removed_still_counts" in mutations:
-            values += [peer.match for peer in self._peers.values() if peer.is_leaving]
-            return sorted(values, reverse=True)[majority(len(voters)) - 1]
-        return reached_by_majority(values)
+        return reached_by_majority(self._matches())
+
+    def _matches(self) -> list[int]:
+        """How far each voter's disk has this log."""
+        core, own = self._core, self._own_match()
+        return [own if voter == core.replica else self._peers[voter].match for voter in core.voters]
+
+    def _own_match(self) -> Index:
+        """The leader's own copy counts like any other: once it is on disk (thesis 10.2.1)."""
+        return self._core.log.durable
+
+    def _is_of_own_term(self, index: Index) -> bool:
+        """Only such an entry is committed by counting; it commits those before it (figure 8)."""
+        return self._core.log.term(index) == self._core.term
 
     def _send_commit_if_due(self, peer: Progress) -> None:
         """[rule 20]: at once if no append is pending that would carry it or bring an answer."""
@@ -389,17 +391,37 @@ class Leader:
     # ---------------------------------------------------------------------------------------- reads
 
     def on_read_index(self, event: ReadIndex) -> None:
-        core, mutations = self._core, self._core.mutations
-        if core.commit < self.noop_index and "read_before_noop" not in mutations:
-            core.refuse(event.request, RefusedReason.NOT_READY)
-        elif len(self._reads) >= core.options.reads_pending_max:
-            core.refuse(event.request, RefusedReason.OVERLOADED)
-        elif core.voters == (core.replica,) or "read_without_round" in mutations:
+        core = self._core
+        reason = self._read_refusal()
+        if reason is not None:
+            core.refuse(event.request, reason)
+        elif not self._needs_round():
             core.reply(event.request, ReadReady(index=core.commit))
         else:
-            first_context = 0 if "read_counts_old_round" in mutations else self._context + 1
-            self._reads.add(event.request, core.commit, first_context)
+            self._reads.add(event.request, core.commit, self._first_round_that_counts())
             self._confirm_reads()
+
+    @property
+    def _has_current_term_commit(self) -> bool:
+        """Until then a new leader does not know how far its predecessors committed."""
+        return self._core.commit >= self.noop_index
+
+    def _read_refusal(self) -> RefusedReason | None:
+        if not self._has_current_term_commit:
+            return RefusedReason.NOT_READY
+        return RefusedReason.OVERLOADED if self._is_full_of_reads else None
+
+    @property
+    def _is_full_of_reads(self) -> bool:
+        return len(self._reads) >= self._core.options.reads_pending_max
+
+    def _needs_round(self) -> bool:
+        """Somebody else could lead by now, unless this is the only voter."""
+        return self._core.voters != (self._core.replica,)
+
+    def _first_round_that_counts(self) -> int:
+        """The first that begins after the read came."""
+        return self._context + 1
 
     def _confirm_reads(self) -> None:
         if not len(self._reads):
@@ -436,20 +458,28 @@ class Leader:
         self._replicate_all()
 
     def _change_refusal(self, event: ChangeMembership) -> RefusedReason | None:
-        core, mutations = self._core, self._core.mutations
         if self._handover is not None:
             return RefusedReason.TRANSFERRING
-        if core.is_disk_behind:
+        if self._core.is_disk_behind:
             return RefusedReason.OVERLOADED
-        if core.commit < self.noop_index and "change_before_own_term_commit" not in mutations:
-            return RefusedReason.NOT_READY
-        if core.configs.index > core.commit and "change_while_pending" not in mutations:
-            return RefusedReason.CHANGE_PENDING
+        reason = self._unsettled()
+        if reason is not None:
+            return reason
         if event.kind is ChangeKind.PROMOTE:
             peer = self._peers.get(event.replica)
             if peer is not None and not self._is_caught_up(peer):
                 return RefusedReason.NOT_CAUGHT_UP
         return None
+
+    def _unsettled(self) -> RefusedReason | None:
+        """The two rules under which changes by one replica are safe (see `membership.py`)."""
+        if not self._has_current_term_commit:
+            return RefusedReason.NOT_READY
+        return RefusedReason.CHANGE_PENDING if self._is_change_pending else None
+
+    @property
+    def _is_change_pending(self) -> bool:
+        return self._core.configs.index > self._core.commit
 
     def _is_caught_up(self, peer: Progress) -> bool:
         core = self._core
@@ -475,9 +505,13 @@ class Leader:
         for name in [name for name in self._peers if name not in members]:
             peer = self._peers[name]
             peer.is_leaving = True
-            if is_committed and "removed_still_counts" not in core.mutations:
-                self._send_heartbeat(peer, 0)
-                del self._peers[name]
+            if is_committed:
+                self._dismiss(peer)
+
+    def _dismiss(self, peer: Progress) -> None:
+        """Its leaving is committed: it is told so, and forgotten."""
+        self._send_heartbeat(peer, 0)
+        del self._peers[peer.replica]
 
     # ------------------------------------------------------------------------------------- handover
 
@@ -502,11 +536,14 @@ class Leader:
         handover = self._handover
         if handover is None or handover.is_sent:
             return
-        peer = self._peers.get(handover.target)
-        is_ready = peer is not None and peer.match == self._core.log.last_index
-        if is_ready or "transfer_while_behind" in self._core.mutations:
+        if self._may_follow(handover.target):
             handover.is_sent = True
             self._core.send(handover.target, TimeoutNow(term=self.term))
+
+    def _may_follow(self, target: ReplicaId) -> bool:
+        """Does it hold everything? Proposals are refused meanwhile, so it will."""
+        peer = self._peers.get(target)
+        return peer is not None and peer.match == self._core.log.last_index
 
     def _best_voter(self) -> ReplicaId | None:
         return self._best_of(self._active_voters())

@@ -43,7 +43,6 @@ class RaftLog:
 
     __slots__ = (
         "_entries_new",
-        "_mutations",
         "_snapshot_new",
         "_snapshot_pending",
         "_tail",
@@ -56,9 +55,8 @@ class RaftLog:
         "pending",
     )
 
-    def __init__(self, view: LogView, mutations: frozenset[str]) -> None:
+    def __init__(self, view: LogView) -> None:
         self._view = view
-        self._mutations = mutations
         self.last_index = view.last_index()
         self.durable = self.last_index
         """Up to here this log, as it is now, is on disk."""
@@ -166,15 +164,16 @@ class RaftLog:
                 break
             position += 1
         fresh = entries[position:]
-        cut: Index | None = None
-        if fresh and fresh[0].index <= last:
-            cut = fresh[0].index
-        elif "truncate_on_stale_append" in self._mutations and entries and entries[-1].index < last:
-            cut = Index(entries[-1].index + 1)
+        cut = self._conflict(entries, fresh)
         if cut is not None:
             self._truncate_from(cut)
         self._extend(fresh)
         return cut, fresh
+
+    def _conflict(self, entries: Sequence[Entry], fresh: Sequence[Entry]) -> Index | None:
+        """The first index at which this log has another entry than the leader's; `fresh` is what it lacks of
+        `entries`."""
+        return fresh[0].index if fresh and fresh[0].index <= self.last_index else None
 
     def _truncate_from(self, index: Index) -> None:
         # Entries of this very step never reached a Persist, so they are simply dropped.
@@ -199,16 +198,13 @@ class RaftLog:
         """Replace the whole log. Up to `commit` the old entries are certainly right, so they stay durable
         until the snapshot is."""
         assert self._snapshot_pending is None
-        kept: list[Entry] = []
-        if "snapshot_keeps_tail" in self._mutations and self.last_index > snapshot.index:
-            kept = list(self.entries(Index(snapshot.index + 1), self.last_index, 1 << 40))
         self._snapshot_pending = self._snapshot_new = snapshot
         self._truncate_new = None
-        self._tail = kept
-        self._entries_new = list(kept)
+        self._tail = []
+        self._entries_new = []
         self._tail_first = Index(snapshot.index + 1)
-        self.last_index = kept[-1].index if kept else snapshot.index
-        self.last_term = kept[-1].term if kept else snapshot.term
+        self.last_index = snapshot.index
+        self.last_term = snapshot.term
         self.durable = min(self.durable, commit)
 
     def take_writes(self, number: int, tick: int, hard_state: HardState | None) -> Persist | None:
@@ -242,6 +238,13 @@ class RaftLog:
             )
         )
 
+    def _below_truncations(self, index: Index) -> Index:
+        """How far of `index` is safe from the truncations that are still on their way."""
+        for write in self.pending:
+            if write.truncate_from is not None:
+                index = min(index, Index(write.truncate_from - 1))
+        return index
+
     def persisted(self, number: int) -> Snapshot | None:
         """Everything up to this write is on disk. Returns the snapshot that thereby became this disk's."""
         installed: Snapshot | None = None
@@ -254,11 +257,7 @@ class RaftLog:
                 self._snapshot_pending = None
         if last_index is None or self._snapshot_pending is not None:
             return installed
-        if "durable_ignores_truncation" not in self._mutations:
-            for write in self.pending:
-                if write.truncate_from is not None:
-                    last_index = min(last_index, Index(write.truncate_from - 1))
-        last_index = min(last_index, self.last_index)
+        last_index = min(self._below_truncations(last_index), self.last_index)
         if last_index > self.durable or installed is not None:
             self.durable = last_index
             del self._tail[: last_index + 1 - self._tail_first]

@@ -1,5 +1,24 @@
 """The Raft machine: roles, elections, and what every event means in each of them.
 
+It implements Raft (Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm", extended
+version of 2014, sections 5 and 7) with these parts of Ongaro's thesis of 2014: changes of the membership by
+one server, with the correction of 2015 (4.1), leadership transfer (3.10), a leader that hears no majority
+steps down (6.2), reads by ReadIndex (6.4), pre-vote (9.6), and the leader's own write in parallel with the
+appends (10.2.1). It departs from these texts in this:
+
+- Heartbeats are messages of their own, not empty appends. They carry the commit index, never above what the
+  follower matched, and number the rounds that confirm reads.
+- A follower whose link to the leader closes asks for pre-votes at once, and of several that ask at the same
+  moment all but one give way (decision 002).
+- A rejected append names the last place that can match, so a leader does not go back entry by entry.
+- A snapshot travels in a window of pieces and is resumed, even from another leader.
+- New members are learners until they have caught up. One that was removed is told so.
+- A leader whose own disk stalls steps down. So does one that hears no majority, and whom it does not hear it
+  asks to stand.
+- A replica whose log was damaged neither stands for election nor votes for a log that is behind the one it
+  had, until it holds again what it may have acknowledged (after "Protocol-Aware Recovery for Consensus-Based
+  Storage", FAST 2018; decision 029).
+
 One rule stands above the roles: a message of a higher term makes this replica a follower of that term before
 it is looked at, a message of a lower term is answered with the term it lacks and otherwise dropped. Only
 questions are exempt: a pre-vote asks about a term that nobody has entered, and an election nobody needs is
@@ -17,8 +36,10 @@ The leader's part is in `leader.py`, the follower's in `follower.py`, shared sta
 import random
 from typing import assert_never
 
-from millrace.errors import LocalError, ProtocolError
+from millrace.errors import ProtocolError
 from millrace.replication.contract import (
+    NO_INDEX,
+    NO_TERM,
     Applied,
     Appointed,
     ChangeMembership,
@@ -58,9 +79,8 @@ from millrace.replication.raft.messages import (
     VoteRequest,
     check_append,
 )
-from millrace.replication.raft.mutations import MUTATIONS
 from millrace.replication.raft.options import RaftOptions
-from millrace.replication.raft.quorum import is_majority, majority
+from millrace.replication.raft.quorum import is_majority
 from millrace.types import Index, Term
 
 _BODIES = RaftBody.__args__
@@ -77,7 +97,6 @@ class Raft:
         "_leader_of_term",
         "_timeout_ticks",
         "_votes",
-        "_votes_counted",
     )
 
     def __init__(
@@ -88,16 +107,12 @@ class Raft:
         log: LogView,
         options: RaftOptions,
         rng: random.Random,
-        mutations: frozenset[str] = frozenset(),
     ) -> None:
-        if not mutations <= MUTATIONS.keys():
-            raise LocalError(f"unknown mutations: {sorted(mutations - MUTATIONS.keys())}")
-        self._core = Core(replica, state, log, options, rng, mutations)
+        self._core = Core(replica, state, log, options, rng)
         self._follower = Follower(self._core)
         self._leader: Leader | None = None
         self._leader_of_term: tuple[Term, ReplicaId] | None = None
         self._votes: dict[ReplicaId, bool] = {}
-        self._votes_counted = 0
         self._elapsed_ticks = 0
         self._timeout_ticks = self._random_timeout_ticks()
 
@@ -209,7 +224,6 @@ class Raft:
 
     def _on_link(self, peer: ReplicaId, *, is_open: bool) -> None:
         core = self._core
-        core.link_changed(peer, is_open)
         if self._leader is not None:
             self._leader.link_changed(peer, is_open)
         elif not is_open and peer == core.leader:
@@ -247,8 +261,6 @@ class Raft:
         if isinstance(body, VoteReply):
             return body.is_pre and body.is_granted
         if isinstance(body, VoteRequest):
-            if "pre_vote_raises_term" in self._core.mutations:
-                return False
             return body.is_pre or self._sticks_to_leader(body)
         return False
 
@@ -258,31 +270,17 @@ class Raft:
         return self._leader is not None or self._elapsed_ticks < self._core.options.election_ticks
 
     def _on_higher_term(self, sender: ReplicaId, body: RaftBody) -> None:
-        if self._leader is not None and "higher_term_ignored" in self._core.mutations:
-            self._core.enter_term(body.term)
-            self._leader.term = body.term
-            return
         leader = sender if isinstance(body, Append | Heartbeat | SnapshotChunk) else None
         self.become_follower(leader=leader, term=body.term)
 
     def _on_stale(self, sender: ReplicaId, body: RaftBody) -> None:
         core = self._core
         if isinstance(body, Append | Heartbeat | SnapshotChunk):
-            if isinstance(body, Append) and "stale_leader_accepted" in core.mutations:
-                if self._leader is None:
-                    self._follower.on_append(sender, body)
-                return
             # A leader of an older term must learn of ours, or it would go on for ever: our own requests for
             # votes are refused by those who hear it.
             core.send(sender, HeartbeatReply(term=core.term, context=0))
         elif isinstance(body, VoteRequest):
             core.send(sender, VoteReply(term=core.term, is_granted=False, is_pre=body.is_pre))
-        elif isinstance(body, AppendReply) and "stale_reply_accepted" in core.mutations:
-            if self._leader is not None:
-                self._leader.on_append_reply(sender, body)
-        elif isinstance(body, VoteReply) and "stale_vote_counted" in core.mutations:
-            if core.role is Role.CANDIDATE and not body.is_pre:
-                self._count_vote(sender, body.is_granted)
 
     def _step_follower(self, sender: ReplicaId, body: RaftBody) -> None:
         match body:
@@ -360,11 +358,16 @@ class Raft:
         core = self._core
         return (
             core.is_eligible
-            and (core.damage is None or "damage_ignored" in core.mutations)
+            and self._is_whole
             and not core.log.is_installing
             and not core.is_disk_behind
             and core.disk_lag_ticks < core.options.election_ticks
         )
+
+    @property
+    def _is_whole(self) -> bool:
+        """Does this replica hold whatever it acknowledged?"""
+        return self._core.damage is None
 
     def _on_vote_request(self, sender: ReplicaId, body: VoteRequest) -> None:
         core = self._core
@@ -382,36 +385,34 @@ class Raft:
         core.send(sender, VoteReply(term=core.term, is_granted=True))
 
     def _would_vote(self, sender: ReplicaId, body: VoteRequest) -> bool:
-        core, mutations = self._core, self._core.mutations
+        core = self._core
         if self._sticks_to_leader(body) or not self._is_up_to_date(body):
             return False
         if body.is_pre:
-            return body.term > core.term or "pre_vote_raises_term" in mutations
+            return body.term > core.term
         if body.term > core.term:
             return False  # refused above the roles: this replica hears a leader
-        if "vote_twice" in mutations and core.role is Role.FOLLOWER:
-            return True
-        return core.vote in (None, sender)
+        return self._has_vote_for(sender)
+
+    def _has_vote_for(self, candidate: ReplicaId) -> bool:
+        """One vote in a term, which may be given again to whoever has it."""
+        return self._core.vote in (None, candidate)
 
     def _is_up_to_date(self, body: VoteRequest) -> bool:
-        """Against the log as it is in memory: what is being written may be acknowledged any moment."""
-        core, mutations = self._core, self._core.mutations
-        if "vote_without_log_check" in mutations:
-            return True
-        if "transfer_while_behind" in mutations and body.is_transfer:
-            return True
-        last_index, last_term = core.log.last_index, core.log.last_term
-        if "vote_ignores_unpersisted_log" in mutations:
-            last_index = core.log.durable
-            last_term = core.log.term(last_index) or Term(0)
         theirs = (body.last_term, body.last_index)
-        damage = core.damage
-        if damage is not None and "damage_ignored" not in mutations:
-            # What was acknowledged out of the lost part is bound to be in the log of whoever gets the vote.
-            lost_term = damage.last_term if damage.last_term is not None else damage.term
-            if theirs < (lost_term, damage.last_index):
-                return False
-        return theirs >= (last_term, last_index)
+        return theirs >= self._log_end() and theirs >= self._lost_end()
+
+    def _log_end(self) -> tuple[Term, Index]:
+        """Of the log as it is in memory: what is being written may be acknowledged any moment."""
+        return self._core.log.last_term, self._core.log.last_index
+
+    def _lost_end(self) -> tuple[Term, Index]:
+        """Of the log as it was before the damage: what was acknowledged out of the lost part is bound to be
+        in the log of whoever gets the vote."""
+        damage = self._core.damage
+        if damage is None:
+            return NO_TERM, NO_INDEX
+        return damage.last_term if damage.last_term is not None else damage.term, damage.last_index
 
     def _give_way(self, sender: ReplicaId, body: VoteRequest) -> None:
         core = self._core
@@ -430,32 +431,30 @@ class Raft:
             self.become_pre_candidate()
 
     def _on_vote_reply(self, sender: ReplicaId, body: VoteReply) -> None:
-        core = self._core
-        if core.role is Role.PRE_CANDIDATE:
-            is_mine = body.is_pre and (body.term == core.term + 1 or not body.is_granted)
-            if "pre_vote_raises_term" in core.mutations:
-                is_mine = body.is_pre
-        else:
-            # An answer to the pre-vote that comes late asked for the same term and promised nothing.
-            is_mine = not body.is_pre or "pre_vote_counts_as_vote" in core.mutations
-        if is_mine:
+        if self._is_answer(body):
             self._count_vote(sender, body.is_granted)
+
+    def _is_answer(self, body: VoteReply) -> bool:
+        """Is it about the round that is under way? An answer to the pre-vote that comes late was given for
+        the same term and promised nothing."""
+        if self._core.role is Role.PRE_CANDIDATE:
+            return body.is_pre and (body.term == self._core.term + 1 or not body.is_granted)
+        return not body.is_pre
 
     def _count_vote(self, sender: ReplicaId, is_granted: bool) -> None:
         core = self._core
         self._votes[sender] = is_granted
-        self._votes_counted += is_granted
-        granted = [name for name, is_given in self._votes.items() if is_given]
-        is_won = is_majority(core.voters, granted)
-        if "vote_counted_twice" in core.mutations:
-            is_won = self._votes_counted >= majority(len(core.voters))
-        if is_won:
+        if self._is_won():
             if core.role is Role.PRE_CANDIDATE:
                 self.become_candidate()
             else:
                 self.become_leader()
         elif is_majority(core.voters, [name for name, is_given in self._votes.items() if not is_given]):
             self.become_follower(leader=None)
+
+    def _is_won(self) -> bool:
+        """Each voter counts once, however often its answer came."""
+        return is_majority(self._core.voters, [name for name, is_given in self._votes.items() if is_given])
 
     # ---------------------------------------------------------------------------------------- roles
 
@@ -475,8 +474,6 @@ class Raft:
         core = self._core
         self._enter(Role.PRE_CANDIDATE)
         core.leader = None
-        if "pre_vote_raises_term" in core.mutations:
-            core.enter_term(Term(core.term + 1))
         self._ask_for_votes(is_pre=True, is_transfer=False)
 
     def become_candidate(self, *, is_transfer: bool = False) -> None:
@@ -502,7 +499,6 @@ class Raft:
         core = self._core
         self._restart_timeout()
         self._votes = {}
-        self._votes_counted = 0
         request = VoteRequest(
             term=Term(core.term + 1) if is_pre else core.term,
             last_index=core.log.last_index,
@@ -526,13 +522,16 @@ class Raft:
 
     # ----------------------------------------------------------------------------------- invariants
 
+    def _check_vote(self, vote: ReplicaId | None) -> None:
+        assert vote is None or self._core.vote == vote, "a vote changed"
+
     def _check(self, term: Term, vote: ReplicaId | None, commit: Index, role: Role) -> None:
         """What holds after every step, whatever happened. A failure means that the safety of the group is
         gone or never was: stop."""
         core, log = self._core, self._core.log
         assert core.term >= term, "a term fell"
         if core.term == term:
-            assert vote is None or core.vote == vote or "vote_twice" in core.mutations, "a vote changed"
+            self._check_vote(vote)
         if core.role is Role.PRE_CANDIDATE and role is not Role.PRE_CANDIDATE:
             assert core.term == term, "asking around raised the term"
         assert commit <= core.commit <= log.last_index, "the commit index fell or left the log"

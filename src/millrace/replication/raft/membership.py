@@ -1,10 +1,14 @@
 """Who counts, as a function of the log: one replica at a time, in force from the append on.
 
-Two configurations that differ by one voter have overlapping majorities, so no joint phase is needed, under
-three rules that the leader keeps: the change before it is committed; the leader has
-committed an entry of its own term (without it two leaders can each commit a change made from the same base);
-and a configuration whose entry is truncated is forgotten with it. The reasons are in
-docs/decisions on membership.
+This is section 4.1 of the Raft thesis with its correction of 2015. Two configurations that differ by one
+voter have overlapping majorities, so no joint phase is needed, under three rules:
+
+- A change begins only after the change before it is committed.
+- A change begins only after the leader has committed an entry of its own term. Without this rule two leaders
+  can each commit a change made from the same base.
+- A configuration whose entry is truncated is forgotten with it.
+
+The leader keeps the first two (`Leader._unsettled`), the follower the third. Decision 003 has the reasons.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,14 @@
 """Routed replication: messages go once to the nodes whose clients want them, and nothing is stored elsewhere.
 
+It follows no paper: its rules are REQUIREMENTS.md E. What it shares with published systems is the full state
+after every reconnect, then numbered changes (as link-state routing does), and for retained messages the
+hybrid logical clock (Kulkarni and others, OPODIS 2014) with comparison by buckets (`retained.py`).
+
 One machine per node. It counts its clients' subscriptions per filter, announces a filter with its first one
 and withdraws it with its last [E3], and knows what every linked node announced. The node
 that takes a message in asks `wanted_by` once per route and sends the message to those nodes; they give it to
 their own clients only [E2]. Delivery is not this machine's: it has no part in the path of a message except
-for retained ones, which every node must know (`routed_retained.py`).
+for retained ones, which every node must know (`retained.py`).
 
 How what is known stays right
 -----------------------------
@@ -22,13 +26,15 @@ Links lose what they cannot take, break, and are made again while the old one st
 - What a node announced is forgotten when its link closes: it cannot be reached, and groups must choose among
   those that can.
 
-The driver steps `Tick` twenty times a second and runs effects in order. There is nothing to persist.
+The driver steps `Tick` twenty times a second and runs effects in order. There is nothing to persist: duties 3
+to 6 of the contract are void. There are no roles, and so no table of transitions: what is known of a peer is
+complete or it is not, and a new question makes it incomplete at any time.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from millrace.errors import ProtocolError
 from millrace.replication.contract import (
@@ -59,23 +65,6 @@ from millrace.replication.routed.retained import (
     RetainedStamps,
     RetainedView,
 )
-
-ROUTED_MUTATIONS: dict[str, str] = {
-    "count_not_decreased": "an unsubscribe does not lower the count, so a filter is never withdrawn",
-    "first_unsubscribe_withdraws": "a filter is withdrawn while others still hold it",
-    "stale_announcement_wins": "what an earlier connection still brings is believed",
-    "full_state_merged": "all filters of a node are added to what was known instead of replacing it",
-    "part_counts_as_whole": "the first part of all filters replaces what was known",
-    "gap_ignored": "a change is applied though one before it was lost",
-    "digest_ignored": "a lost last change is never noticed",
-    "no_hello_on_open": "a link that opens again is not asked for its filters",
-    "one_copy_per_filter": "a node with two matching filters is sent two copies",
-    "retained_passed_on": "a retained message from another node is sent on to the rest",
-    "retained_tie": "of two writes at the same time the one heard last wins, not the higher node id",
-    "retained_last_heard": "the value heard last wins, whatever its stamp",
-    "clock_not_merged": "a write is stamped by the wall's clock alone, below what the node has seen",
-    "tombstone_forgotten": "a deletion leaves no stamp, so an older value comes back",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +109,7 @@ class Forgotten:
     topics: tuple[str, ...]
 
 
-Event: TypeAlias = (
+RoutedEvent: TypeAlias = (
     Tick | PeerMessage | LinkOpened | LinkClosed | Noted | Published | RetainedCarriedOver | Forgotten
 )
 
@@ -132,7 +121,7 @@ class InterestChanged:
     filters: tuple[str, ...] | None
 
 
-Effect: TypeAlias = Send | InterestChanged | Keep | Deliver
+RoutedEffect: TypeAlias = Send | InterestChanged | Keep | Deliver
 
 Wanted: TypeAlias = tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]
 """Nodes with clients that want a topic, and groups with the nodes that have a member of each."""
@@ -193,11 +182,9 @@ class Routed:
         rng: Random,
         view: RetainedView,
         options: RoutedOptions | None = None,
-        mutations: frozenset[str] = frozenset(),
     ) -> None:
         self._replica = replica
         self._options = options or RoutedOptions()
-        self._mutations = mutations
         self._counts: dict[str, int] = {}
         self._announced: set[str] = set()
         self._version = 0
@@ -206,11 +193,11 @@ class Routed:
         self._peers: dict[ReplicaId, _Peer] = {}
         self._shapes: tuple[Shape, ...] = ()
         self._ticks = 0
-        self.retained = RetainedStamps(replica, view, self._options.retained, mutations)
+        self.retained = RetainedStamps(replica, view, self._options.retained)
 
     # ------------------------------------------------------------------------------------- events
 
-    def step(self, event: Event) -> list[Effect]:
+    def step(self, event: RoutedEvent) -> list[RoutedEffect]:
         """Raises RemoteError, with nothing changed, for a message that no correct peer sends."""
         match event:
             case PeerMessage():
@@ -231,6 +218,8 @@ class Routed:
             case Forgotten():
                 self.retained.forget(event.topics)
                 return []
+            case _:
+                assert_never(event)
 
     def wanted_by(self, topic: str) -> Wanted:
         """Who is sent a message of this topic. Asked once per route; changes nothing."""
@@ -243,8 +232,7 @@ class Routed:
         for name, peer in self._peers.items():
             table = peer.table
             if not table.filters.isdisjoint(asked):
-                copies = sum(filter in table.filters for filter in asked)
-                nodes += [name] * (copies if self._has("one_copy_per_filter") else 1)
+                nodes.append(name)
             if table.groups:
                 for filter in asked:
                     for key in table.groups.get(filter, ()):
@@ -286,7 +274,7 @@ class Routed:
         before: dict[str, bool] = {}
         for filter, is_added in changes:
             before.setdefault(filter, filter in self._announced)
-            self._count(filter, is_added)
+            (self._subscribed if is_added else self._unsubscribed)(filter)
         added = [filter for filter, was in before.items() if not was and filter in self._announced]
         withdrawn = [filter for filter, was in before.items() if was and filter not in self._announced]
         sends: list[Send] = []
@@ -305,19 +293,19 @@ class Routed:
                     sends.append(Send(to=name, body=body))
         return sends
 
-    def _count(self, filter: str, is_added: bool) -> None:
+    def _subscribed(self, filter: str) -> None:
+        """The first subscription announces the filter [E3]."""
+        self._counts[filter] = self._counts.get(filter, 0) + 1
+        if len(self._announced) < self._options.filters_per_node_max:
+            self._announced.add(filter)
+
+    def _unsubscribed(self, filter: str) -> None:
+        """The last one to go withdraws it."""
         count = self._counts.get(filter, 0)
-        if is_added:
-            self._counts[filter] = count + 1
-            if len(self._announced) < self._options.filters_per_node_max:
-                self._announced.add(filter)
-            return
         assert count, f"{filter} is given up and nobody holds it"
-        if self._has("first_unsubscribe_withdraws"):
-            self._announced.discard(filter)
         if count > 1:
             self._counts[filter] = count - 1
-        elif not self._has("count_not_decreased"):
+        else:
             del self._counts[filter]
             self._announced.discard(filter)
 
@@ -337,7 +325,7 @@ class Routed:
         if piece:
             yield piece
 
-    def _on_hello(self, sender: ReplicaId, peer: _Peer, body: Hello) -> list[Effect]:
+    def _on_hello(self, sender: ReplicaId, peer: _Peer, body: Hello) -> list[RoutedEffect]:
         if body.session <= 0:
             raise ProtocolError("a hello without a number")
         peer.told = body.session
@@ -360,7 +348,7 @@ class Routed:
 
     # ----------------------------------------------------------------------------- what others want
 
-    def _on_filters(self, sender: ReplicaId, peer: _Peer, body: Filters) -> list[Effect]:
+    def _on_filters(self, sender: ReplicaId, peer: _Peer, body: Filters) -> list[RoutedEffect]:
         parts_max = self._options.filters_per_node_max
         if not 0 <= body.part < body.parts <= parts_max or body.version < 0:
             raise ProtocolError(f"part {body.part} of {body.parts} of the filters of a node")
@@ -376,18 +364,20 @@ class Routed:
         # Part by part: one step for all of them would hold up everybody else.
         for filter in body.filters:
             peer.staged.add(filter)
-        if len(peer.parts) < body.parts and not self._has("part_counts_as_whole"):
-            return []
+        return self._adopt(sender, peer, body) if self._is_complete(peer, body) else []
+
+    def _is_complete(self, peer: _Peer, body: Filters) -> bool:
+        return len(peer.parts) >= body.parts
+
+    def _adopt(self, sender: ReplicaId, peer: _Peer, body: Filters) -> list[RoutedEffect]:
+        """What was gathered takes the place of what was known [E7]."""
         table = peer.staged
-        if self._has("full_state_merged"):
-            for filter in sorted(peer.table.all()):
-                table.add(filter)
         peer.stage(-1)
         peer.version = body.version
         known = Known(session=body.session, version=body.version)
         return [*self._replace(peer, table), Send(to=sender, body=known)]
 
-    def _replace(self, peer: _Peer, table: FilterTable) -> list[Effect]:
+    def _replace(self, peer: _Peer, table: FilterTable) -> list[RoutedEffect]:
         old, peer.table = peer.table, table
         self._survey()
         # Looking for the routes of so many costs more than finding all routes again.
@@ -400,10 +390,10 @@ class Routed:
         is_many = len(changed) > many
         return [InterestChanged(filters=None if is_many else tuple(sorted(changed)))]
 
-    def _on_change(self, sender: ReplicaId, peer: _Peer, body: Change) -> list[Effect]:
+    def _on_change(self, sender: ReplicaId, peer: _Peer, body: Change) -> list[RoutedEffect]:
         if self._is_late(peer, body.session) or peer.version < 0 or body.version <= peer.version:
             return []
-        if body.version > peer.version + 1 and not self._has("gap_ignored"):
+        if self._is_gap(peer, body):
             return [*self._ask(sender, peer)]
         if len(peer.table) + len(body.added) > self._options.filters_per_node_max:
             raise ProtocolError(f"more than {self._options.filters_per_node_max} filters of one node")
@@ -416,7 +406,10 @@ class Routed:
         known = Send(to=sender, body=Known(session=body.session, version=body.version))
         return [InterestChanged(filters=tuple(changed)), known] if changed else [known]
 
-    def _on_known(self, peer: _Peer, body: Known) -> list[Effect]:
+    def _is_gap(self, peer: _Peer, body: Change) -> bool:
+        return body.version > peer.version + 1
+
+    def _on_known(self, peer: _Peer, body: Known) -> list[RoutedEffect]:
         if body.session == peer.told:
             peer.acknowledged = max(peer.acknowledged, body.version)
         return []
@@ -429,7 +422,7 @@ class Routed:
         self._shapes = tuple(sorted(shapes))
 
     def _is_late(self, peer: _Peer, session: int) -> bool:
-        return session != peer.asked and not self._has("stale_announcement_wins")
+        return session != peer.asked
 
     def _ask(self, name: ReplicaId, peer: _Peer) -> list[Send]:
         """All filters anew, under a new number; what is known serves until they are here."""
@@ -445,16 +438,10 @@ class Routed:
 
     # -------------------------------------------------------------------------------------- retained
 
-    def _publish(self, event: Published) -> list[Effect]:
+    def _publish(self, event: Published) -> list[RoutedEffect]:
         body = self.retained.write(event.topic, event.value, event.wall_ms)
         kept = Keep(topic=event.topic, value=event.value)
         return [kept, *(Send(to=name, body=body) for name in self._peers)]
-
-    def _on_value(self, sender: ReplicaId, body: Value) -> list[Effect]:
-        effects: list[Effect] = [*self.retained.on_value(body)]
-        if self._has("retained_passed_on") and body.is_live and body.node != self._replica:
-            effects += [Send(to=name, body=body) for name in self._peers if name != sender]
-        return effects
 
     # ----------------------------------------------------------------------------------------- links
 
@@ -463,13 +450,10 @@ class Routed:
         # It may have begun anew and know nothing of what it told us to call it by.
         peer.told = 0
         peer.acknowledged = -1
-        hello = [] if self._has("no_hello_on_open") and peer.version >= 0 else self._ask(name, peer)
-        return [*hello, *self.retained.opened(name)]
+        return [*self._ask(name, peer), *self.retained.opened(name)]
 
-    def _close(self, name: ReplicaId) -> list[Effect]:
+    def _close(self, name: ReplicaId) -> list[RoutedEffect]:
         self.retained.closed(name)
-        if self._has("no_hello_on_open"):
-            return []
         peer = self._peers.pop(name, None)
         return [] if peer is None else self._replace(peer, FilterTable())
 
@@ -486,7 +470,7 @@ class Routed:
                 sends += self._ask_again(name, peer)
         return sends
 
-    def _on_digest(self, sender: ReplicaId, peer: _Peer, body: Digest) -> list[Effect]:
+    def _on_digest(self, sender: ReplicaId, peer: _Peer, body: Digest) -> list[RoutedEffect]:
         if body.retained == self.retained.checksum:
             peer.differing = 0
         else:
@@ -495,13 +479,13 @@ class Routed:
         if peer.differing >= self._options.compare_digests:
             peer.differing = 0
             sends += self.retained.compare(sender)
-        if self._has("digest_ignored"):
-            return [*sends]
+        return [*sends, *self._ask_if_missed(sender, peer, body)]
+
+    def _ask_if_missed(self, sender: ReplicaId, peer: _Peer, body: Digest) -> list[Send]:
+        """The last change, or our question, may have been lost."""
         if body.session != peer.asked:
-            sends += self._ask_again(sender, peer)
-        elif body.version > peer.version >= 0:
-            sends += self._ask(sender, peer)
-        return [*sends]
+            return self._ask_again(sender, peer)
+        return self._ask(sender, peer) if body.version > peer.version >= 0 else []
 
     def _ask_again(self, name: ReplicaId, peer: _Peer) -> list[Send]:
         """The same question, unless it was put a moment ago."""
@@ -510,12 +494,13 @@ class Routed:
         peer.hello_ticks = self._ticks
         return [Send(to=name, body=self._hello(peer))]
 
-    def _on_message(self, sender: ReplicaId, body: PeerBody) -> list[Effect]:
+    def _on_message(self, sender: ReplicaId, body: PeerBody) -> list[RoutedEffect]:
         peer = self._peers.get(sender)
         match body:
             case Value():
-                # Also where the link is gone meanwhile: a stamp is as good late as early.
-                return self._on_value(sender, body)
+                # Also where the link is gone meanwhile: a stamp is as good late as early. It is not passed
+                # on: whoever published it told every node itself.
+                return [*self.retained.on_value(body)]
             case Hello() | Filters() | Change() | Known() | Digest() | Summary() | Stamps() | Want():
                 if peer is None:
                     return []
@@ -538,6 +523,3 @@ class Routed:
                 return [*self.retained.on_stamps(sender, body)]
             case Want():
                 return [*self.retained.on_want(sender, body)]
-
-    def _has(self, mutation: str) -> bool:
-        return mutation in self._mutations

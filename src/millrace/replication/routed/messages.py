@@ -11,7 +11,7 @@ from typing import TypeAlias
 from millrace.replication.contract import PeerBody
 
 Stamp: TypeAlias = tuple[int, str]
-"""Hybrid logical time (milliseconds of the wall's clock and a counter of 16 bits), then the node that wrote:
+"""Hybrid logical time (milliseconds of the wall clock and a counter of 16 bits), then the node that wrote:
 two writes are never equal, and all nodes order them alike [rule 17]."""
 
 

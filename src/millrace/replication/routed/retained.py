@@ -1,6 +1,6 @@
 """Retained messages that no log keeps: every node has them all, and the newest wins everywhere.
 
-A write is stamped with a hybrid logical clock: never below the wall's clock of its node, always above every
+A write is stamped with a hybrid logical clock: never below its node's wall clock, always above every
 stamp the node has seen, so that what was written after something was seen also counts as later, however the
 clocks differ. Ties between nodes are broken by the node's id. A deletion is a write too: its stamp stays as
 a tombstone, or an older value would come back from a node that was away. Tombstones are bounded in number
@@ -99,12 +99,10 @@ class RetainedStamps:
         replica: ReplicaId,
         view: RetainedView,
         options: RetainedOptions,
-        mutations: frozenset[str] = frozenset(),
     ) -> None:
         self._replica = replica
         self._view = view
         self._options = options
-        self._mutations = mutations
         self.clock = Clock()
         self._live: list[dict[str, Stamp]] = [{} for _ in range(BUCKETS)]
         # In the order of their deletion here, so that the oldest is forgotten first.
@@ -120,7 +118,7 @@ class RetainedStamps:
 
     def write(self, topic: str, value: bytes | None, wall_ms: int) -> Value:
         """A client of this node published: stamp it; what all linked nodes are to be told."""
-        time = wall_ms << _COUNTER_BITS if self._has("clock_not_merged") else self.clock.next(wall_ms)
+        time = self.clock.next(wall_ms)
         self._put(topic, (time, self._replica), is_deletion=value is None)
         return Value(topic=topic, time=time, node=self._replica, value=value, is_live=True)
 
@@ -148,13 +146,7 @@ class RetainedStamps:
         return effects
 
     def _wins(self, stamp: Stamp, known: Stamp | None) -> bool:
-        if known is None:
-            return True
-        if self._has("retained_tie"):
-            return stamp[0] >= known[0]
-        if self._has("retained_last_heard"):
-            return stamp != known
-        return stamp > known
+        return known is None or stamp > known
 
     def stamp(self, topic: str) -> Stamp | None:
         """Of the newest write known, a deletion included."""
@@ -168,10 +160,14 @@ class RetainedStamps:
             self._live[bucket][topic] = stamp
             self.count += 1
             self._mix(bucket, topic, stamp)
-        elif not self._has("tombstone_forgotten"):
-            self._dead[topic] = stamp
-            self._dead_in[bucket].add(topic)
-            self._prune()
+        else:
+            self._bury(bucket, topic, stamp)
+
+    def _bury(self, bucket: int, topic: str, stamp: Stamp) -> None:
+        """A deletion keeps its stamp, or an older value would come back."""
+        self._dead[topic] = stamp
+        self._dead_in[bucket].add(topic)
+        self._prune()
 
     def _unbury(self, topic: str) -> None:
         if self._dead.pop(topic, None) is not None:
@@ -311,9 +307,6 @@ class RetainedStamps:
     def stamps(self) -> dict[str, Stamp]:
         """Of everything that is not deleted."""
         return {topic: stamp for bucket in self._live for topic, stamp in bucket.items()}
-
-    def _has(self, mutation: str) -> bool:
-        return mutation in self._mutations
 
 
 def _bucket(topic: str) -> int:

@@ -17,12 +17,10 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 from millrace.lab.sim.cluster.checks import Logs, check_groups, check_readable
 from millrace.lab.sim.cluster.faults import ClusterNemesis
 from millrace.lab.sim.cluster.groups import GroupWork
-from millrace.lab.sim.cluster.node_mutations import NEVER_SYNCS, planted
 from millrace.lab.sim.cluster.operator import Operator
 from millrace.lab.sim.cluster.plan import ClusterPlan, make_cluster_plan
 from millrace.lab.sim.cluster.retained import RetainedWork
@@ -183,22 +181,14 @@ class _LogLines(logging.Handler):
 
 
 def run_cluster_seed(
-    seed: int, mutations: frozenset[str] = frozenset(), trace: Trace | None = None
+    seed: int, driver_bugs: frozenset[str] = frozenset(), trace: Trace | None = None
 ) -> RunResult:
-    """One whole run, with these bugs planted in the nodes."""
-    return run_cluster_plan(make_cluster_plan(seed), mutations, trace)
+    return run_cluster_plan(make_cluster_plan(seed), trace)
 
 
-def run_cluster_plan(
-    plan: ClusterPlan, mutations: frozenset[str] = frozenset(), trace: Trace | None = None
-) -> RunResult:
-    if NEVER_SYNCS in mutations:
-        plan = replace(plan, sync="never")
-    with planted(mutations):
-        return _run(ClusterWorld(plan, trace))
-
-
-def _run(world: ClusterWorld) -> RunResult:
+def run_cluster_plan(plan: ClusterPlan, trace: Trace | None = None) -> RunResult:
+    """One whole run."""
+    world = ClusterWorld(plan, trace)
     logger = logging.getLogger("millrace")
     before = (logger.handlers, logger.propagate, logger.level)
     logger.handlers, logger.propagate = [_LogLines(world)], False

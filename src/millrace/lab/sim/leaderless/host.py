@@ -157,7 +157,7 @@ class Host:
         # Of what the saved state covers already nothing changes it.
         for entry in (entry for log in self.disk.logs.values() for entry in log):
             if entry.kind is EntryKind.CONTROL:
-                state.apply(entry.payload, self.name, self.name)
+                state.apply(entry.payload)
         return state.find(key)
 
     # ------------------------------------------------------------------------------- start and crash
@@ -179,7 +179,6 @@ class Host:
             rng=random.Random(f"{self._world.plan.seed} machine {self.name} {self.boot}"),
             level=self._world.plan.level,
             options=self._world.plan.options,
-            mutations=self._world.mutations,
         )
         self._tick(self.boot)
 

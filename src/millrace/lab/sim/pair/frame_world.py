@@ -20,19 +20,27 @@ from millrace.lab.sim.surroundings.clock import US_PER_S, Clock
 from millrace.lab.sim.trace import Trace
 from millrace.lab.sim.verdict import Counts, RunResult, judge
 from millrace.lab.sim.violation import Violation
-from millrace.replication.frame.schedule import (
-    Deadlines,
-    Job,
-    JobKind,
-    LinkBounds,
-    Schedule,
-    TopicTerms,
-    deadlines,
+from millrace.replication.frame.machine import Frame
+from millrace.replication.frame.messages import (
+    Arrived,
+    Copied,
+    Discard,
+    Discarded,
+    Dispatch,
+    Dispatched,
+    FrameEffect,
+    Promoted,
+    Queued,
+    Ready,
+    Recover,
+    Replicate,
+    Replicated,
 )
-from millrace.replication.frame.sides import Discard, FrameBackup, FramePrimary
+from millrace.replication.frame.schedule import Deadlines, LinkBounds, Schedule, TopicTerms, deadlines
 
 BOUNDS = LinkBounds(failover_ms=50, publisher_ms=1, subscriber_ms=1, backup_ms=1)
 _EPOCH = 1
+_COPIES_MAX = 10_000
 
 
 @dataclass(slots=True)
@@ -46,7 +54,7 @@ class _Topic:
 
 
 class FrameWorld:
-    def __init__(self, seed: int, mutations: frozenset[str], trace: Trace | None) -> None:
+    def __init__(self, seed: int, trace: Trace | None) -> None:
         rng = self._rng = random.Random(f"frame {seed}")
         self.trace = trace
         self.clock = Clock(calls_max=400_000)
@@ -62,10 +70,8 @@ class FrameWorld:
         # Or, after that time, in the middle of a dispatch for which the copy was needed.
         self._crashes_in_job = rng.random() < 0.5
         jobs_max = rng.choice((20, 200)) if self.is_overloaded else 10_000
-        self._primary: FramePrimary | None = FramePrimary(
-            schedule=Schedule.FRAME, jobs_max=jobs_max, mutations=mutations
-        )
-        self._backup = FrameBackup(copies_max=10_000, mutations=mutations)
+        self._primary: Frame | None = self._frame(jobs_max)
+        self._backup = self._frame(jobs_max)
         self._is_promoted = False
         self._is_busy = False
         self._payloads: dict[int, bytes] = {}
@@ -73,6 +79,10 @@ class FrameWorld:
         self._discard_heard: set[tuple[int, int]] = set()
         self._delivered: dict[str, dict[int, list[int]]] = {"primary": {}, "backup": {}}
         self.deliveries = 0
+
+    @staticmethod
+    def _frame(jobs_max: int) -> Frame:
+        return Frame(schedule=Schedule.FRAME, jobs_max=jobs_max, copies_max=_COPIES_MAX)
 
     def _draw_topics(self, count: int) -> list[_Topic]:
         rng = self._rng
@@ -118,19 +128,21 @@ class FrameWorld:
         primary = self._primary
         if primary is None:
             return
-        number = primary.arrive(topic.wanted, self.clock.now_us)
-        if number is None:
+        (answer,) = primary.step(Arrived(wanted=topic.wanted, now_us=self.clock.now_us))
+        if not isinstance(answer, Queued):
             topic.refused += 1
             return
         topic.acked += 1
-        self._payloads[number] = json.dumps([topic.number, sequence, created_us]).encode()
+        self._payloads[answer.number] = json.dumps([topic.number, sequence, created_us]).encode()
         self._work()
 
     def _resend(self) -> None:
         """The publishers reach the new primary, and it has dispatched what it had stored."""
         self._is_promoted = True
         newest: dict[int, int] = {}
-        for message in self._backup.promote():
+        (recover,) = self._backup.step(Promoted())
+        assert isinstance(recover, Recover)
+        for message in recover.runs:
             topic, sequence, _ = json.loads(message)
             if sequence < newest.get(topic, 0):
                 raise Violation("order", f"topic {topic}: {sequence} is recovered after {newest[topic]}")
@@ -151,35 +163,38 @@ class FrameWorld:
     def _work(self) -> None:
         if self._is_busy or self._primary is None:
             return
-        job = self._primary.take()
-        if job is None:
-            return
+        for effect in self._primary.step(Ready()):
+            if isinstance(effect, Replicate | Dispatch):
+                self._begin(effect)
+            else:
+                self._discard(effect)
+
+    def _begin(self, job: Replicate | Dispatch) -> None:
         self._is_busy = True
-        self._discard(self._primary.begun(job))
         self.clock.after(self._job_us, self._worked, job)
         if self._crashes_in_job and 0 < self._crash_us < self.clock.now_us and self._depends_on_copy(job):
             self._crashes_in_job = False
             self._crash_us = self.clock.now_us + self._job_us // 2
             self.clock.after(self._job_us // 2, self._crash)
 
-    def _depends_on_copy(self, job: Job) -> bool:
+    def _depends_on_copy(self, job: Replicate | Dispatch) -> bool:
         """Its dispatch begins so late that without a copy it would be lost with the primary."""
         wanted = self.topics[json.loads(self._payloads[job.number])[0]].wanted
-        if job.kind is not JobKind.DISPATCH or not wanted.is_replicated or wanted.replicate_ms is None:
+        if not isinstance(job, Dispatch) or not wanted.is_replicated or wanted.replicate_ms is None:
             return False
         arrived_us = job.due_us - int(1000 * wanted.dispatch_ms)
         return bool(self.clock.now_us >= arrived_us + 1000 * wanted.replicate_ms)
 
-    def _worked(self, job: Job) -> None:
+    def _worked(self, job: Replicate | Dispatch) -> None:
         primary = self._primary
         if primary is None:
             return
         message = self._payloads[job.number]
         topic, sequence, created_us = json.loads(message)
-        if job.kind is JobKind.REPLICATE:
-            self.clock.after(
-                self._delay_us(BOUNDS.backup_ms), self._backup.on_copy, _EPOCH, job.number, message
-            )
+        if isinstance(job, Replicate):
+            copied = Copied(epoch=_EPOCH, number=job.number, messages=message)
+            self.clock.after(self._delay_us(BOUNDS.backup_ms), self._copied, copied)
+            primary.step(Replicated(number=job.number))
         else:
             self._dispatched_us[topic, sequence] = self.clock.now_us
             self._deliver("primary", topic, sequence)
@@ -187,19 +202,23 @@ class FrameWorld:
             deadline_us = self.topics[topic].terms.deadline_ms * 1000
             if late_us > deadline_us and not self.is_overloaded:
                 raise Violation("deadline", f"topic {topic}: {sequence} takes {late_us} us")
-        self._discard(primary.done(job))
+            for effect in primary.step(Dispatched(number=job.number)):
+                self._discard(effect)
         self._is_busy = False
         self._work()
 
-    def _discard(self, discard: Discard | None) -> None:
-        if discard is not None:
-            self.clock.after(self._delay_us(BOUNDS.backup_ms), self._discarded, discard.number)
+    def _copied(self, copied: Copied) -> None:
+        self._backup.step(copied)
+
+    def _discard(self, effect: FrameEffect) -> None:
+        assert isinstance(effect, Discard)
+        self.clock.after(self._delay_us(BOUNDS.backup_ms), self._discarded, effect.number)
 
     def _discarded(self, number: int) -> None:
         topic, sequence, _ = json.loads(self._payloads[number])
         if not self._is_promoted:
             self._discard_heard.add((topic, sequence))
-            self._backup.on_discard(_EPOCH, number)
+            self._backup.step(Discarded(epoch=_EPOCH, number=number))
 
     def _crash(self) -> None:
         self.note("the primary dies")
@@ -248,7 +267,7 @@ class FrameWorld:
     def _check_acknowledged(self) -> None:
         assert self._primary is not None
         acked = sum(topic.acked for topic in self.topics)
-        if acked - len(self._dispatched_us) != len(self._primary):
+        if acked - len(self._dispatched_us) != self._primary.queued:
             raise Violation("acknowledged lost", f"{acked} taken, {len(self._dispatched_us)} dispatched")
         if self._primary.overloaded != sum(topic.refused for topic in self.topics):
             raise Violation("overload", "messages were refused and not counted")
@@ -263,8 +282,5 @@ class FrameWorld:
         )
 
 
-def run_frame_seed(
-    seed: int, mutations: frozenset[str] = frozenset(), trace: Trace | None = None
-) -> RunResult:
-    world = FrameWorld(seed, mutations, trace)
-    return judge(seed, world)
+def run_frame_seed(seed: int, trace: Trace | None = None) -> RunResult:
+    return judge(seed, FrameWorld(seed, trace))

@@ -178,10 +178,9 @@ def appointed(pair: Pair, *, has_quorum: bool) -> Appointed:
 
 
 class PairWorld:
-    def __init__(self, plan: PairPlan, mutations: frozenset[str], trace: Trace | None) -> None:
+    def __init__(self, plan: PairPlan, trace: Trace | None) -> None:
         self.plan = plan
         self.trace = trace
-        self.mutations = mutations
         self.clock = Clock(calls_max=CALLS_MAX)
         names = [ReplicaId(name) for name in ("a1", "b1", "c1")[: 2 + plan.base.spares]]
         self._config = Config(voters=tuple(names[:2]), learners=tuple(names[2:]))
@@ -251,7 +250,6 @@ class PairWorld:
             options=self.plan.options,
             rng=self._chance(f"machine {process.replica} {process.incarnation}"),
             pair=None if known is None else appointed(known, has_quorum=True),
-            mutations=self.mutations,
         )
 
     def _on_report(self, process: PairProcess, report: Report) -> None:
@@ -366,8 +364,6 @@ class PairWorld:
         )
 
 
-def run_pair_seed(
-    seed: int, mutations: frozenset[str] = frozenset(), trace: Trace | None = None
-) -> RunResult:
-    world = PairWorld(make_pair_plan(seed), mutations, trace)
+def run_pair_seed(seed: int, trace: Trace | None = None) -> RunResult:
+    world = PairWorld(make_pair_plan(seed), trace)
     return judge(seed, world)

@@ -17,7 +17,7 @@ from millrace.lab.sim.raft.checkers import Checkers
 from millrace.lab.sim.raft.exams import take_exam
 from millrace.lab.sim.raft.faults import Nemesis
 from millrace.lab.sim.raft.plan import TICK_US, Plan, make_plan
-from millrace.lab.sim.raft.process import DRIVER_MUTATIONS, Process
+from millrace.lab.sim.raft.process import Process
 from millrace.lab.sim.raft.workload import Client
 from millrace.lab.sim.surroundings.clock import Clock
 from millrace.lab.sim.surroundings.log_disk import LogDisk
@@ -49,7 +49,6 @@ class World:
         self.plan = plan
         self.trace = trace
         self.clock = Clock(calls_max=CALLS_MAX)
-        self._machine_mutations = mutations - DRIVER_MUTATIONS.keys()
         self._mutations = mutations
         names = [ReplicaId(f"{chr(ord('a') + slot)}1") for slot in range(plan.voters + plan.spares)]
         self._first_config = Config(voters=tuple(names[: plan.voters]))
@@ -112,7 +111,6 @@ class World:
             log=process.disk,
             options=self.plan.options,
             rng=self._chance(f"machine {process.replica} {process.incarnation}"),
-            mutations=self._machine_mutations,
         )
 
     def add_joining(self, old: ReplicaId) -> None:

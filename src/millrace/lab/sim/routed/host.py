@@ -59,7 +59,6 @@ class RoutedHost:
         links: RoutedLinks,
         rng: Random,
         skew_ms: int,
-        mutations: frozenset[str],
         on_write: Callable[[str, str, str, Stamp], None],
     ) -> None:
         self.name = name
@@ -67,7 +66,6 @@ class RoutedHost:
         self._links = links
         self._rng = rng
         self._skew_ms = skew_ms
-        self._mutations = mutations
         self._on_write = on_write
         self.life = 0
         self.is_up = False
@@ -91,7 +89,6 @@ class RoutedHost:
             random=Random(self._rng.getrandbits(64)),
             wall_us=lambda: self._clock.now_us + self._skew_ms * 1000 + 1_000_000 * US_PER_S,
             options=OPTIONS,
-            mutations=self._mutations,
         )
         self._clock.after(self._rng.randrange(TICK_US), self._tick, self.life)
 
@@ -151,10 +148,6 @@ class RoutedHost:
             self.interest.on_interest(peer, body)
         elif kind == KIND_PUBLISH:
             self.interest.on_publish(peer, body)
-            if "driver_passes_on" in self._mutations:
-                for other in self.interest.machine.status().peers:
-                    if other != peer:
-                        self.send(other, kind, 0, body)
         self.wake()
 
     # ----------------------------------------------------------------------------------- clients

@@ -26,9 +26,6 @@ from millrace.node.peers.codec import ROUTED_CODEC
 from millrace.node.peers.interest import KIND_PUBLISH
 from millrace.replication.routed.messages import Stamp, Value
 
-DRIVER_MUTATIONS: dict[str, str] = {
-    "driver_passes_on": "a node passes on to others what it was sent (a loop)",
-}
 _CALLS_MAX = 400_000
 _HEAL_US_MAX = 12 * US_PER_S
 _QUIET_US = 300_000
@@ -39,7 +36,7 @@ _GROUPS = ("$share/g/a/#", "$share/g/h", "$share/k/a/#")
 
 
 class RoutedWorld:
-    def __init__(self, seed: int, mutations: frozenset[str], trace: Trace | None) -> None:
+    def __init__(self, seed: int, trace: Trace | None) -> None:
         self._seed = seed
         self.trace = trace
         self.rng = self._chance("plan")
@@ -54,7 +51,6 @@ class RoutedWorld:
                 links=self.links,
                 rng=self._chance(f"host {number}"),
                 skew_ms=self.rng.randint(-skew_ms, skew_ms),
-                mutations=mutations,
                 on_write=self._on_write,
             )
             for number in range(count)
@@ -350,7 +346,7 @@ class RoutedWorld:
 
 
 def run_routed_seed(
-    seed: int, mutations: frozenset[str] = frozenset(), trace: Trace | None = None
+    seed: int, driver_bugs: frozenset[str] = frozenset(), trace: Trace | None = None
 ) -> RunResult:
-    world = RoutedWorld(seed, mutations, trace)
+    world = RoutedWorld(seed, trace)
     return judge(seed, world)

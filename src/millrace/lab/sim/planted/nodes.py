@@ -1,0 +1,126 @@
+"""Bugs of whole nodes: of what stands between clients and the machines."""
+
+from dataclasses import replace
+from typing import Any
+
+from millrace.broker.groups.cursor import Cursor
+from millrace.broker.machine import Broker
+from millrace.broker.messages.inbound import Inbound
+from millrace.broker.messages.intake import Arrival, Intake
+from millrace.broker.sessions.session import Session
+from millrace.lab.sim.cluster.plan import ClusterPlan
+from millrace.lab.sim.cluster.world import ClusterWorld
+from millrace.lab.sim.planted.bug import Bugs, Method, Plant
+from millrace.lab.sim.trace import Trace
+from millrace.node.replicas.replication_group import ReplicationGroup
+from millrace.node.shards.shard import Shard
+
+NODE_BUGS = Bugs()
+
+
+@NODE_BUGS.bug("a node acknowledges what only its memory has (NATS JetStream's default; Jepsen 2025)")
+def node_never_syncs(plant: Plant) -> None:
+    def make(original: Method) -> Method:
+        def init(self: ClusterWorld, plan: ClusterPlan, trace: Trace | None) -> None:
+            original(self, replace(plan, sync="never"), trace)
+
+        return init
+
+    plant.around(ClusterWorld, "__init__", make)
+
+
+@NODE_BUGS.bug("a publisher is answered when its message arrives, not when it is committed")
+def puback_before_commit(plant: Plant) -> None:
+    def make(original: Method) -> Method:
+        def arrive(self: Inbound, intake: Intake, arrival: Arrival) -> None:
+            session = arrival.session
+            if arrival.ack and session is not None and session.epoch == arrival.epoch:
+                self._outbound.put(session, arrival.ack)
+                arrival.ack = b""
+            original(self, intake, arrival)
+
+        return arrive
+
+    plant.around(Inbound, "_arrive", make)
+
+
+@NODE_BUGS.bug("subscribers get a message when it arrives, and again when it is committed")
+def fan_out_before_commit(plant: Plant) -> None:
+    def make(original: Method) -> Method:
+        def arrive(self: Inbound, intake: Intake, arrival: Arrival) -> None:
+            run = arrival.run
+            if run is not None and not run.retain and not arrival.is_doubtful:
+                self.relayed(run.data, run.qos, run.v5, False, 0)
+            original(self, intake, arrival)
+
+        return arrive
+
+    plant.around(Inbound, "_arrive", make)
+
+
+@NODE_BUGS.bug("a QoS 2 message that is sent again after a restart gets a new key")
+def qos2_token_not_reused(plant: Plant) -> None:
+    def make(original: Method) -> Method:
+        def repeat(
+            self: Inbound, session: Session, topic: str, run: Any, packet_id: int, key: Any = None
+        ) -> None:
+            if session.uncertain and packet_id in session.uncertain:
+                session.uncertain[packet_id] = session.next_token
+                session.next_token += 1
+            original(self, session, topic, run, packet_id, key)
+
+        return repeat
+
+    plant.around(Inbound, "repeat", make)
+
+
+@NODE_BUGS.bug("a session that moves, or is read back, goes on at the end of the logs")
+def cursor_not_restored(plant: Plant) -> None:
+    def restore_cursor(*arguments: Any) -> None:
+        """Nothing is behind."""
+
+    plant.instead(Broker, "_restore_cursor", restore_cursor)
+
+
+@NODE_BUGS.bug("a will is published by the node that lost the client, and once more")
+def will_fired_twice(plant: Plant) -> None:
+    def make(original: Method) -> Method:
+        def fire(self: Broker, session: Session, plan: Any, now_ms: int) -> None:
+            run = plan.due(now_ms)
+            original(self, session, plan, now_ms)
+            self.inbound.enter(plan.topic, run, now_ms)
+
+        return fire
+
+    plant.around(Broker, "_fire", make)
+
+
+@NODE_BUGS.bug("the leader takes a forwarded block without the one before it")
+def forwarded_out_of_order(plant: Plant) -> None:
+    def make(original: Method) -> Method:
+        def take_batch(self: ReplicationGroup, batch: list[Any]) -> bool:
+            origin = batch[0].block.header.origin
+            taken = self._taken.get(origin, self._origins.get(origin, 0))
+            if batch[0].sequence > taken:
+                self._taken[origin] = batch[0].sequence - 1
+            return bool(original(self, batch))
+
+        return take_batch
+
+    plant.around(ReplicationGroup, "_take_batch", make)
+
+
+@NODE_BUGS.bug("a retained message is kept only where it was published")
+def retained_at_one_node(plant: Plant) -> None:
+    def learn_retained(self: Shard, block: Any) -> None:
+        """Nobody else's counts."""
+
+    plant.instead(Shard, "_learn_retained", learn_retained)
+
+
+@NODE_BUGS.bug("a repeated request of the queue takes further messages")
+def answer_not_remembered(plant: Plant) -> None:
+    def remember(self: Cursor, request: str, taken: Any) -> None:
+        """Forgotten at once."""
+
+    plant.instead(Cursor, "_remember", remember)
