@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from millrace.lab.sim.planted.registry import BUGS
+
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = ROOT / "docs" / "spec"
 RULES = range(1, 41)
@@ -94,7 +96,7 @@ def test_every_test_that_the_specification_names_exists() -> None:
 def test_every_check_and_planted_bug_that_a_rule_names_exists() -> None:
     source = "".join(text for _, text in texts("src"))
     checks = set(re.findall(r'\b(?:Violation|fail)\(\s*"([a-z ]+)"', source))
-    bugs = set(re.findall(r'"([a-z0-9_]+)"', source))
+    bugs = {name for of_mode in BUGS.values() for name in of_mode}
     for number, text in rules().items():
         assert checks.issuperset(named(text, "Simulator checks")), f"rule {number}"
         assert bugs.issuperset(named(text, "Planted bugs")), f"rule {number}"

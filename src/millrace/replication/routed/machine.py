@@ -1,6 +1,6 @@
 """Routed replication: messages go once to the nodes whose clients want them, and nothing is stored elsewhere.
 
-It follows no paper: its rules are REQUIREMENTS.md E. What it shares with published systems is the full state
+It follows no paper: its rules are the requirements E1 to E9. What it shares with published systems is the full state
 after every reconnect, then numbered changes (as link-state routing does), and for retained messages the
 hybrid logical clock (Kulkarni and others, OPODIS 2014) with comparison by buckets (`retained.py`).
 
