@@ -10,7 +10,7 @@ import pytest
 
 from millrace.lab.sim.campaign import replay
 from millrace.lab.sim.mutations import ALL_MUTATIONS, search
-from millrace.lab.sim.raft.world import run_seed
+from millrace.lab.sim.raft.story import run_seed
 
 BATCH = 20
 BATCHES = 10

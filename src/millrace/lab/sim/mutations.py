@@ -1,7 +1,8 @@
 """The mutation gate: each planted bug must be caught, or the checkers are blind to a whole class of bugs.
 
 A bug counts as caught by a seed only if the same seed is clean without it. Bugs of the machine come from
-`replication/raft/mutations.py`; those of the driver (what no pure machine can get wrong) from `process.py`.
+`replication/raft/mutations.py`; those of the driver (what no pure machine can get wrong) from
+`driver_mutations.py` beside each process.
 """
 
 import multiprocessing
@@ -12,14 +13,14 @@ from millrace.lab.sim.campaign import RUNS
 from millrace.lab.sim.cluster.node_mutations import NODE_MUTATIONS
 from millrace.lab.sim.leaderless import host as leaderless_host
 from millrace.lab.sim.pair.runs import PRIMARY_BACKUP_MUTATIONS
-from millrace.lab.sim.raft.process import DRIVER_MUTATIONS
+from millrace.lab.sim.raft.driver_mutations import DRIVER_BUGS
 from millrace.lab.sim.routed import world as routed_world
 from millrace.replication.leaderless import messages as leaderless_messages
 from millrace.replication.raft.mutations import MUTATIONS
 from millrace.replication.routed import machine as routed
 
 BY_MODE: dict[str, dict[str, str]] = {
-    "raft": {**MUTATIONS, **DRIVER_MUTATIONS},
+    "raft": {**MUTATIONS, **{name: bug.description for name, bug in DRIVER_BUGS.items()}},
     "primary-backup": PRIMARY_BACKUP_MUTATIONS,
     "leaderless": {**leaderless_messages.MUTATIONS, **leaderless_host.DRIVER_MUTATIONS},
     "routed": {**routed.ROUTED_MUTATIONS, **routed_world.DRIVER_MUTATIONS},
