@@ -135,3 +135,4 @@ class ReplicaDriver(EffectDriver[Event, Effect]):
             self._state.restore(snapshot)
             self.applied = snapshot.index
         self._state.has_applied()
+        self.tell_applied()

@@ -20,7 +20,8 @@ from millrace.node.logs.replica_log import ReplicaLog, write_damage
 from millrace.node.logs.syncer import Syncer
 from millrace.node.peers import raft_codec as peer_codec
 from millrace.node.peers.links import Identity, Links, PeerTls
-from millrace.node.replicas.replication_group import App, ReplicationGroup
+from millrace.node.replicas.app import App
+from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.node.surroundings import Surroundings
 from millrace.replication.contract import EntryKind, LinkClosed, LinkOpened, PeerBody, ReplicaId
 from millrace.storage.block import Block, parse_block

@@ -13,7 +13,7 @@ from millrace.broker.machine import Broker
 from millrace.broker.messages.inbound import Inbound
 from millrace.broker.messages.intake import Arrival, Intake
 from millrace.broker.sessions.session import Session
-from millrace.node.replicas.replication_group import ReplicationGroup
+from millrace.node.replicas.admission import Admission
 from millrace.node.shards.shard import Shard
 
 NEVER_SYNCS = "node_never_syncs"
@@ -81,9 +81,9 @@ def _twice(original: _Method) -> _Method:
 
 
 def _in_any_order(original: _Method) -> _Method:
-    def take(self: ReplicationGroup, batch: list[Any]) -> Any:
+    def take(self: Admission, batch: list[Any]) -> Any:
         origin = batch[0].block.header.origin
-        taken = self._taken.get(origin, self._origins.get(origin, 0))
+        taken = self._taken.get(origin, self.origins.get(origin, 0))
         if batch[0].sequence > taken:
             self._taken[origin] = batch[0].sequence - 1
         return original(self, batch)
@@ -111,7 +111,7 @@ _PATCHES: dict[str, tuple[type, str, Callable[[_Method], _Method]]] = {
     "qos2_token_not_reused": (Inbound, "repeat", _without_uncertain),
     "cursor_not_restored": (Broker, "_restore_cursor", _at_the_end),
     "will_fired_twice": (Broker, "_fire", _twice),
-    "forwarded_out_of_order": (ReplicationGroup, "_take_batch", _in_any_order),
+    "forwarded_out_of_order": (Admission, "take", _in_any_order),
     "retained_at_one_node": (Shard, "_learn_retained", _here_only),
     "answer_not_remembered": (Cursor, "_remember", _no_answer),
 }
