@@ -11,7 +11,7 @@ import pytest
 from millrace.lab.sim.campaign import replay
 from millrace.lab.sim.mutations import search
 from millrace.lab.sim.planted.raft import RAFT_BUGS
-from millrace.lab.sim.raft.world import run_seed
+from millrace.lab.sim.raft.story import run_seed
 
 BATCH = 20
 BATCHES = 10

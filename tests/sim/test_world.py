@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
+from millrace.lab.sim.raft.crash_points import CRASH_POINTS
 from millrace.lab.sim.raft.plan import Plan, make_plan
-from millrace.lab.sim.raft.process import CRASH_POINTS, Process
+from millrace.lab.sim.raft.process import Process
 from millrace.lab.sim.raft.world import World
 from millrace.lab.sim.violation import Violation
 
@@ -17,7 +18,7 @@ def quiet_plan() -> Plan:
 
 
 def running_world() -> tuple[World, Process]:
-    world = World(quiet_plan(), frozenset(), None)
+    world = World(quiet_plan(), None)
     for process in tuple(world.processes.values()):
         world.restart(process)
     for client in world.clients:
@@ -31,7 +32,7 @@ def running_world() -> tuple[World, Process]:
 @pytest.mark.parametrize("point", CRASH_POINTS)
 def test_a_crash_point_is_met_and_the_group_survives_it(point: str) -> None:
     world, leader = running_world()
-    leader.arm(point, 2)
+    leader.points.arm(point, 2)
     assert world.run_ticks(200, lambda: not leader.is_up), "the point was never met"
     acknowledged = dict(world.checkers.acked_sequences)
     assert acknowledged
@@ -44,13 +45,13 @@ def test_a_crash_point_is_met_and_the_group_survives_it(point: str) -> None:
 
 def test_a_failed_fsync_stops_the_process() -> None:
     world, leader = running_world()
-    leader.fsync_fails = True
+    leader.log.fails_next_sync = True
     assert world.run_ticks(200, lambda: not leader.is_up)
 
 
 def test_a_full_disk_takes_nothing_and_goes_on_when_there_is_room() -> None:
     world, leader = running_world()
-    leader.is_full = True
+    leader.log.is_full = True
     world.run_ticks(2)
     durable = leader.disk.durable.last
     world.run_ticks(200)

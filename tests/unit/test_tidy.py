@@ -20,16 +20,17 @@ FLOORS = {
     "replication": 2,
     "storage": 2,
     "wire": 2,
-    "node": 3,
-    "client": 3,
-    "embedded": 4,
-    "spark": 4,
-    "testing": 5,
-    "local_cluster": 5,
-    "lab": 6,
-    "cli": 7,
+    "driver": 3,
+    "node": 4,
+    "client": 4,
+    "embedded": 5,
+    "spark": 5,
+    "testing": 6,
+    "local_cluster": 6,
+    "lab": 7,
+    "cli": 8,
 }
-PURE = ("kernels", "broker", "replication", "storage", "wire")
+PURE = ("kernels", "broker", "replication", "storage", "wire", "driver")
 ALLOWED_OUTSIDE = {
     "broker": {"msgspec"},
     "wire": {"msgspec", "wsproto"},

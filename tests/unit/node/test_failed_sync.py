@@ -19,7 +19,9 @@ from millrace.replication.contract import (
     Persist,
     ReplicaId,
     StartOver,
+    Tick,
 )
+from millrace.replication.raft.machine import Raft
 from millrace.replication.raft.messages import Append, AppendReply
 from millrace.storage.block import Block
 from millrace.storage.directory import DataDirectory
@@ -162,7 +164,9 @@ def test_a_snapshot_whose_sync_failed_stops_the_node_and_is_not_tried_again() ->
     asyncio.run(scene())
 
 
-def test_a_group_that_stops_in_the_middle_of_its_effects_writes_nothing_more() -> None:
+def test_a_group_that_stops_in_the_middle_of_its_effects_writes_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whoever was told that nothing is on its way to the disk closes the log."""
 
     async def scene() -> None:
@@ -170,7 +174,9 @@ def test_a_group_that_stops_in_the_middle_of_its_effects_writes_nothing_more() -
         group = follower.group
         group.on_start_over = lambda number, effect: group.stop_then(group.replica_log.close)
         damage = Damage(last_index=Index(2), term=Term(1))
-        group._run([StartOver(damage=damage, lost=1), Persist(number=1, hard_state=HardState(term=Term(2)))])
+        effects = [StartOver(damage=damage, lost=1), Persist(number=1, hard_state=HardState(term=Term(2)))]
+        monkeypatch.setattr(Raft, "step", lambda machine, event: effects)
+        group.step(Tick())
         follower.syncer.start()
         assert follower.failures == []
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from millrace.driver.effects import Runner
+from millrace.driver.replica import ReplicaDriver
 from millrace.replication.contract import (
     Accepted,
-    Applied,
     ChangeKind,
     ChangeMembership,
-    Commit,
     Config,
     ConfigAt,
     Damage,
@@ -26,7 +26,6 @@ from millrace.replication.contract import (
     Event,
     HardState,
     InitialState,
-    InstallSnapshot,
     LinkClosed,
     LinkOpened,
     LogView,
@@ -34,20 +33,17 @@ from millrace.replication.contract import (
     PeerBody,
     PeerMessage,
     Persist,
-    Persisted,
     Propose,
     ReadIndex,
     ReadReady,
-    Repaired,
     Replica,
     ReplicaId,
     Reply,
+    Report,
     RequestId,
     RoleChanged,
-    Send,
     Snapshot,
     SnapshotTaken,
-    StageSnapshot,
     Tick,
     TransferLeadership,
     checksum,
@@ -168,14 +164,17 @@ class DiskState:
 
 @dataclass
 class Node:
-    """One process and its disk. `view` is what the running machine reads."""
+    """One process and its disk, as its driver has them: log, network and state. `view` is what the running
+    machine reads."""
 
     name: ReplicaId
+    cluster: "Cluster"
     durable: DiskState
     view: DiskState
     machine: Replica | None = None
+    driver: ReplicaDriver | None = None
     staged: bytearray = field(default_factory=bytearray)
-    writes: list[tuple[Persist, list[Effect], bytes]] = field(default_factory=list)
+    writes: list[tuple[Persist, bytes]] = field(default_factory=list)
     applied: list[tuple[int, int, str]] = field(default_factory=list)
     applied_index: int = 0
     epoch: int = 0
@@ -187,6 +186,57 @@ class Node:
     @property
     def is_up(self) -> bool:
         return self.machine is not None
+
+    def send(self, to: ReplicaId, body: PeerBody) -> None:
+        self.cluster.send(self.name, to, body)
+
+    # log
+    def write(self, write: Persist) -> None:
+        staged = bytes(self.staged)
+        if self.cluster.is_view_eager:
+            self.view.apply(write, staged)
+        self.writes.append((write, staged))
+        self.cluster.schedule_sync(self, self.epoch, write.number)
+
+    def stage(self, snapshot: Snapshot, position: int, data: bytes) -> None:
+        del self.staged[position:]
+        self.staged += data
+
+    def repaired(self) -> None:
+        self.damage = None
+
+    def committed(self, first: Index, last: Index) -> Sequence[Entry]:
+        if last > self.durable.last_index():
+            raise Violation(f"{self.name} was told to apply {last}, which its disk does not hold")
+        found = self.view.entries(first, last, 1 << 30)
+        if [entry.index for entry in found] != list(range(first, last + 1)):
+            raise Violation(f"{self.name} was told to apply {first} to {last}, which its log does not show")
+        return found
+
+    # state
+    def apply(self, entry: Entry) -> None:
+        self.cluster.check_committed(self, entry.index, entry.term, entry.payload.hex())
+        self.applied_index = entry.index
+        if entry.kind in (EntryKind.DATA, EntryKind.CONTROL):
+            self.applied.append((entry.index, entry.term, entry.payload.hex()))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self.applied = [tuple(item) for item in json.loads(self.view.snapshots[snapshot])]
+        for index, term, payload in self.applied:
+            self.cluster.check_committed(self, index, term, payload)
+        self.applied_index = snapshot.index
+
+    def has_applied(self) -> None:
+        assert self.driver is not None
+        self.cluster.acknowledge(self)
+        self.driver.tell_applied()
+        self.cluster.maybe_take_snapshot(self)
+
+    def on_reply(self, reply: Reply) -> None:
+        self.cluster.on_reply(self, reply)
+
+    def on_role_changed(self, change: RoleChanged) -> None:
+        self.cluster.on_role_changed(self, change)
 
 
 class Cluster:
@@ -227,19 +277,18 @@ class Cluster:
         first = Config(voters=tuple(names[:voters]))
         for position, name in enumerate(names):
             disk = DiskState(first if position < voters else Config(voters=()))
-            self.nodes[name] = Node(name=name, durable=disk, view=disk.copy())
+            self.nodes[name] = Node(name=name, cluster=self, durable=disk, view=disk.copy())
             self.start(name)
 
     # ------------------------------------------------------------------------------------ processes
 
     def start(self, name: ReplicaId) -> None:
         node = self.nodes[name]
-        node.epoch += 1
+        self._stop(node)
         node.view = node.durable.copy()
         node.applied, node.applied_index = [], 0
-        newest = node.view.newest
-        if newest is not None:
-            self._load(node, newest, node.view.snapshots[newest])
+        if node.view.newest is not None:
+            node.restore(node.view.newest)
         node.staged, node.writes = bytearray(), []
         node.is_disk_stalled = node.is_paused = False
         self.waiting[name] = []
@@ -251,7 +300,25 @@ class Cluster:
             damage=node.damage,
         )
         node.machine = self.make_machine(name, state, node.view, self.make_rng(name))
+        node.driver = ReplicaDriver(
+            node.machine,
+            network=node,
+            log=node,
+            state=node,
+            applied=Index(node.applied_index),
+            runners=self.runners(node),
+        )
         self._schedule_tick(name, node.epoch)
+
+    def runners(self, node: Node) -> dict[type, Runner]:
+        """Of the effects that the driver alone does nothing for. Nobody is above a pair here."""
+        return {Report: lambda report: None}
+
+    def _stop(self, node: Node) -> None:
+        if node.driver is not None:
+            node.driver.stop()
+        node.machine = node.driver = None
+        node.epoch += 1
 
     def _make_raft(self, name: ReplicaId, state: InitialState, log: LogView, rng: random.Random) -> Replica:
         return Raft(name, state=state, log=log, options=self.options, rng=rng)
@@ -272,7 +339,7 @@ class Cluster:
     def crash(self, name: ReplicaId) -> None:
         """Power loss: of what was being written, any prefix may be on disk."""
         node = self.nodes[name]
-        for position, (persist, _, staged) in enumerate(node.writes):
+        for position, (persist, staged) in enumerate(node.writes):
             if self.rng.random() < 0.5:
                 node.durable.apply(persist, staged)
                 continue
@@ -280,8 +347,7 @@ class Cluster:
             node.durable.apply(persist, staged, count, parts=self.rng.randrange(5))
             del node.writes[position:]
             break
-        node.machine = None
-        node.epoch += 1
+        self._stop(node)
 
     def damage_log(self, name: ReplicaId, index: Index) -> None:
         """A bit flipped in an entry of a stopped node; recovery cuts there and remembers how far it was."""
@@ -338,51 +404,11 @@ class Cluster:
     # -------------------------------------------------------------------------------------- driving
 
     def step(self, name: ReplicaId, event: Event) -> list[Effect]:
-        node = self.nodes[name]
-        assert node.machine is not None
-        effects = node.machine.step(event)
-        self._run_effects(node, effects)
-        return effects
+        driver = self.nodes[name].driver
+        assert driver is not None
+        return list(driver.step(event))
 
-    def _run_effects(self, node: Node, effects: list[Effect]) -> None:
-        for position, effect in enumerate(effects):
-            if isinstance(effect, Persist):
-                self._write(node, effect, effects[position + 1 :])
-                return
-            self._run_effect(node, effect)
-
-    def _run_effect(self, node: Node, effect: Effect) -> None:
-        match effect:
-            case Send():
-                self._send(node.name, effect.to, effect.body)
-            case Commit():
-                self._apply(node, effect.index)
-            case StageSnapshot():
-                del node.staged[effect.position :]
-                node.staged += effect.data
-            case InstallSnapshot():
-                if effect.snapshot.index > node.applied_index:
-                    self._load(node, effect.snapshot, node.view.snapshots[effect.snapshot])
-                    self.step(node.name, Applied(index=effect.snapshot.index))
-            case Reply():
-                self._reply(node, effect)
-            case RoleChanged():
-                if effect.role == "leader":
-                    if self.leaders.setdefault(effect.term, node.name) != node.name:
-                        raise Violation(f"two leaders in term {effect.term}")
-            case Repaired():
-                node.damage = None
-            case Persist():
-                raise Violation("two writes in one list")
-
-    def _write(self, node: Node, persist: Persist, waiting: list[Effect]) -> None:
-        staged = bytes(node.staged)
-        if self.is_view_eager:
-            node.view.apply(persist, staged)
-        node.writes.append((persist, waiting, staged))
-        self._schedule_sync(node, node.epoch, persist.number)
-
-    def _schedule_sync(self, node: Node, epoch: int, number: int) -> None:
+    def schedule_sync(self, node: Node, epoch: int, number: int) -> None:
         self.after(self.rng.randint(1, self.sync_max), lambda: self._synced(node, epoch, number))
 
     def _synced(self, node: Node, epoch: int, number: int) -> None:
@@ -393,17 +419,14 @@ class Cluster:
             return
         done = [write for write in node.writes if write[0].number <= number]
         node.writes = node.writes[len(done) :]
-        for persist, _, staged in done:
+        for persist, staged in done:
             node.durable.apply(persist, staged)
             if not self.is_view_eager:
                 node.view.apply(persist, staged)
-        for _, waiting, _ in done:
-            if node.epoch == epoch:
-                self._run_effects(node, waiting)
-        if done and node.epoch == epoch:
-            self.step(node.name, Persisted(number=done[-1][0].number))
+        if done and node.driver is not None:
+            node.driver.persisted(done[-1][0].number)
 
-    def _send(self, source: ReplicaId, to: ReplicaId, body: PeerBody) -> None:
+    def send(self, source: ReplicaId, to: ReplicaId, body: PeerBody) -> None:
         self.on_send(source, to, body)
         copies = 1 + (self.rng.random() < self.duplicate_chance)
         for _ in range(copies):
@@ -436,29 +459,11 @@ class Cluster:
 
     # --------------------------------------------------------------------------- state and checkers
 
-    def _apply(self, node: Node, index: Index) -> None:
-        if index > node.durable.last_index():
-            raise Violation(f"{node.name} was told to apply {index}, which its disk does not hold")
-        while node.applied_index < index:
-            position = Index(node.applied_index + 1)
-            found = node.view.entries(position, position, 1 << 30)
-            if not found or found[0].index != position:
-                raise Violation(f"{node.name} was told to apply {position}, which its log does not show")
-            entry = found[0]
-            self._check_committed(node, entry.index, entry.term, entry.payload.hex())
-            node.applied_index = entry.index
-            if entry.kind in (EntryKind.DATA, EntryKind.CONTROL):
-                node.applied.append((entry.index, entry.term, entry.payload.hex()))
-        self._acknowledge(node)
-        self.step(node.name, Applied(index=Index(node.applied_index)))
-        if self.snapshot_every and node.is_up and index - node.view.first >= self.snapshot_every:
-            self.take_snapshot(node.name)
-
-    def _check_committed(self, node: Node, index: int, term: int, payload: str) -> None:
+    def check_committed(self, node: Node, index: int, term: int, payload: str) -> None:
         if self.committed.setdefault(index, (term, payload)) != (term, payload):
             raise Violation(f"{node.name} applied another entry {index}")
 
-    def _acknowledge(self, node: Node) -> None:
+    def acknowledge(self, node: Node) -> None:
         still = []
         for accepted in self.waiting[node.name]:
             if accepted.last_index > node.applied_index:
@@ -467,6 +472,17 @@ class Cluster:
                 self.acknowledged += 1
                 self.acknowledged_index = max(self.acknowledged_index, accepted.last_index)
         self.waiting[node.name] = still
+
+    def maybe_take_snapshot(self, node: Node) -> None:
+        """Not at once: the log may be cut only after the machine has heard of the snapshot."""
+        epoch = node.epoch
+
+        def take() -> None:
+            if node.epoch == epoch:
+                self.take_snapshot(node.name)
+
+        if self.snapshot_every and node.applied_index - node.view.first >= self.snapshot_every:
+            self.after(0, take)
 
     def take_snapshot(self, name: ReplicaId, keep: int = 2) -> None:
         node = self.nodes[name]
@@ -485,13 +501,7 @@ class Cluster:
             for disk in (node.view, node.durable):
                 disk.compact(snapshot, data, keep)
 
-    def _load(self, node: Node, snapshot: Snapshot, data: bytes) -> None:
-        node.applied = [tuple(item) for item in json.loads(data)]
-        for index, term, payload in node.applied:
-            self._check_committed(node, index, term, payload)
-        node.applied_index = snapshot.index
-
-    def _reply(self, node: Node, reply: Reply) -> None:
+    def on_reply(self, node: Node, reply: Reply) -> None:
         self.replies[reply.request] = reply.outcome
         if isinstance(reply.outcome, Accepted):
             self.waiting[node.name].append(reply.outcome)
@@ -501,6 +511,10 @@ class Cluster:
                 raise Violation(
                     f"{node.name} reads at {reply.outcome.index}, acknowledged {self.reads[reply.request]}"
                 )
+
+    def on_role_changed(self, node: Node, change: RoleChanged) -> None:
+        if change.role == "leader" and self.leaders.setdefault(change.term, node.name) != node.name:
+            raise Violation(f"two leaders in term {change.term}")
 
     # ------------------------------------------------------------------------------------- requests
 

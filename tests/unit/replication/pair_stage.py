@@ -9,11 +9,11 @@ import random
 from dataclasses import replace
 
 from millrace.broker.meta.pairs import Pair, Pairs
+from millrace.driver.effects import Runner
 from millrace.errors import LocalError
 from millrace.replication.contract import (
     Appointed,
     Config,
-    Effect,
     InitialState,
     LogView,
     Replica,
@@ -62,14 +62,15 @@ class PairStage(Stage):
         options = PairOptions(check_ticks=CHECK_TICKS, raft=self.options)
         return PrimaryBackup(name, state=state, log=log, options=options, rng=rng, pair=pair)
 
-    def _run_effect(self, node: Node, effect: Effect) -> None:
-        if isinstance(effect, Report):
+    def runners(self, node: Node) -> dict[type, Runner]:
+        def report(effect: Report) -> None:
             self.reports.append(effect)
             self._record(node, effect)
-        elif isinstance(effect, StartOver):
+
+        def start_over(effect: StartOver) -> None:
             self._start_over(node, effect)
-        else:
-            super()._run_effect(node, effect)
+
+        return {**super().runners(node), Report: report, StartOver: start_over}
 
     def _record(self, node: Node, report: Report) -> None:
         if not self.has_authority or node.name in self.cut_off:
@@ -104,11 +105,11 @@ class PairStage(Stage):
             self.tell()
             super().sync(name)
 
-    def _check_committed(self, node: Node, index: int, term: int, payload: str) -> None:
+    def check_committed(self, node: Node, index: int, term: int, payload: str) -> None:
         if self.may_split and self.committed.get(index, (term, payload)) != (term, payload):
             self.lines.append(f"{node.name} commits another entry {index}: two histories")
             self.committed[index] = (term, payload)
-        super()._check_committed(node, index, term, payload)
+        super().check_committed(node, index, term, payload)
 
     def _start_over(self, node: Node, effect: StartOver) -> None:
         self.lines.append(f"{node.name} starts over, {effect.lost} entries of its own are lost")

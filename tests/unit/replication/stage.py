@@ -8,10 +8,10 @@ import random
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from millrace.driver.effects import Runner
 from millrace.replication.contract import (
     ChangeKind,
     Commit,
-    Effect,
     Entry,
     EntryKind,
     HardState,
@@ -69,30 +69,34 @@ class Stage(Cluster):
     def _schedule_tick(self, name: ReplicaId, epoch: int) -> None:
         pass
 
-    def _schedule_sync(self, node: Node, epoch: int, number: int) -> None:
+    def schedule_sync(self, node: Node, epoch: int, number: int) -> None:
         pass
 
-    def _send(self, source: ReplicaId, to: ReplicaId, body: PeerBody) -> None:
+    def send(self, source: ReplicaId, to: ReplicaId, body: PeerBody) -> None:
         self.mail.append((source, to, body))
         if self.is_tracing:
             self.lines.append(f"  {source} -> {to} {describe(body)}")
 
-    def _run_effect(self, node: Node, effect: Effect) -> None:
-        match effect:
-            case RoleChanged():
-                serving = ", serving" if effect.serving else ""
-                self.lines.append(
-                    f"{node.name} {effect.role} in term {effect.term}, leader {effect.leader}{serving}"
-                )
-            case Commit():
-                self.lines.append(f"{node.name} commits {effect.index}")
-            case Repaired():
-                self.lines.append(f"{node.name} is repaired")
-            case Reply():
-                self.lines.append(f"{node.name} answers {describe(effect.outcome)}")
-            case _:
-                pass
-        super()._run_effect(node, effect)
+    def runners(self, node: Node) -> dict[type, Runner]:
+        def commit(effect: Commit) -> None:
+            self.lines.append(f"{node.name} commits {effect.index}")
+            assert node.driver is not None
+            node.driver.apply_to(effect.index)
+
+        def repaired(effect: Repaired) -> None:
+            self.lines.append(f"{node.name} is repaired")
+            node.repaired()
+
+        return {**super().runners(node), Commit: commit, Repaired: repaired}
+
+    def on_role_changed(self, node: Node, change: RoleChanged) -> None:
+        serving = ", serving" if change.serving else ""
+        self.lines.append(f"{node.name} {change.role} in term {change.term}, leader {change.leader}{serving}")
+        super().on_role_changed(node, change)
+
+    def on_reply(self, node: Node, reply: Reply) -> None:
+        self.lines.append(f"{node.name} answers {describe(reply.outcome)}")
+        super().on_reply(node, reply)
 
     # ------------------------------------------------------------------------------------- commands
 

@@ -24,7 +24,7 @@ from millrace.lab.sim.leaderless.world import run_leaderless_seed
 from millrace.lab.sim.pair.runs import run_primary_backup_seed
 from millrace.lab.sim.planted.bug import planted
 from millrace.lab.sim.planted.registry import BUGS
-from millrace.lab.sim.raft.world import run_seed
+from millrace.lab.sim.raft.story import run_seed
 from millrace.lab.sim.routed.world import run_routed_seed
 from millrace.lab.sim.trace import Trace
 from millrace.lab.sim.verdict import RunResult
@@ -44,11 +44,11 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 _CHUNK = 8
 # Whose code decides what a seed does.
 _DECIDING = {
-    "raft": ("replication", "lab/sim"),
-    "primary-backup": ("broker", "replication", "lab/sim"),
-    "leaderless": ("replication", "lab/sim"),
-    "routed": ("kernels", "broker", "replication", "wire", "node", "lab/sim"),
-    "cluster": ("kernels", "broker", "replication", "storage", "wire", "node", "client", "lab/sim"),
+    "raft": ("replication", "driver", "lab/sim"),
+    "primary-backup": ("broker", "replication", "driver", "lab/sim"),
+    "leaderless": ("replication", "driver", "lab/sim"),
+    "routed": ("kernels", "broker", "replication", "wire", "driver", "node", "lab/sim"),
+    "cluster": ("kernels", "broker", "replication", "storage", "wire", "driver", "node", "client", "lab/sim"),
 }
 
 

@@ -26,8 +26,9 @@ from millrace.broker.streams.pair_spec import PairSpec
 from millrace.broker.streams.stream import Replication, Stream
 from millrace.broker.topics.filters import overlaps
 from millrace.errors import LocalError
+from millrace.node.replicas.app import Machine
 from millrace.node.replicas.replicas import FrameApp, Replicas
-from millrace.node.replicas.replication_group import Machine, ReplicationGroup
+from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.node.streams.definitions import Definitions
 from millrace.replication.contract import (
     Appointed,
@@ -162,9 +163,9 @@ class PairGroup(ReplicationGroup):
             self.catch_up()
             self.step(pair)
 
-    def _on_role_changed(self, effect: RoleChanged) -> None:
+    def on_role_changed(self, change: RoleChanged) -> None:
         self.on_role()
-        super()._on_role_changed(effect)
+        super().on_role_changed(change)
 
     # ---------------------------------------------------------------------------------------- time
 

@@ -21,7 +21,8 @@ from millrace.node.logs.syncer import Syncer
 from millrace.node.peers.codec import LOG_CODEC
 from millrace.node.peers.links import Identity, Links, PeerTls
 from millrace.node.peers.secret import secret_of
-from millrace.node.replicas.replication_group import App, ReplicationGroup
+from millrace.node.replicas.app import App
+from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.node.surroundings import Surroundings
 from millrace.replication.contract import EntryKind, LinkClosed, LinkOpened, PeerBody, ReplicaId
 from millrace.storage.block import Block, parse_block

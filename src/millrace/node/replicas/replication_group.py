@@ -1,13 +1,12 @@
-"""The driver of one replication group: runs the machine's effects and applies what is committed.
+"""One replication group of a node: a machine, its driver and its log below, the `App` on top, and proposals.
 
-The machine says what must happen and in which order (`replication/contract.py` lists the driver's duties);
-the `App` is the replicated state on top. Nothing here knows what a block means.
+The machine says what must happen and the driver sees to it (`millrace/driver/`); the `App` is the replicated
+state. Nothing here knows what a block means.
 
-Proposals are idempotent [rule 2]. Every run of every node is an *origin* that numbers its blocks per
-group; the leader takes each number once and in order, and the numbers taken are part of the group's state.
-So a proposal may be offered again, to this leader or the next, until it is seen applied: that is also when
-its *token* comes back and whoever waits for it is answered. A node that does not lead forwards its blocks to
-the one that does.
+Proposals are idempotent: every run of every node is an *origin* that numbers its blocks per group, and the
+leader takes each number once and in order (`admission.py`). So a proposal may be offered again, to this
+leader or the next, until it is seen applied: that is also when its *token* comes back and whoever waits for
+it is answered. A node that does not lead forwards its blocks to the one that does.
 """
 
 import asyncio
@@ -15,48 +14,39 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
-from typing import Any, NamedTuple, Protocol, assert_never
+from typing import Any
 
+from millrace.driver.replica import ReplicaDriver
 from millrace.errors import StorageError
 from millrace.node.logs.replica_log import ReplicaLog
-from millrace.node.logs.syncer import Job, Syncer
+from millrace.node.logs.syncer import Syncer
+from millrace.node.replicas.admission import Admission
+from millrace.node.replicas.app import App, Machine, Pending
+from millrace.node.replicas.group_log import GroupLog
+from millrace.node.replicas.membership import next_change
 from millrace.replication.contract import (
     Accepted,
-    Applied,
-    ChangeKind,
     ChangeMembership,
-    Commit,
-    Effect,
+    Entry,
     EntryKind,
     Event,
     InitialState,
-    InstallSnapshot,
     PeerBody,
     PeerMessage,
-    Persist,
-    Persisted,
     Propose,
-    ReadReady,
-    Refused,
-    Repaired,
-    Replica,
     ReplicaId,
     Reply,
     Report,
     RequestId,
     RoleChanged,
-    Send,
+    Snapshot,
     SnapshotTaken,
-    StageSnapshot,
     StartOver,
     Status,
     Tick,
     TransferLeadership,
-    Transferred,
 )
-from millrace.replication.contract import Config as GroupConfig
 from millrace.replication.raft.machine import Raft
 from millrace.replication.raft.options import RaftOptions
 from millrace.storage.block import Block, Kind, mark_of
@@ -68,7 +58,6 @@ from millrace.types import Index
 
 log = logging.getLogger("millrace.group")
 
-_APPLY_BYTES_MAX = 4 << 20
 # A replica that is its own majority needs no one's silence to become leader.
 _ALONE_TICKS_MAX = 100
 # Offered and not applied: beyond it the group takes nothing more.
@@ -77,64 +66,6 @@ _PENDING_BYTES_MAX = 64 << 20
 _LEADERLESS_TICKS_MAX = 200
 # Ticks without progress after which what is pending is offered again: frames may have been lost.
 _OFFER_AGAIN_TICKS = 20
-# Of what others forward to a leader that does not serve yet.
-_EARLY_BYTES_MAX = 4 * 1024 * 1024
-# Runs of nodes whose numbers are remembered; one more forgets the one that was quiet longest.
-_ORIGINS_MAX = 1024
-
-
-class App(Protocol):
-    """The replicated state of a group. `apply` is called once for each committed block, in order."""
-
-    def apply(self, block: Block, token: Any) -> None:
-        """Data and control blocks only. `token` is what our proposer gave, None for others' blocks."""
-
-    def begin_term(self) -> None:
-        """This replica leads from now on, and has applied everything that is in its log."""
-
-    def admit(self, block: Block) -> Block:
-        """As leader, before a data block goes into the log: the block itself, or a control block in its
-        place where it would only repeat what is there."""
-
-    def withdraw(self, block: Block) -> None:
-        """The log did not take a data block that was admitted: it will be offered again."""
-
-    def to_bytes(self) -> bytes | None:
-        """The whole state after the last applied block, for a snapshot; None where it is too much now."""
-
-    def restore(self, state: bytes) -> None:
-        """Begin from a snapshot."""
-
-    def lost(self, token: Any) -> None:
-        """Nobody led the group for too long: what was proposed with this token may or may not happen."""
-
-    def covered(self, token: Any) -> None:
-        """What was proposed with this token happened: it is part of the state that was just restored. What
-        it came to, and at which offset, nobody will say."""
-
-
-class Pending(NamedTuple):
-    block: Block
-    kind: EntryKind
-    token: Any
-    is_judged: bool = False
-
-    @property
-    def sequence(self) -> int:
-        return self.block.header.sequence
-
-
-class Machine(Replica, Protocol):
-    """A replica as this driver asks it for every block."""
-
-    @property
-    def is_serving(self) -> bool: ...
-
-    @property
-    def leader(self) -> ReplicaId | None: ...
-
-    @property
-    def config(self) -> GroupConfig: ...
 
 
 class ReplicationGroup:
@@ -162,41 +93,36 @@ class ReplicationGroup:
         # Of a pair's machine only: what the meta group is asked to record, and the end of this replica's log.
         self.on_report: Callable[[int, Report], None] = _no_report
         self.on_start_over: Callable[[int, StartOver], None] = _no_start_over
-        # Last number applied of each origin; a dict keeps the order in which they were heard.
-        self._origins: dict[int, int] = {}
-        # As leader: last number taken, applied or not. Valid for one term of serving.
-        self._taken: dict[int, int] = {}
-        # Time of the last block applied, and as leader of the last one taken.
-        self._time_us = 0
-        self._taken_time_us = 0
+        self._admission = Admission(app, append=self._append, is_alone=lambda: self.is_alone)
         state = replica_log.initial_state()
         saved = replica_log.snapshot_state()
         if saved is not None:
             self._restore(saved)
-        self.applied: Index = state.applied
-        self._applied_told = state.applied
         self._machine = self._started(state, rng)
+        self._log = GroupLog(replica_log, syncer, parsed=self._parsed, is_alone=lambda: self.is_alone)
+        self._driver = ReplicaDriver(
+            self._machine,
+            network=self,
+            log=self._log,
+            state=self,
+            applied=state.applied,
+            runners={
+                Report: lambda report: self.on_report(number, report),
+                StartOver: lambda effect: self.on_start_over(number, effect),
+            },
+            on_storage_error=self._on_storage_error,
+        )
+        self._log.open(self._driver)
         replica_log.applied = lambda: self.applied
-        self._next_request = 0
-        self._outcome: Accepted | Refused | None = None
+        self._last_request = RequestId(0)
         self._sequence = 0
         self._pending: deque[Pending] = deque()
         self._pending_bytes = 0
         # How many of the pending ones were offered to the present leader.
         self._offered = 0
-        self._early: list[Pending] = []
-        self._early_bytes = 0
         self._quiet_ticks = 0
         self._leaderless_ticks = 0
         self._rng = rng
-        self._blocks: dict[int, Block] = {}
-        # A snapshot from the leader is handed to the disk and not restored yet.
-        self._is_installing = False
-        # Effects that wait for a Persist: (number, effects).
-        self._waiting: deque[tuple[int, list[Effect]]] = deque()
-        self._events: deque[Event] = deque()
-        self._is_stepping = False
-        self.is_closed = False
         self.serving = asyncio.Event()
         """Set while somebody serves this group: this replica, or a leader it knows."""
         if self.is_alone:
@@ -224,8 +150,18 @@ class ReplicationGroup:
 
     # -------------------------------------------------------------------------------------- state
 
+    @property
+    def applied(self) -> Index:
+        """The last entry that is part of the state."""
+        return self._driver.applied
+
+    @property
+    def is_closed(self) -> bool:
+        """It takes nothing and says nothing any more."""
+        return self._driver.is_stopped
+
     def status(self) -> Status:
-        self._tell_applied()
+        self._driver.tell_applied()
         return self._machine.status()
 
     @property
@@ -264,7 +200,7 @@ class ReplicationGroup:
         """Offer blocks, one token each. False: too much is pending, nothing happened. True: each token comes
         back with its block through `App.apply`, sooner or later. Not to be called from `App.apply`.
         `is_judged`: the app is asked to admit them also where this replica is alone."""
-        assert not self._is_stepping
+        assert not self._driver.is_stepping
         if self._pending_bytes > _PENDING_BYTES_MAX:
             return False
         # Others may be gone by the time it is offered, and what they brought is in the log.
@@ -276,6 +212,15 @@ class ReplicationGroup:
             self._pending_bytes += offered.header.block_bytes
         self._offer()
         return True
+
+    def _append(self, payloads: tuple[bytes, ...], kind: EntryKind) -> bool:
+        """As leader: put these into the log."""
+        request = Propose(request=self._new_request(), payloads=payloads, kind=kind)
+        return isinstance(self._driver.ask(request), Accepted)
+
+    def _new_request(self) -> RequestId:
+        self._last_request = RequestId(self._last_request + 1)
+        return self._last_request
 
     def _abandon(self) -> None:
         """Give up waiting for what is pending. What becomes of the blocks stays open, so the numbers after
@@ -293,19 +238,19 @@ class ReplicationGroup:
 
     def _give_up_covered(self) -> None:
         """Own blocks that a snapshot covers are in the log, but they do not pass here."""
-        covered = self._origins.get(self._origin, 0)
+        covered = self._admission.origins.get(self._origin, 0)
         while self._pending and self._pending[0].sequence <= covered:
             self.app.covered(self._settled(self._pending[0].sequence))
 
     def _offer(self) -> None:
         """Bring what is pending to the leader, whoever it is."""
-        if self._offered >= len(self._pending) or self._is_stepping:
+        if self._offered >= len(self._pending) or self._driver.is_stepping:
             return
         leader = self._machine.leader
         if self._machine.is_serving:
             while self._offered < len(self._pending):
                 batch = self._batch()
-                if not self._take_batch(batch):
+                if not self._admission.take(batch):
                     return
                 self._offered += len(batch)
         elif leader is not None and leader != self.replica:
@@ -327,76 +272,12 @@ class ReplicationGroup:
 
     def take(self, block: Block, kind: EntryKind) -> None:
         """A block that another node forwarded. Out of turn it is dropped: its origin offers it again."""
+        forwarded = Pending(block, kind, None, True)
         if self._machine.is_serving:
-            self._take_early()
-            self._take_batch([Pending(block, kind, None, True)])
-        elif self._machine.leader == self.replica and self._early_bytes < _EARLY_BYTES_MAX:
-            # Elected, and its first entry is not committed: the origin would come again a second later.
-            self._early.append(Pending(block, kind, None, True))
-            self._early_bytes += block.header.block_bytes
-
-    def _take_early(self) -> None:
-        early, self._early, self._early_bytes = self._early, [], 0
-        for pending in early:
-            self._take_batch([pending])
-
-    def _take_batch(self, batch: list[Pending]) -> bool:
-        """As leader: put blocks of one origin into the log, each number once and in order."""
-        origin = batch[0].block.header.origin
-        taken = self._taken.get(origin, self._origins.get(origin, 0))
-        fresh = [pending for pending in batch if pending.sequence > taken]
-        if not fresh:
-            return True
-        if fresh[0].sequence != taken + 1:
-            return False
-        runs = self._admitted(fresh)
-        for position, (kind, blocks) in enumerate(runs):
-            self._next_request += 1
-            self._outcome = None
-            payloads = tuple(self._timed(block).to_bytes() for block in blocks)
-            self.step(Propose(request=RequestId(self._next_request), payloads=payloads, kind=kind))
-            if not isinstance(self._outcome, Accepted):
-                self._withdraw(runs[position:])
-                return False
-            self._taken[origin] = blocks[-1].header.sequence
-        return True
-
-    def _timed(self, block: Block) -> Block:
-        """Time never goes back in a group, whatever the clocks of nodes do [rule 2]."""
-        header = block.header
-        if header.base_time_us >= self._taken_time_us:
-            self._taken_time_us = header.base_time_us
-            return block
-        return Block(header=replace(header, base_time_us=self._taken_time_us), body=block.body)
-
-    def _admitted(self, fresh: list[Pending]) -> list[tuple[EntryKind, list[Block]]]:
-        """What goes into the log: the app may put a note in place of a block that says nothing new. Its
-        number stays, so its origin learns that it is settled."""
-        runs: list[tuple[EntryKind, list[Block]]] = []
-        # Alone, whoever proposes has applied everything that could be repeated and asks before.
-        is_alone = self.is_alone
-        for pending in fresh:
-            block, kind = pending.block, pending.kind
-            if kind is EntryKind.DATA and (pending.is_judged or not is_alone):
-                admitted = self.app.admit(block)
-                if admitted is not block:
-                    header = replace(
-                        admitted.header, origin=block.header.origin, sequence=block.header.sequence
-                    )
-                    block = Block(header=header, body=admitted.body)
-                    kind = EntryKind(int(header.kind))
-            if runs and runs[-1][0] is kind:
-                runs[-1][1].append(block)
-            else:
-                runs.append((kind, [block]))
-        return runs
-
-    def _withdraw(self, runs: list[tuple[EntryKind, list[Block]]]) -> None:
-        """Not taken: what was admitted counts as new when it comes again, or it would pass for a repeat."""
-        for kind, blocks in runs:
-            if kind is EntryKind.DATA:
-                for block in blocks:
-                    self.app.withdraw(block)
+            self._admission.take_early()
+            self._admission.take([forwarded])
+        elif self._machine.leader == self.replica:
+            self._admission.keep_early(forwarded)
 
     # ---------------------------------------------------------------------------------------- time
 
@@ -404,7 +285,7 @@ class ReplicationGroup:
         """Time passes. A replica alone has no one to speak to and nothing to wait for."""
         if self.is_closed:
             return
-        self._tell_applied()
+        self._driver.tell_applied()
         self._step_tick()
         self._leaderless_ticks = 0 if self._is_answered else self._leaderless_ticks + 1
         if self._pending:
@@ -416,8 +297,8 @@ class ReplicationGroup:
                 self._quiet_ticks = 0
                 self._offered = 0
             self._offer()
-        if self._early and self._machine.is_serving:
-            self._take_early()
+        if self._machine.is_serving:
+            self._admission.take_early()
 
     @property
     def _is_answered(self) -> bool:
@@ -429,7 +310,7 @@ class ReplicationGroup:
             self.step(Tick())
 
     def on_peer(self, sender: ReplicaId, body: PeerBody) -> None:
-        self.step(PeerMessage(sender=sender, body=body))
+        self._driver.step(PeerMessage(sender=sender, body=body))
 
     # ---------------------------------------------------------------------------------- membership
 
@@ -438,29 +319,11 @@ class ReplicationGroup:
         status = self.status()
         if not status.serving:
             return
-        config = status.config
-        caught_up = {peer.replica for peer in status.peers if peer.is_caught_up}
-        for name in (*voters, *learners):
-            if name not in config.members:
-                self._change(ChangeKind.ADD_LEARNER, ReplicaId(name))
-                return
-        for replica in config.learners:
-            if replica in voters and replica in caught_up:
-                self._change(ChangeKind.PROMOTE, replica)
-                return
-        if not set(voters) <= set(config.voters):
-            # Nobody leaves before those who take over are there.
-            return
-        for replica in config.members:
-            if replica in voters or replica in learners or replica == self.replica:
-                continue
-            self._change(ChangeKind.REMOVE, replica)
-            return
-        for replica in config.voters:
-            if replica in learners and replica != self.replica:
-                self._change(ChangeKind.DEMOTE, replica)
-                return
-        if self.replica not in voters and voters:
+        change = next_change(status, voters, learners)
+        if change is not None:
+            kind, replica = change
+            self.step(ChangeMembership(request=self._new_request(), kind=kind, replica=replica))
+        elif set(voters) <= set(status.config.voters) and self.replica not in voters and voters:
             self.transfer(None)
 
     def is_caught_up(self, replica: str) -> bool:
@@ -470,13 +333,8 @@ class ReplicationGroup:
             peer.replica == replica and peer.is_caught_up for peer in status.peers
         )
 
-    def _change(self, kind: ChangeKind, replica: ReplicaId) -> None:
-        self._next_request += 1
-        self.step(ChangeMembership(request=RequestId(self._next_request), kind=kind, replica=replica))
-
     def transfer(self, target: ReplicaId | None) -> None:
-        self._next_request += 1
-        self.step(TransferLeadership(request=RequestId(self._next_request), target=target))
+        self.step(TransferLeadership(request=self._new_request(), target=target))
 
     # ----------------------------------------------------------------------------------- snapshots
 
@@ -485,7 +343,7 @@ class ReplicationGroup:
         app has too much to write now or cannot read a part of it before that is repaired, or one from the
         leader is on its way to the disk: what was applied here lies before it, and neither the log nor the
         machine knows that part any more."""
-        if self._is_installing or self.is_closed:
+        if self._log.is_installing or self.is_closed:
             return False
         index = self.applied
         known = self.replica_log.snapshot()
@@ -501,7 +359,7 @@ class ReplicationGroup:
             return False
         if state is None:
             return False
-        self._tell_applied()
+        self._driver.tell_applied()
         assert term is not None
         config = self._machine.config_at(index)
         try:
@@ -520,207 +378,95 @@ class ReplicationGroup:
         if state is None:
             return None
         head = {
-            "origins": list(self._origins.items()),
+            "origins": list(self._admission.origins.items()),
             "next_offset": self.replica_log.offset_after(self.applied),
-            "time_us": self._time_us,
+            "time_us": self._admission.time_us,
         }
         return json.dumps(head).encode() + b"\n" + state
 
     def _restore(self, saved: bytes) -> None:
         head, _, state = saved.partition(b"\n")
         fields = json.loads(head)
-        self._origins = dict(fields["origins"])
-        self._time_us = fields["time_us"]
+        self._admission.origins = dict(fields["origins"])
+        self._admission.time_us = fields["time_us"]
         self.app.restore(state)
 
-    # ----------------------------------------------------------------------------------- effects
+    # ------------------------------------------------------------------------------ driver and state
 
     def step(self, event: Event) -> None:
         """One event. Called while the effects of another run, it waits its turn: lists keep their order."""
-        if self.is_closed:
-            return
-        self._events.append(event)
-        if self._is_stepping:
-            return
-        self._is_stepping = True
-        try:
-            while self._events:
-                self._run(self._machine.step(self._events.popleft()))
-        except LogFailed:
-            if not self.replica_log.log.has_failed:
-                raise
+        self._driver.step(event)
+
+    def send(self, to: ReplicaId, body: PeerBody) -> None:
+        self._send(self.number, to, body)
+
+    def _on_storage_error(self, error: StorageError) -> bool:
+        if isinstance(error, RangeDamaged | SnapshotDamaged):
+            self._on_loss(error)
+            return True
+        if isinstance(error, LogFailed) and self.replica_log.log.has_failed:
             # The syncer says so, and the node stops; its thread may be a moment ahead of the loop. Until then
             # this replica is silent: nobody knows what its disk holds.
-            self.is_closed = True
-        except (RangeDamaged, SnapshotDamaged) as error:
-            self._on_loss(error)
-        finally:
-            self._is_stepping = False
+            self._driver.stop()
+            return True
+        return False
 
     def _on_loss(self, error: StorageError) -> None:
         """Nobody else need have it, and this replica counts as one that does: it is silent at once. The next
         start finds what is lost, and neither votes nor leads before it is whole again."""
-        self.is_closed = True
+        self._driver.stop()
         self._syncer.fail(error)
 
-    def _run(self, effects: list[Effect]) -> None:
-        for position, effect in enumerate(effects):
-            if self.is_closed:
-                # By one of these effects: nothing may be on its way to the disk from there on.
-                return
-            if isinstance(effect, Persist):
-                rest = effects[position + 1 :]
-                # `Accepted` promises nothing, so it need not wait for the disk to be read.
-                for later in rest:
-                    if isinstance(later, Reply):
-                        self._reply(later)
-                self._waiting.append((effect.number, rest))
-                self._persist(effect)
-                return
-            self._run_one(effect)
-
-    def _run_one(self, effect: Effect) -> None:
-        match effect:
-            case Send():
-                self._send(self.number, effect.to, effect.body)
-            case Commit():
-                self._commit(effect.index)
-            case Reply():
-                self._reply(effect)
-            case RoleChanged():
-                self._on_role_changed(effect)
-            case StageSnapshot():
-                self.replica_log.stage(effect.snapshot, effect.position, effect.data)
-            case InstallSnapshot():
-                saved = self.replica_log.snapshot_state()
-                assert saved is not None
-                self._restore(saved)
-                self._is_installing = False
-                self.applied = effect.snapshot.index
-                self._tell_applied()
-                self._give_up_covered()
-            case Repaired():
-                self.replica_log.repaired()
-                log.warning("group %d: what was damaged is whole again", self.number)
-            case Report():
-                self.on_report(self.number, effect)
-            case StartOver():
-                self.on_start_over(self.number, effect)
-            case Persist():
-                raise AssertionError("a list has one Persist at most")
-            case _:
-                assert_never(effect)
-
-    def _on_role_changed(self, effect: RoleChanged) -> None:
-        log.debug("group %d: %s in term %d, leader %s", self.number, effect.role, effect.term, effect.leader)
-        if effect.serving:
-            # Everything before the own-term entry is applied: the numbers taken are those applied.
-            self._taken = dict(self._origins)
-            self._taken_time_us = self._time_us
+    def on_role_changed(self, change: RoleChanged) -> None:
+        log.debug("group %d: %s in term %d, leader %s", self.number, change.role, change.term, change.leader)
+        if change.serving:
+            self._admission.begin_term()
             self.app.begin_term()
-        if effect.leader != self.replica:
-            self._early, self._early_bytes = [], 0
+        if change.leader != self.replica:
+            self._admission.forget_early()
         self._offered = 0
         self._quiet_ticks = 0
-        if effect.serving or (effect.leader is not None and effect.leader != self.replica):
+        if change.serving or (change.leader is not None and change.leader != self.replica):
             self.serving.set()
         else:
             self.serving.clear()
 
-    def _reply(self, reply: Reply) -> None:
-        match reply.outcome:
-            case Accepted() | Refused():
-                self._outcome = reply.outcome
-            case ReadReady() | Transferred():
-                log.debug("group %d: %s", self.number, reply.outcome)
+    def on_reply(self, reply: Reply) -> None:
+        """A proposal's outcome is handed back by the driver; nobody waits for others."""
 
-    def _persist(self, persist: Persist) -> None:
-        if persist.snapshot is not None:
-            self._is_installing = True
-            self._blocks.clear()
-            self.replica_log.begin_again(persist.snapshot)
-        if persist.truncate_from is not None:
-            self.replica_log.rewind(persist.truncate_from, self._blocks.get(persist.truncate_from))
-            for index in [i for i in self._blocks if i >= persist.truncate_from]:
-                del self._blocks[index]
-        stamped = []
-        for entry in persist.entries:
-            block = self.replica_log.stamp(entry, self._own_block(entry.payload, entry.kind))
-            self._blocks[entry.index] = block
-            stamped.append(block)
-        self._syncer.submit(Job(self.replica_log, persist, stamped, self._persisted))
-
-    def _own_block(self, payload: bytes, kind: EntryKind) -> Block | None:
-        """The block of a payload that came from here, without parsing it again."""
-        if kind not in (EntryKind.DATA, EntryKind.CONTROL):
+    def _parsed(self, entry: Entry) -> Block | None:
+        """The block of an entry that came from here, without parsing it again."""
+        if not self._pending or entry.kind not in (EntryKind.DATA, EntryKind.CONTROL):
             return None
-        if not self._pending:
-            return None
-        time_us, origin, sequence = mark_of(payload)
+        time_us, origin, sequence = mark_of(entry.payload)
         if origin != self._origin:
             return None
         position = sequence - self._pending[0].sequence
-        if not 0 <= position < len(self._pending) or self._pending[position].kind is not kind:
+        if not 0 <= position < len(self._pending) or self._pending[position].kind is not entry.kind:
             return None
         block = self._pending[position].block
         return block if block.header.base_time_us == time_us else None
 
-    def _persisted(self, number: int) -> None:
-        if self.is_closed:
-            return
-        while self._waiting and self._waiting[0][0] <= number:
-            _, effects = self._waiting.popleft()
-            for effect in effects:
-                if not isinstance(effect, Reply):
-                    self._run_one(effect)
-        self.step(Persisted(number=number))
-
-    def _commit(self, index: Index) -> None:
-        while self.applied < index:
-            first = Index(self.applied + 1)
-            block = self._blocks.pop(first, None)
-            found = [block] if block is not None else self._read(first, index)
-            for one in found:
-                self._blocks.pop(one.header.index, None)
-                self._apply(one)
-        machine = self._machine
-        if machine.leader == self.replica and not machine.is_serving:
-            self._tell_applied()
-
-    def _tell_applied(self) -> None:
+    def has_applied(self) -> None:
         """`Applied` may lag. Only a leader that is about to serve waits for it; otherwise once for all that
         was applied since the last tick, because a step costs as much as applying a block."""
-        if self._applied_told != self.applied:
-            self._applied_told = self.applied
-            self.step(Applied(index=self.applied))
+        machine = self._machine
+        if machine.leader == self.replica and not machine.is_serving:
+            self._driver.tell_applied()
 
-    def _read(self, first: Index, last: Index) -> list[Block]:
-        """Committed blocks from disk. A replica alone has nobody to repair it: what is damaged is reported
-        and passed over, and everything else is served."""
-        try:
-            return self.replica_log.blocks(first, last, _APPLY_BYTES_MAX)
-        except RangeDamaged as error:
-            if not self.is_alone:
-                raise
-            log.error("group %d: %s; what it held is lost here", self.number, error)
-            self.applied = Index(error.damage.last_index)
-            return []
-
-    def _apply(self, block: Block) -> None:
+    def apply(self, block: Block) -> None:
         header = block.header
-        self.applied = Index(header.index)
         if header.kind not in (Kind.DATA, Kind.CONTROL):
             return
-        self._time_us = max(self._time_us, header.base_time_us)
+        self._admission.applied(header)
         token = None
-        if header.origin:
-            self._origins.pop(header.origin, None)
-            self._origins[header.origin] = header.sequence
-            if len(self._origins) > _ORIGINS_MAX:
-                del self._origins[next(iter(self._origins))]
-            if header.origin == self._origin and self._pending:
-                token = self._settled(header.sequence)
+        if header.origin == self._origin and self._pending:
+            token = self._settled(header.sequence)
         self.app.apply(block, token)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self._restore(self._log.restored())
+        self._give_up_covered()
 
     def _settled(self, sequence: int) -> Any:
         """The token of our block with this number; those before it were applied before it."""
@@ -735,11 +481,11 @@ class ReplicationGroup:
 
     def stop_then(self, call: Callable[[], None]) -> None:
         """Take nothing more, and call back once nothing of this group is on its way to the disk."""
-        self.is_closed = True
+        self._driver.stop()
         self._syncer.release(self.replica_log, call)
 
     def close(self) -> None:
-        self.is_closed = True
+        self._driver.stop()
         self.replica_log.close()
 
 

@@ -1,8 +1,9 @@
 """Routed replication: messages go once to the nodes whose clients want them, and nothing is stored elsewhere.
 
-It follows no paper: its rules are the requirements E1 to E9. What it shares with published systems is the full state
-after every reconnect, then numbered changes (as link-state routing does), and for retained messages the
-hybrid logical clock (Kulkarni and others, OPODIS 2014) with comparison by buckets (`retained.py`).
+It follows no paper: its rules are the requirements E1 to E9. What it shares with published systems is the
+full state after every reconnect, then numbered changes (as link-state routing does), and for retained
+messages the hybrid logical clock (Kulkarni and others, OPODIS 2014) with comparison by buckets
+(`retained.py`).
 
 One machine per node. It counts its clients' subscriptions per filter, announces a filter with its first one
 and withdraws it with its last [E3], and knows what every linked node announced. The node

@@ -4,17 +4,14 @@ Logs, states, acknowledgements and reads are watched as for Raft: what was commi
 ever, on whatever replica. What differs is who may commit and who may serve.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from millrace.broker.meta.pairs import Pair
-from millrace.lab.sim.raft.checkers import Checkers
+from millrace.lab.sim.raft.checkers import Checkers, Watched
 from millrace.lab.sim.violation import Violation
 from millrace.replication.contract import Accepted, Config, Effect, Propose, ReplicaId, Reply, RoleChanged
 from millrace.replication.pair.machine import PrimaryBackup
-
-if TYPE_CHECKING:
-    from millrace.lab.sim.raft.process import Process
 
 
 class PairCheckers(Checkers):
@@ -22,14 +19,14 @@ class PairCheckers(Checkers):
         self,
         *,
         first_config: Config,
-        processes: "dict[ReplicaId, Process]",
+        processes: Mapping[ReplicaId, Watched],
         record: Callable[[], Pair | None],
     ) -> None:
         super().__init__(first_config=first_config, processes=processes)
         self._record = record
         self._accepted_epoch = 0
 
-    def after_step(self, process: "Process", event: Any, effects: Sequence[Effect]) -> None:
+    def after_step(self, process: Watched, event: Any, effects: Sequence[Effect]) -> None:
         super().after_step(process, event, effects)
         if type(event) is not Propose or self._record() is None:
             return
@@ -44,7 +41,7 @@ class PairCheckers(Checkers):
                 self._accepted_epoch = effect.outcome.term
                 self._check_alone(process, effect.outcome.term)
 
-    def _check_alone(self, serving: "Process", epoch: int) -> None:
+    def _check_alone(self, serving: Watched, epoch: int) -> None:
         """Nobody else would take a proposal at this moment, whether or not a client asks it."""
         for process in self.processes.values():
             machine = process.machine
@@ -56,7 +53,7 @@ class PairCheckers(Checkers):
                     f"{process.replica} would take a proposal, {serving.replica} does in {epoch}",
                 )
 
-    def _on_role(self, process: "Process", change: RoleChanged) -> None:
+    def _on_role(self, process: Watched, change: RoleChanged) -> None:
         process.role, process.term, process.is_serving = change.role, change.term, change.serving
         if change.role != "primary":
             return
@@ -70,7 +67,7 @@ class PairCheckers(Checkers):
             if self.committed:
                 self._complete_at(process, self.committed[-1])
 
-    def _check_first_commit(self, process: "Process") -> None:
+    def _check_first_commit(self, process: Watched) -> None:
         """While the record calls the backup in sync, nothing is committed without it."""
         entry = self.committed[-1]
         holders = self._holders.get((entry.index, entry.term), set())

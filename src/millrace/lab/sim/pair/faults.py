@@ -1,13 +1,12 @@
 """What goes wrong around a primary-backup pair: one fault after the other, each with its end."""
 
 import random
-from typing import TYPE_CHECKING
 
+from millrace.lab.sim.pair.world import PairWorld
+from millrace.lab.sim.raft.answers import ignore
+from millrace.lab.sim.raft.crash_points import CRASH_POINTS
 from millrace.lab.sim.raft.plan import TICK_US
-from millrace.lab.sim.raft.process import CRASH_POINTS, Answer, Process
-
-if TYPE_CHECKING:
-    from millrace.lab.sim.pair.world import PairWorld
+from millrace.lab.sim.raft.process import Process
 
 _ALWAYS = ("crash primary", "crash backup", "crash at point", "power loss", "switch over", "stall backup")
 _WITH_AUTHORITY = (
@@ -29,7 +28,7 @@ _WITH_AUTHORITY = (
 
 
 class PairNemesis:
-    def __init__(self, world: "PairWorld", rng: random.Random) -> None:
+    def __init__(self, world: PairWorld, rng: random.Random) -> None:
         self.faults = 0
         self._world = world
         self._rng = rng
@@ -68,13 +67,13 @@ class PairNemesis:
             self._crash(kind, target, pair, ticks)
         elif kind == "switch over":
             if target.is_up:
-                target.transfer(None, _ignore)
+                target.transfer(None, ignore)
         elif "pause" in kind and target.is_up:
             target.pause()
             self._after(ticks, target.resume)
         elif "stall" in kind and target.is_up:
-            target.is_stalled = True
-            self._after(ticks, target.heal_disk)
+            target.log.is_stalled = True
+            self._after(ticks, target.log.heal)
         else:
             self._disturb(kind, target, other, ticks)
         self._later()
@@ -83,7 +82,7 @@ class PairNemesis:
         world, rng = self._world, self._rng
         if kind == "crash at point":
             if target.is_up:
-                target.arm(rng.choice(CRASH_POINTS), rng.randint(0, 6))
+                target.points.arm(rng.choice(CRASH_POINTS), rng.randint(0, 6))
             self._after(ticks, lambda: world.restart(target))
             return
         for process in world.processes.values() if kind == "power loss" else (target,):
@@ -127,7 +126,3 @@ class PairNemesis:
     def _after(self, ticks: int, call: object) -> None:
         assert callable(call)
         self._world.clock.after(ticks * TICK_US, call)
-
-
-def _ignore(answer: Answer) -> None:
-    pass

@@ -1,7 +1,7 @@
 """One seed of the mode `primary-backup`: a pair that replicates first, or (odd seeds) a frame schedule."""
 
 from millrace.lab.sim.pair.frame_world import run_frame_seed
-from millrace.lab.sim.pair.world import run_pair_seed
+from millrace.lab.sim.pair.story import run_pair_seed
 from millrace.lab.sim.trace import Trace
 from millrace.lab.sim.verdict import RunResult
 

@@ -1,4 +1,4 @@
-"""A primary-backup pair with clients and faults, from a seed: with an authority above it, or two nodes alone.
+"""A primary-backup pair with its clients: with an authority above it, or two nodes alone. See `story.py`.
 
 The machine is the production one, and so is the record of roles (`broker/meta/pairs.py`). The authority
 itself, a meta group in production, is one place here that answers late, in order, and not at all while it is
@@ -9,12 +9,13 @@ of that kind have none (the story `pair_split.txt` shows what it does)."""
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from millrace.broker.meta.pairs import Pair, Pairs
+from millrace.driver.effects import Runner
 from millrace.errors import LocalError
 from millrace.lab.sim.pair.checkers import PairCheckers
-from millrace.lab.sim.pair.faults import PairNemesis
 from millrace.lab.sim.raft.plan import TICK_US, Plan, make_plan
 from millrace.lab.sim.raft.process import TICK, Process
 from millrace.lab.sim.raft.workload import Client
@@ -22,14 +23,12 @@ from millrace.lab.sim.surroundings.clock import Clock
 from millrace.lab.sim.surroundings.log_disk import LogDisk
 from millrace.lab.sim.surroundings.network import Network, Weather
 from millrace.lab.sim.trace import Trace
-from millrace.lab.sim.verdict import Counts, RunResult, judge
 from millrace.lab.sim.violation import Violation
 from millrace.replication.contract import (
     NO_INDEX,
     Appointed,
     Config,
     ConfigAt,
-    Effect,
     LinkClosed,
     LinkOpened,
     PeerMessage,
@@ -90,13 +89,12 @@ class PairProcess(Process):
     known: Pair | None = None
     _paused_us = 0
 
-    def _run_other(self, effect: Effect) -> None:
-        if isinstance(effect, Report):
-            self.on_report(self, effect)
-        elif isinstance(effect, StartOver):
-            raise Violation("two histories", f"{self.replica} lost {effect.lost} committed entries")
-        else:
-            super()._run_other(effect)
+    def _runners(self) -> dict[type, Runner]:
+        own: dict[type, Runner] = {Report: partial(self.on_report, self), StartOver: self._on_start_over}
+        return {**super()._runners(), **own}
+
+    def _on_start_over(self, effect: StartOver) -> None:
+        raise Violation("two histories", f"{self.replica} lost {effect.lost} committed entries")
 
     def pause(self) -> None:
         if not self.is_paused:
@@ -185,33 +183,32 @@ class PairWorld:
         names = [ReplicaId(name) for name in ("a1", "b1", "c1")[: 2 + plan.base.spares]]
         self._config = Config(voters=tuple(names[:2]), learners=tuple(names[2:]))
         self.processes: dict[ReplicaId, Process] = {}
-        self.authority = Authority(self, self._chance("authority")) if plan.has_authority else None
+        self.authority = Authority(self, self.chance("authority")) if plan.has_authority else None
         self.checkers = PairCheckers(
             first_config=self._config,
             processes=self.processes,
             record=lambda: None if self.authority is None else self.authority.pair,
         )
         self.network = Network(
-            clock=self.clock, rng=self._chance("network"), weather=plan.base.weather, deliver=self._deliver
+            clock=self.clock, rng=self.chance("network"), weather=plan.base.weather, deliver=self._deliver
         )
         for slot, name in enumerate(names):
             self._add(name, plan.base.drifts[slot])
-        self.nemesis = PairNemesis(self, self._chance("nemesis"))
-        choice = self._chance("choice")
+        choice = self.chance("choice")
         self.clients = [
             Client(
                 number=number,
                 plan=plan.base,
                 clock=self.clock,
                 checkers=self.checkers,
-                rng=self._chance(f"client {number}"),
+                rng=self.chance(f"client {number}"),
                 choose=lambda: choice.choice(list(self.processes.values())),
                 find=self.processes.get,
             )
             for number in range(plan.base.clients)
         ]
 
-    def _chance(self, actor: str) -> random.Random:
+    def chance(self, actor: str) -> random.Random:
         return random.Random(f"{self.plan.base.seed} pair {actor}")
 
     def _add(self, name: ReplicaId, drift: float) -> None:
@@ -220,7 +217,7 @@ class PairWorld:
             replica=name,
             disk=LogDisk(
                 first_config=ConfigAt(index=NO_INDEX, config=self._config),
-                rng=self._chance(f"disk {name}"),
+                rng=self.chance(f"disk {name}"),
                 shows_written=base.shows_written,
                 cold_rate=base.cold_rate,
             ),
@@ -229,11 +226,10 @@ class PairWorld:
             network=self.network,
             checkers=self.checkers,
             trace=self.trace,
-            rng=self._chance(f"process {name}"),
+            rng=self.chance(f"process {name}"),
             drift=drift,
             make_machine=self._make_machine,
             on_crash=self._on_crash,
-            mutations=frozenset(),
         )
         process.on_report = self._on_report
         if self.authority is not None:
@@ -248,7 +244,7 @@ class PairWorld:
             state=process.disk.initial_state(),
             log=process.disk,
             options=self.plan.options,
-            rng=self._chance(f"machine {process.replica} {process.incarnation}"),
+            rng=self.chance(f"machine {process.replica} {process.incarnation}"),
             pair=None if known is None else appointed(known, has_quorum=True),
         )
 
@@ -286,22 +282,21 @@ class PairWorld:
         found = [p for p in self.processes.values() if p.role == "primary" and p.is_up]
         return max(found, key=lambda process: process.term) if found else None
 
-    def _watch_record(self) -> None:
+    def watch_record(self) -> None:
         """A replica that was away hears the record again."""
         if self.authority is not None:
             self.authority.tell_all()
-            self.clock.after(5 * TICK_US, self._watch_record)
+            self.clock.after(5 * TICK_US, self.watch_record)
 
     def heal(self) -> None:
         self.note("heal")
-        self.nemesis.stop()
         self.network.weather = Weather()
         self.network.heal()
         if self.authority is not None:
             self.authority.cut_off.clear()
         for process in self.processes.values():
-            process.armed = None
-            process.heal_disk()
+            process.points.disarm()
+            process.log.heal()
             process.resume()
             self.restart(process)
 
@@ -313,7 +308,7 @@ class PairWorld:
         if not self.run_ticks(ticks, done):
             raise Violation("liveness", f"not within {_LIVELY_PROMOTIONS} promotion times: {what}")
 
-    def _require_progress(self, what: str) -> None:
+    def require_progress(self, what: str) -> None:
         client = self.clients[0]
         wanted = client.operations + 1
         client.start()
@@ -331,39 +326,3 @@ class PairWorld:
         return not primary.machine.is_alone and all(
             process.is_up and process.state.applied == applied for process in self.processes.values()
         )
-
-    def play(self) -> None:
-        plan = self.plan.base
-        for process in self.processes.values():
-            self.restart(process)
-        self._watch_record()
-        for client in self.clients:
-            client.start()
-        self.nemesis.start()
-        self.run_ticks(plan.ticks_max, lambda: self.checkers.operations >= plan.operations_max)
-        for client in self.clients:
-            client.stop()
-        self.heal()
-        self._require_progress("after healing")
-        if plan.ends_with_power_loss:
-            self.note("power loss of everything")
-            for process in self.processes.values():
-                process.crash("power loss")
-            self.heal()
-        self._require_progress("at the end")
-        self.checkers.at_the_end(list(self.processes.values()))
-
-    def counts(self) -> Counts:
-        return Counts(
-            operations=self.checkers.operations,
-            reads=sum(client.reads for client in self.clients),
-            entries=len(self.checkers.committed),
-            faults=self.nemesis.faults,
-            messages=self.network.sent,
-            leaders=len(self.checkers.leaders),
-        )
-
-
-def run_pair_seed(seed: int, trace: Trace | None = None) -> RunResult:
-    world = PairWorld(make_pair_plan(seed), trace)
-    return judge(seed, world)

@@ -12,7 +12,7 @@ from millrace.lab.sim.cluster.plan import ClusterPlan
 from millrace.lab.sim.cluster.world import ClusterWorld
 from millrace.lab.sim.planted.bug import Bugs, Method, Plant
 from millrace.lab.sim.trace import Trace
-from millrace.node.replicas.replication_group import ReplicationGroup
+from millrace.node.replicas.admission import Admission
 from millrace.node.shards.shard import Shard
 
 NODE_BUGS = Bugs()
@@ -98,16 +98,16 @@ def will_fired_twice(plant: Plant) -> None:
 @NODE_BUGS.bug("the leader takes a forwarded block without the one before it")
 def forwarded_out_of_order(plant: Plant) -> None:
     def make(original: Method) -> Method:
-        def take_batch(self: ReplicationGroup, batch: list[Any]) -> bool:
+        def take(self: Admission, batch: list[Any]) -> bool:
             origin = batch[0].block.header.origin
-            taken = self._taken.get(origin, self._origins.get(origin, 0))
+            taken = self._taken.get(origin, self.origins.get(origin, 0))
             if batch[0].sequence > taken:
                 self._taken[origin] = batch[0].sequence - 1
             return bool(original(self, batch))
 
-        return take_batch
+        return take
 
-    plant.around(ReplicationGroup, "_take_batch", make)
+    plant.around(Admission, "take", make)
 
 
 @NODE_BUGS.bug("a retained message is kept only where it was published")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from millrace.lab.sim.planted.bug import Bugs, Method, Plant
-from millrace.lab.sim.raft.process import DRIVER_MUTATIONS
+from millrace.lab.sim.planted.driver import DRIVER_BUGS
 from millrace.replication.contract import Entry, HardState, RefusedReason, ReplicaId, Snapshot
 from millrace.replication.raft.core import Core, Role
 from millrace.replication.raft.follower import Follower
@@ -516,5 +516,4 @@ def transfer_while_behind(plant: Plant) -> None:
     plant.around(Raft, "_is_up_to_date", make)
 
 
-RAFT_BUGS = Bugs(MACHINE_BUGS)
-RAFT_BUGS.of_driver(DRIVER_MUTATIONS)
+RAFT_BUGS = Bugs(MACHINE_BUGS | DRIVER_BUGS)

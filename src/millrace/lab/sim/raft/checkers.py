@@ -23,11 +23,13 @@ it with the first `Commit` that covers it and must be the same everywhere from t
 | bounds | writes in flight and entries not committed stay within the options |
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
+from millrace.lab.sim.raft.answers import Answer
+from millrace.lab.sim.raft.plan import Plan
 from millrace.lab.sim.raft.state import KEYS, State
-from millrace.lab.sim.surroundings.log_disk import Image
+from millrace.lab.sim.surroundings.log_disk import Image, LogDisk
 from millrace.lab.sim.violation import Violation
 from millrace.replication.contract import (
     ChangeMembership,
@@ -41,6 +43,7 @@ from millrace.replication.contract import (
     Persist,
     Persisted,
     Propose,
+    Replica,
     ReplicaId,
     Reply,
     RoleChanged,
@@ -50,11 +53,28 @@ from millrace.replication.contract import (
 from millrace.replication.raft.messages import AppendReply, VoteReply, VoteRequest
 from millrace.replication.raft.quorum import is_majority
 
-if TYPE_CHECKING:
-    from millrace.lab.sim.raft.process import Answer, Process
-
 BOUND_SLACK = 16
 """Writes beyond the bound that a replica may have to make: a term, a vote, a no-op do not wait for room."""
+
+
+class Watched(Protocol):
+    """A replica's process as the checkers see it; role and term are what they saw it become."""
+
+    replica: ReplicaId
+    disk: LogDisk
+    plan: Plan
+    incarnation: int
+    machine: Replica | None
+    is_paused: bool
+    role: str
+    term: int
+    is_serving: bool
+    state: State
+    commit: int
+    led_from: int
+
+    @property
+    def writes_waiting(self) -> int: ...
 
 
 def config_of(image: Image, first_config: Config) -> Config:
@@ -66,7 +86,7 @@ def config_of(image: Image, first_config: Config) -> Config:
 
 
 class Checkers:
-    def __init__(self, *, first_config: Config, processes: "dict[ReplicaId, Process]") -> None:
+    def __init__(self, *, first_config: Config, processes: Mapping[ReplicaId, Watched]) -> None:
         self.processes = processes
         self.first_config = first_config
         self.config = first_config
@@ -77,18 +97,20 @@ class Checkers:
         self.floor = 0
         """The highest index that a client was told about, by an acknowledgement or a read."""
         self.leaders: dict[int, tuple[ReplicaId, int]] = {}
-        self.newest_leader: Process | None = None
+        self.newest_leader: Watched | None = None
         self.newest_term = 0
         self.acked_sequences: dict[int, int] = {}
         self.versions_known = [0] * KEYS
         self._chains: list[int] = []
+        self._writes: dict[tuple[ReplicaId, int], int] = {}
+        """The number of the last write of each run of a process."""
         self._votes: dict[tuple[int, ReplicaId], ReplicaId] = {}
         self._entries: dict[tuple[int, int], tuple[Entry, int]] = {}
         self._holders: dict[tuple[int, int], set[ReplicaId]] = {}
 
     # ------------------------------------------------------------------------------------------ steps
 
-    def on_start(self, process: "Process") -> None:
+    def on_start(self, process: Watched) -> None:
         """A restart must not have lost what a leader or a client was told; the disk model guarantees it, and
         the history of entries and votes here goes on across restarts."""
         hard, snapshot = process.disk.durable.hard_state, process.disk.durable.snapshot
@@ -99,7 +121,7 @@ class Checkers:
         if snapshot is not None:
             self.on_install(process, snapshot, process.state)
 
-    def on_crash(self, process: "Process") -> None:
+    def on_crash(self, process: Watched) -> None:
         """A lone voter leads a term that its disk may not know yet, and after a crash does so again. Nobody
         has heard of the first time (`sent too early` sees to that), so it did not happen."""
         holder = (process.replica, process.incarnation)
@@ -110,7 +132,7 @@ class Checkers:
             self.newest_leader = None
             self._entries = {key: known for key, known in self._entries.items() if key[1] != term}
 
-    def after_step(self, process: "Process", event: Any, effects: Sequence[Effect]) -> None:
+    def after_step(self, process: Watched, event: Any, effects: Sequence[Effect]) -> None:
         if type(event) is PeerMessage:
             if type(event.body) is VoteRequest:
                 self._check_election(process, event.sender, event.body, effects)
@@ -139,7 +161,7 @@ class Checkers:
         if not answered and type(event) in (Propose, ChangeMembership):
             raise Violation("contract", f"{process.replica} does not answer {event}")
 
-    def _on_role(self, process: "Process", change: RoleChanged) -> None:
+    def _on_role(self, process: Watched, change: RoleChanged) -> None:
         process.role, process.term, process.is_serving = change.role, change.term, change.serving
         if change.role != "leader":
             return
@@ -158,7 +180,7 @@ class Checkers:
             if self.committed:
                 self._complete_at(process, self.committed[-1])
 
-    def _check_elected(self, leader: "Process") -> None:
+    def _check_elected(self, leader: Watched) -> None:
         voters = config_of(leader.disk.written, self.first_config).voters
         for_it = [name for name in voters if self._votes.get((leader.term, name)) == leader.replica]
         # A lone voter asks nobody, so its vote never left as a message.
@@ -166,7 +188,7 @@ class Checkers:
             raise Violation("one leader", f"{leader.replica} leads {leader.term} by {for_it} of {voters}")
 
     def _check_election(
-        self, voter: "Process", candidate: ReplicaId, request: VoteRequest, effects: Sequence[Effect]
+        self, voter: Watched, candidate: ReplicaId, request: VoteRequest, effects: Sequence[Effect]
     ) -> None:
         if request.is_pre or not any(
             type(effect) is Send
@@ -186,7 +208,7 @@ class Checkers:
                 "election", f"{voter.replica} votes for {candidate}, whose log is behind {needed}"
             )
 
-    def _check_durable(self, process: "Process") -> None:
+    def _check_durable(self, process: Watched) -> None:
         """What the machine believes of its own disk; its log as it is now is what it wrote last."""
         assert process.machine is not None
         index = process.machine.status().durable
@@ -194,7 +216,7 @@ class Checkers:
         if believed is not None and found != believed:
             raise Violation("progress", f"{process.replica} believes that its disk has {index}:{believed}")
 
-    def _check_progress(self, leader: "Process", follower: "Process") -> None:
+    def _check_progress(self, leader: Watched, follower: Watched) -> None:
         """Only until the follower enters a later term: the next leader may rightly cut what it held."""
         assert leader.machine is not None
         image = follower.disk.durable
@@ -208,7 +230,7 @@ class Checkers:
                         "progress", f"{leader.replica} believes that {peer.replica} has {peer.match}:{mine}"
                     )
 
-    def _complete_at(self, leader: "Process", entry: Entry) -> None:
+    def _complete_at(self, leader: Watched, entry: Entry) -> None:
         image = leader.disk.written
         if image.first <= entry.index and image.term(entry.index) != entry.term:
             raise Violation(
@@ -218,12 +240,13 @@ class Checkers:
 
     # ------------------------------------------------------------------------------------------- disk
 
-    def _on_persist(self, process: "Process", persist: Persist) -> None:
-        if persist.number != process.persist_number + 1:
+    def _on_persist(self, process: Watched, persist: Persist) -> None:
+        run = (process.replica, process.incarnation)
+        if persist.number != self._writes.get(run, 0) + 1:
             raise Violation("contract", f"{process.replica}: Persist {persist.number} out of turn")
-        process.persist_number = persist.number
-        if len(process.waiting) > process.plan.options.persists_pending_max + BOUND_SLACK:
-            raise Violation("bounds", f"{process.replica} has {len(process.waiting)} writes in flight")
+        self._writes[run] = persist.number
+        if process.writes_waiting > process.plan.options.persists_pending_max + BOUND_SLACK:
+            raise Violation("bounds", f"{process.replica} has {process.writes_waiting} writes in flight")
         image = process.disk.written
         if persist.hard_state is not None:
             if persist.hard_state.term < image.hard_state.term:
@@ -239,14 +262,14 @@ class Checkers:
         if persist.entries:
             self._check_entries(process, persist)
 
-    def _check_cut(self, process: "Process", index: int) -> None:
+    def _check_cut(self, process: Watched, index: int) -> None:
         image = process.disk.written
         if index <= len(self.committed) and image.term(index) == self.committed[index - 1].term:
             raise Violation("committed", f"{process.replica} cuts the committed entry {index}")
         if index <= process.commit:
             raise Violation("committed", f"{process.replica} cuts from {index}, commit is {process.commit}")
 
-    def _check_entries(self, process: "Process", persist: Persist) -> None:
+    def _check_entries(self, process: Watched, persist: Persist) -> None:
         first = persist.entries[0].index
         if persist.snapshot is not None and first == persist.snapshot.index + 1:
             before = int(persist.snapshot.term)
@@ -271,7 +294,7 @@ class Checkers:
             if open_count > bound + BOUND_SLACK:
                 raise Violation("bounds", f"{process.replica} has {open_count} entries not committed")
 
-    def _check_change(self, leader: "Process", entry: Entry) -> None:
+    def _check_change(self, leader: Watched, entry: Entry) -> None:
         assert leader.machine is not None
         image = leader.disk.written
         old, new = config_of(image, self.first_config), Config.decode(entry.payload)
@@ -286,7 +309,7 @@ class Checkers:
         if image.term(commit) != entry.term:
             raise Violation("membership", f"a change at {entry.index} before a commit in term {entry.term}")
 
-    def on_durable(self, process: "Process", persists: Sequence[Persist]) -> None:
+    def on_durable(self, process: Watched, persists: Sequence[Persist]) -> None:
         for persist in persists:
             if persist.entries:
                 self._hold(process.replica, persist.entries)
@@ -302,7 +325,7 @@ class Checkers:
 
     # --------------------------------------------------------------------------------------- messages
 
-    def on_send(self, process: "Process", to: ReplicaId, body: Any) -> None:
+    def on_send(self, process: Watched, to: ReplicaId, body: Any) -> None:
         hard = process.disk.durable.hard_state
         kind = type(body)
         if body.term > hard.term and not ((kind is VoteRequest or kind is VoteReply) and body.is_pre):
@@ -317,18 +340,18 @@ class Checkers:
         elif kind is VoteRequest and not body.is_pre:
             self._check_vote(process, body.term, process.replica)
 
-    def _check_vote(self, process: "Process", term: int, candidate: ReplicaId) -> None:
+    def _check_vote(self, process: Watched, term: int, candidate: ReplicaId) -> None:
         self._vote(process, term, candidate)
         hard = process.disk.durable.hard_state
         if hard.term == term and hard.vote != candidate:
             raise Violation("sent too early", f"{process.replica}'s vote for {candidate} is not on its disk")
 
-    def _vote(self, process: "Process", term: int, candidate: ReplicaId) -> None:
+    def _vote(self, process: Watched, term: int, candidate: ReplicaId) -> None:
         known = self._votes.setdefault((term, process.replica), candidate)
         if known != candidate:
             raise Violation("one vote", f"{process.replica} votes for {known} and {candidate} in term {term}")
 
-    def _check_matched(self, process: "Process", to: ReplicaId, body: AppendReply) -> None:
+    def _check_matched(self, process: Watched, to: ReplicaId, body: AppendReply) -> None:
         image = process.disk.durable
         # A reply that waited for an old write may leave after the disk went on to a later term.
         if image.hard_state.term != body.term:
@@ -348,7 +371,7 @@ class Checkers:
 
     # ------------------------------------------------------------------------------ commit and apply
 
-    def on_commit(self, process: "Process", index: int) -> None:
+    def on_commit(self, process: Watched, index: int) -> None:
         if index <= process.commit:
             raise Violation("contract", f"{process.replica} commits {index} after {process.commit}")
         image = process.disk.durable
@@ -367,7 +390,7 @@ class Checkers:
         if len(self.committed) > fresh:
             self._check_first_commit(process)
 
-    def _check_first_commit(self, process: "Process") -> None:
+    def _check_first_commit(self, process: Watched) -> None:
         entry = self.committed[-1]
         holders = self._holders.get((entry.index, entry.term), set())
         leader = self.newest_leader
@@ -391,13 +414,13 @@ class Checkers:
                 f"{process.replica} of {process.term} commits {entry.index}:{entry.term} by counting",
             )
 
-    def on_apply(self, process: "Process", entry: Entry, chain: int) -> None:
+    def on_apply(self, process: Watched, entry: Entry, chain: int) -> None:
         if entry.index > len(self._chains):
             self._chains.append(chain)
         elif self._chains[entry.index - 1] != chain:
             raise Violation("equal states", f"{process.replica} differs after {entry.index}")
 
-    def on_install(self, process: "Process", snapshot: Snapshot, state: State) -> None:
+    def on_install(self, process: Watched, snapshot: Snapshot, state: State) -> None:
         if state.applied != snapshot.index or snapshot.index > len(self.committed):
             raise Violation("equal states", f"a snapshot of {state.applied} is called {snapshot.index}")
         if self.committed[snapshot.index - 1].term != snapshot.term:
@@ -408,7 +431,7 @@ class Checkers:
     # ---------------------------------------------------------------------------------------- clients
 
     def on_ack(
-        self, *, client: int, sequence: int, payloads: tuple[bytes, ...], answer: "Answer", floor: int
+        self, *, client: int, sequence: int, payloads: tuple[bytes, ...], answer: Answer, floor: int
     ) -> None:
         """The client hears where its payloads are. `floor` is what was known when the client began."""
         found = self.committed[answer.first - 1 : answer.last]
@@ -425,7 +448,7 @@ class Checkers:
         self.acked_sequences[client] = max(sequence, self.acked_sequences.get(client, 0))
         self.floor = max(self.floor, answer.last)
 
-    def on_read(self, *, client: int, answer: "Answer", expected: Sequence[int], floor: int) -> None:
+    def on_read(self, *, client: int, answer: Answer, expected: Sequence[int], floor: int) -> None:
         pairs = zip(answer.versions, expected, strict=True)
         if answer.last < floor or any(seen < known for seen, known in pairs):
             raise Violation(
@@ -434,7 +457,7 @@ class Checkers:
         self.versions_known = list(map(max, self.versions_known, answer.versions))
         self.floor = max(self.floor, answer.last)
 
-    def at_the_end(self, processes: Sequence["Process"]) -> None:
+    def at_the_end(self, processes: Sequence[Watched]) -> None:
         """All healed and caught up: everything acknowledged is in every member's state."""
         for process in processes:
             state = process.state

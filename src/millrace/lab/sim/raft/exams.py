@@ -5,17 +5,14 @@ replica that comes back or was removed (pre-vote, stickiness), must replace a le
 nothing, has a stuck disk or is dead, must answer a transfer in time, and must take in a new member.
 """
 
-from typing import TYPE_CHECKING
-
-from millrace.lab.sim.raft.process import Answer, Outcome, Process
+from millrace.lab.sim.raft.answers import Answer, Outcome
+from millrace.lab.sim.raft.process import Process
+from millrace.lab.sim.raft.world import World
 from millrace.lab.sim.violation import Violation
 from millrace.replication.contract import ChangeKind, RefusedReason, ReplicaId
 
-if TYPE_CHECKING:
-    from millrace.lab.sim.raft.world import World
 
-
-def take_exam(world: "World") -> None:
+def take_exam(world: World) -> None:
     voters = [name for name in world.config().voters if not world.processes[name].is_gone]
     leader = world.leader()
     assert leader is not None
@@ -31,7 +28,7 @@ def take_exam(world: "World") -> None:
         _without_one(world, leader, voters)
 
 
-def _without_one(world: "World", leader: Process, voters: list[ReplicaId]) -> None:
+def _without_one(world: World, leader: Process, voters: list[ReplicaId]) -> None:
     others = [name for name in world.processes if name != leader.replica]
     exam = world.plan.exam
     if exam == "returning follower":
@@ -44,7 +41,7 @@ def _without_one(world: "World", leader: Process, voters: list[ReplicaId]) -> No
         _require_other_leader(world, leader, "while nobody hears the leader")
     elif exam == "stalled leader":
         # Only a leader with something to write can notice, so the clients go on.
-        leader.is_stalled = True
+        leader.log.is_stalled = True
         world.clients[1].start()
         _require_other_leader(world, leader, "while the leader's disk hangs")
     elif exam == "dead leader":
@@ -52,7 +49,7 @@ def _without_one(world: "World", leader: Process, voters: list[ReplicaId]) -> No
         world.require_progress("without the old leader")
 
 
-def _require_other_leader(world: "World", old: Process, what: str) -> None:
+def _require_other_leader(world: World, old: Process, what: str) -> None:
     term = old.term
 
     def replaced() -> bool:
@@ -64,7 +61,7 @@ def _require_other_leader(world: "World", old: Process, what: str) -> None:
     world.require_progress(what)
 
 
-def _require_quiet(world: "World", elections: int, what: str) -> None:
+def _require_quiet(world: World, elections: int, what: str) -> None:
     """The leader stays for that long. It had better be elected before."""
     leader = world.leader()
     assert leader is not None
@@ -77,13 +74,13 @@ def _require_quiet(world: "World", elections: int, what: str) -> None:
         )
 
 
-def _settle(world: "World") -> None:
+def _settle(world: World) -> None:
     world.require("a settled group", world.is_settled)
     world.run_ticks(2 * world.plan.options.election_ticks)
     world.require("a settled group", world.is_settled)
 
 
-def _returning_follower(world: "World", name: ReplicaId) -> None:
+def _returning_follower(world: World, name: ReplicaId) -> None:
     _settle(world)
     world.note(f"{name} is cut off for a while")
     world.network.split([name], world.processes)
@@ -92,7 +89,7 @@ def _returning_follower(world: "World", name: ReplicaId) -> None:
     _require_quiet(world, 4, f"{name} came back")
 
 
-def _transfer(world: "World", leader: Process, voters: list[ReplicaId]) -> None:
+def _transfer(world: World, leader: Process, voters: list[ReplicaId]) -> None:
     _settle(world)
     leader = world.leader() or leader
     targets = [name for name in voters if name != leader.replica]
@@ -106,7 +103,7 @@ def _transfer(world: "World", leader: Process, voters: list[ReplicaId]) -> None:
     world.require_progress("after a transfer")
 
 
-def _change(world: "World", kind: ChangeKind, replica: ReplicaId) -> None:
+def _change(world: World, kind: ChangeKind, replica: ReplicaId) -> None:
     """Ask the leader until the change is committed."""
 
     def is_done() -> bool:
@@ -135,7 +132,7 @@ def _change(world: "World", kind: ChangeKind, replica: ReplicaId) -> None:
     asking = False
 
 
-def _new_member(world: "World") -> None:
+def _new_member(world: World) -> None:
     """A lost member is replaced, or a spare comes in and a voter goes, and the one that left stays quiet."""
     members = world.members()
     fresh = [name for name, each in world.processes.items() if name not in members and not each.is_gone]

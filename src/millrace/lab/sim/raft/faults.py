@@ -8,15 +8,15 @@ membership is settled. Without that rule a run could not be asked to make progre
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from millrace.lab.sim.raft.answers import Answer, Outcome, ignore
+from millrace.lab.sim.raft.crash_points import CRASH_POINTS
 from millrace.lab.sim.raft.plan import MEMBERSHIP, TICK_US
-from millrace.lab.sim.raft.process import CRASH_POINTS, Answer, Outcome, Process
+from millrace.lab.sim.raft.process import Process
 from millrace.lab.sim.raft.state import encode_batch
+from millrace.lab.sim.raft.world import World
 from millrace.replication.contract import ChangeKind, EntryKind, ReplicaId
-
-if TYPE_CHECKING:
-    from millrace.lab.sim.raft.world import World
 
 DATA = EntryKind.DATA
 STRANGERS = 1_000
@@ -30,7 +30,7 @@ _CHANGES = {
 
 
 class Nemesis:
-    def __init__(self, *, world: "World", rng: random.Random) -> None:
+    def __init__(self, *, world: World, rng: random.Random) -> None:
         self._world = world
         self._rng = rng
         self._clock = world.clock
@@ -143,7 +143,7 @@ class Nemesis:
         for _ in range(count):
             self._strangers += 1
             payload = encode_batch(STRANGERS + self._strangers, 1, [0])
-            self._clock.after(int(self._rng.random() * TICK_US), leader.propose, (payload,), DATA, _ignore)
+            self._clock.after(int(self._rng.random() * TICK_US), leader.propose, (payload,), DATA, ignore)
 
     def _then(self, ticks: float, call: Callable[..., None], *args: Any) -> None:
         self._clock.after(int((0.5 + self._rng.random()) * ticks * TICK_US), self._undo, call, args)
@@ -153,7 +153,7 @@ class Nemesis:
         hold entries that the next leader replaces. Figure 7 of the Raft paper, made to order."""
         pair = self._pair()
         if pair is not None:
-            pair[1].is_stalled = self._rng.random() < 0.6
+            pair[1].log.is_stalled = self._rng.random() < 0.6
             self._feed(pair[0], self._rng.randint(1, 4))
             self._then(3, self._strand, *pair)
 
@@ -161,7 +161,7 @@ class Nemesis:
         self._world.network.heal()
         self._world.network.split([leader.replica], self._world.processes)
         self._cut(f"isolate {leader.replica}")
-        self._later(follower.heal_disk)
+        self._later(follower.log.heal)
 
     def _late_answers(self) -> None:
         """A follower's answers of one term reach the leader when it leads a later one, and its log no longer
@@ -183,7 +183,7 @@ class Nemesis:
         leader = self._world.leader()
         if leader is not None:
             leader.note(f"asked to transfer to {to}")
-            leader.transfer(to, _ignore)
+            leader.transfer(to, ignore)
         self._then(2, self._world.network.release)
         self._later(self._world.heal_network)
 
@@ -239,7 +239,7 @@ class Nemesis:
         process = self._leader_or_any() if self._rng.random() < 0.5 else self._any_up()
         if process is not None:
             point = self._rng.choice(CRASH_POINTS)
-            process.arm(point, self._rng.choice((0, 0, 1, 3, 10)))
+            process.points.arm(point, self._rng.choice((0, 0, 1, 3, 10)))
             self._later(self._world.restart, process)
 
     def _power_loss(self) -> None:
@@ -270,21 +270,21 @@ class Nemesis:
     def _fsync_error(self) -> None:
         process = self._any_up()
         if process is not None:
-            process.fsync_fails = True
+            process.log.fails_next_sync = True
             self._later(self._world.restart, process)
 
     def _full(self) -> None:
         process = self._any_up()
         if process is not None:
-            process.is_full = True
+            process.log.is_full = True
             process.note("disk full")
-            self._later(process.heal_disk)
+            self._later(process.log.heal)
 
     def _stall_one(self, process: Process | None) -> None:
         if process is not None:
-            process.is_stalled = True
+            process.log.is_stalled = True
             process.note("disk stalls")
-            self._later(process.heal_disk)
+            self._later(process.log.heal)
 
     def _stall(self) -> None:
         self._stall_one(self._any_up())
@@ -325,7 +325,7 @@ class Nemesis:
         if kind == "transfer":
             target = self._rng.choice([None, *voters])
             leader.note(f"asked to transfer to {target}")
-            leader.transfer(target, _ignore)
+            leader.transfer(target, ignore)
             return
         candidates: tuple[ReplicaId, ...] | list[ReplicaId]
         if kind == "remove leader":
@@ -344,8 +344,4 @@ class Nemesis:
         if candidates:
             replica = self._rng.choice(candidates)
             leader.note(f"asked to {kind} {replica}")
-            leader.change(_CHANGES[kind], replica, _ignore)
-
-
-def _ignore(_: Answer) -> None:
-    """The nemesis does not wait for answers; the checkers see the effects."""
+            leader.change(_CHANGES[kind], replica, ignore)

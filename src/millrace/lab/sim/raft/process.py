@@ -1,10 +1,10 @@
-"""One replica's process: the driver of `replication/contract.py`, duty by duty, with places to crash.
+"""One replica's process: the driver of production over a simulated disk and network, with places to crash.
 
-Events enter by `handle` and are stepped one after the other; what a step returns runs in list order. A
-`Persist` is written, and the rest of its list waits until a sync covers it. Syncs are grouped: one covers all
-that was written before it began. Applying is immediate or lags, snapshots take time, and a crash may come at
-any of `CRASH_POINTS`, armed by the nemesis. After a crash nothing of this incarnation runs any more: every
-scheduled call carries the incarnation it belongs to.
+Events enter by `handle`. The driver (`millrace/driver/`) steps them one after the other and runs what comes
+back; here is what stands around it: a log whose syncs take time, a network that loses, a state that is
+applied at once or late, snapshots that take a while, and the checkers, which see every step and every message
+as it leaves. A crash may come at any of `CRASH_POINTS`, armed by the nemesis. After a crash nothing of this
+incarnation runs any more: every scheduled call carries the incarnation it belongs to.
 
 Requests of clients are answered through a callback with an `Answer`. A crash answers nobody.
 """
@@ -12,13 +12,15 @@ Requests of clients are answered through a callback with an `Answer`. A crash an
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any
 
+from millrace.driver.effects import Runner
+from millrace.driver.replica import ReplicaDriver
+from millrace.lab.sim.raft.answers import Answer, AnswerCall, Outcome
 from millrace.lab.sim.raft.checkers import Checkers
+from millrace.lab.sim.raft.crash_points import CrashedHere, CrashPoints
 from millrace.lab.sim.raft.plan import TICK_US, Plan
 from millrace.lab.sim.raft.state import State
+from millrace.lab.sim.raft.synced_log import SyncedLog
 from millrace.lab.sim.surroundings.clock import Clock
 from millrace.lab.sim.surroundings.log_disk import LogDisk
 from millrace.lab.sim.surroundings.network import Network
@@ -26,16 +28,16 @@ from millrace.lab.sim.trace import Trace
 from millrace.lab.sim.violation import Violation
 from millrace.replication.contract import (
     Accepted,
-    Applied,
     ChangeKind,
     ChangeMembership,
     Commit,
     Effect,
+    Entry,
     EntryKind,
+    Event,
     InstallSnapshot,
+    PeerBody,
     PeerMessage,
-    Persist,
-    Persisted,
     Propose,
     ReadIndex,
     ReadReady,
@@ -46,10 +48,8 @@ from millrace.replication.contract import (
     Reply,
     RequestId,
     RoleChanged,
-    Send,
     Snapshot,
     SnapshotTaken,
-    StageSnapshot,
     Tick,
     TransferLeadership,
     Transferred,
@@ -59,51 +59,11 @@ from millrace.types import Index
 
 INBOX_MAX = 2_000
 TICK = Tick()
-CRASH_POINTS = (
-    "before persist",
-    "after write",
-    "after sync",
-    "between effects",
-    "before apply",
-    "after apply",
-)
-DRIVER_MUTATIONS = {
-    "driver_retries_fsync": "a failed fsync is tried again and believed, though the pages are gone",
-    "driver_sends_before_sync": "what stands after a Persist does not wait for the disk",
-    "driver_forgets_hard_state": "a restart does not read term and vote back",
-    "driver_snapshot_skips_entry": "a snapshot is labelled one entry later than its state",
-}
-
-
-class Outcome(Enum):
-    ACKED = "acked"
-    LOST = "lost"
-    READ = "read"
-    REFUSED = "refused"
-    DONE = "done"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    outcome: Outcome
-    first: int = 0
-    last: int = 0
-    term: int = 0
-    """Of the entries acknowledged."""
-    versions: tuple[int, ...] = ()
-    """What a read saw."""
-    leader: ReplicaId | None = None
-    reason: str = ""
-
-
-AnswerCall = Callable[[Answer], None]
-
-
-class _CrashedHere(Exception):
-    """Unwinds the step in which an armed crash point was met."""
 
 
 class Process:
+    """Implements `AppliedState` and the driver's `Network`, and is the machine that its driver steps."""
+
     def __init__(
         self,
         *,
@@ -118,7 +78,6 @@ class Process:
         drift: float,
         make_machine: Callable[["Process"], Replica],
         on_crash: Callable[["Process"], None],
-        mutations: frozenset[str],
     ) -> None:
         self.replica = replica
         self.disk = disk
@@ -133,19 +92,24 @@ class Process:
         self.is_paused = False
         self.is_gone = False
         """Its disk is lost: this replica id never comes back."""
-        self.is_stalled = False
-        self.is_full = False
-        self.is_disk_slow = plan.slow_sync_rate > 0
-        self.fsync_fails = False
-        self.armed: str | None = None
-        self._armed_after = 0
+        self.points = CrashPoints(self.crash)
+        self.log = SyncedLog(
+            disk=disk,
+            plan=plan,
+            clock=clock,
+            rng=rng,
+            points=self.points,
+            is_paused=lambda: self.is_paused,
+            on_durable=lambda persists: checkers.on_durable(self, persists),
+            on_failed=lambda: self.crash("fsync failed"),
+        )
         self._clock = clock
         self._network = network
         self._checkers = checkers
         self._trace = trace
         self._make_machine = make_machine
         self._on_crash = on_crash
-        self._mutations = mutations
+        self._driver: ReplicaDriver | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -153,14 +117,9 @@ class Process:
         self.commit = 0
         self.led_from = 0
         """Where the log ended when this replica became leader."""
-        self._busy = False
-        self._events: deque[Any] = deque()
-        self._inbox: deque[Any] = deque()
-        self.waiting: deque[tuple[Persist, list[Effect], int]] = deque()
-        self.persist_number = 0
-        self._is_syncing = False
-        self._apply_scheduled = False
-        self._snapshot_running = False
+        self._inbox: deque[Event] = deque()
+        self._is_apply_scheduled = False
+        self._is_snapshot_running = False
         self._request = 0
         self._requests: dict[int, AnswerCall] = {}
         self._proposals: dict[int, tuple[int, int, AnswerCall]] = {}
@@ -169,6 +128,15 @@ class Process:
     @property
     def is_up(self) -> bool:
         return self.machine is not None
+
+    @property
+    def driver(self) -> ReplicaDriver:
+        assert self._driver is not None, "the process is down"
+        return self._driver
+
+    @property
+    def writes_waiting(self) -> int:
+        return self.driver.writes_waiting
 
     @property
     def requests_open(self) -> int:
@@ -185,12 +153,8 @@ class Process:
         assert self.machine is None and not self.is_gone
         self.incarnation += 1
         self._reset()
-        self.is_paused = self.is_stalled = self.is_full = self.fsync_fails = False
-        self.armed = None
-        if "driver_forgets_hard_state" in self._mutations:
-            self.disk.durable.hard_state = type(self.disk.durable.hard_state)(
-                term=self.disk.durable.hard_state.term
-            )
+        self.is_paused = False
+        self.points.disarm()
         if self.disk.durable.snapshot is not None:
             self.state = State.decode(self.disk.latest_bytes())
             self.commit = self.disk.durable.snapshot.index
@@ -202,24 +166,39 @@ class Process:
         except Exception as error:
             raise Violation("machine raised", f"{self.replica} at its start: {error!r}") from error
         self.disk.cold_rate = cold_rate
+        self._driver = self._make_driver()
+        self.log.open(self._driver)
         self._checkers.on_start(self)
         self.note("start")
         self._clock.after(int(self.rng.random() * TICK_US), self._tick, self.incarnation)
+
+    def _make_driver(self) -> ReplicaDriver:
+        return ReplicaDriver(
+            self,
+            network=self,
+            log=self.log,
+            state=self,
+            applied=Index(self.state.applied),
+            runners=self._runners(),
+        )
+
+    def _runners(self) -> dict[type, Runner]:
+        """Of the effects that something more is done for than the driver does."""
+        return {Commit: self._on_commit, InstallSnapshot: self._on_install, Repaired: self._on_repaired}
 
     def crash(self, why: str) -> None:
         if self.machine is None:
             return
         self.disk.crash()
         self._checkers.on_crash(self)
-        self.machine = None
+        self.driver.stop()
+        self.log.close()
+        self.machine = self._driver = None
         self.role, self.is_serving = "down", False
         self.incarnation += 1
         self._reset()
         self.note(f"crash: {why}; disk keeps up to {self.disk.durable.last}")
         self._on_crash(self)
-
-    def arm(self, point: str, after: int) -> None:
-        self.armed, self._armed_after = point, after
 
     def pause(self) -> None:
         self.is_paused = True
@@ -234,22 +213,9 @@ class Process:
         for event in held:
             self.handle(event)
 
-    def heal_disk(self) -> None:
-        self.is_stalled = self.is_full = self.fsync_fails = False
-        if self.machine is not None:
-            self._start_sync()
-
     def note(self, text: str) -> None:
         if self._trace is not None:
             self._trace.note(self._clock.now_us, self.replica, text)
-
-    def _point(self, name: str) -> None:
-        if self.armed == name:
-            self._armed_after -= 1
-            if self._armed_after < 0:
-                self.armed = None
-                self.crash(name)
-                raise _CrashedHere
 
     # ---------------------------------------------------------------------------------------- events
 
@@ -260,34 +226,21 @@ class Process:
         if not self.is_paused:
             self.handle(TICK)
 
-    def handle(self, event: Any) -> None:
-        """An event of the contract, or (effects, position): the rest of a list that waited."""
-        if self.machine is None:
+    def handle(self, event: Event) -> None:
+        if self._driver is None:
             return
         if self.is_paused:
-            # Only the network may lose: a request or a finished sync waits.
+            # Only the network may lose: a request waits.
             if len(self._inbox) < INBOX_MAX or type(event) is not PeerMessage:
                 self._inbox.append(event)
             return
-        self._events.append(event)
-        if self._busy:
-            return
-        self._busy = True
-        incarnation = self.incarnation
         try:
-            while self._events:
-                event = self._events.popleft()
-                if type(event) is tuple:
-                    self._run(*event)
-                else:
-                    self._step(event)
-        except _CrashedHere:
+            self._driver.step(event)
+        except CrashedHere:
             return
-        finally:
-            if incarnation == self.incarnation:
-                self._busy = False
 
-    def _step(self, event: Any) -> None:
+    def step(self, event: Event) -> list[Effect]:
+        """The machine as its driver has it: everybody looks at what it says before anything of it happens."""
         assert self.machine is not None
         try:
             effects = self.machine.step(event)
@@ -298,124 +251,43 @@ class Process:
         self._checkers.after_step(self, event, effects)
         if self._trace is not None:
             self._trace.step(self._clock.now_us, self.replica, self.role, self.term, event, effects)
-        if effects:
-            self._run(effects, 0)
+        return effects
 
     # --------------------------------------------------------------------------------------- effects
 
-    def _run(self, effects: list[Effect], position: int) -> None:
-        for at in range(position, len(effects)):
-            if self.machine is None:
-                raise Violation("contract", f"{self.replica} runs effects after its crash")
-            effect = effects[at]
-            kind = type(effect)
-            if self.armed is not None:
-                self._point("between effects")
-            if kind is Send:
-                self._checkers.on_send(self, effect.to, effect.body)  # type: ignore[union-attr]
-                self._network.send(self.replica, effect.to, effect.body)  # type: ignore[union-attr]
-            elif kind is Persist:
-                self._persist(effect, effects, at + 1)  # type: ignore[arg-type]
-                if "driver_sends_before_sync" not in self._mutations:
-                    return
-            else:
-                self._run_other(effect)
+    def send(self, to: ReplicaId, body: PeerBody) -> None:
+        self.points.meet("between effects")
+        self._checkers.on_send(self, to, body)
+        self._network.send(self.replica, to, body)
 
-    def _run_other(self, effect: Effect) -> None:
-        match effect:
-            case Commit():
-                self._checkers.on_commit(self, effect.index)
-                self.commit = effect.index
-                self._schedule_apply()
-            case Reply():
-                self._reply(effect)
-            case StageSnapshot():
-                self.disk.stage(effect.snapshot, effect.position, effect.data)
-            case InstallSnapshot():
-                self._install(effect.snapshot)
-            case Repaired():
-                self.disk.damage = None
-                self.note("repaired")
-            case RoleChanged():
-                pass  # taken at the step: a role is a fact when it is returned
-            case _:
-                raise Violation("contract", f"unknown effect {effect!r}")
-
-    # ------------------------------------------------------------------------------------------ disk
-
-    def _persist(self, persist: Persist, effects: list[Effect], position: int) -> None:
-        if self.armed is not None:
-            self._point("before persist")
-        self.disk.write(persist)
-        if "driver_sends_before_sync" in self._mutations:
-            position = len(effects)
-        self.waiting.append((persist, effects, position))
-        if self.armed is not None:
-            self._point("after write")
-        if persist.is_barrier and len(self.waiting) == 1:
-            self._complete(persist.number)
-        else:
-            self._start_sync()
-
-    def _start_sync(self) -> None:
-        if self._is_syncing or not self.waiting or self.is_stalled or self.is_full:
-            return
-        self._is_syncing = True
-        delay_us = 20 + int(self.rng.random() * self.plan.sync_us_max)
-        if self.is_disk_slow and self.rng.random() < self.plan.slow_sync_rate:
-            delay_us *= 50
-        self._clock.after(delay_us, self._synced, self.incarnation, self.waiting[-1][0].number)
-
-    def _synced(self, incarnation: int, number: int) -> None:
-        if incarnation != self.incarnation:
-            return
-        if self.is_paused or self.is_stalled:
-            self._clock.after(TICK_US // 2, self._synced, incarnation, number)
-            return
-        self._is_syncing = False
-        if self.fsync_fails:
-            self.fsync_fails = False
-            if "driver_retries_fsync" not in self._mutations:
-                self.crash("fsync failed")
-                return
-            self.disk.drop_pages(number)
-        try:
-            self._complete(number)
-        except _CrashedHere:
-            return
-        self._start_sync()
-
-    def _complete(self, number: int) -> None:
-        """All up to `number` is durable; barriers that follow have nothing to wait for."""
-        due = []
-        while self.waiting and (self.waiting[0][0].number <= number or self.waiting[0][0].is_barrier):
-            item = self.waiting.popleft()
-            number = max(number, item[0].number)
-            due.append(item)
-        self._checkers.on_durable(self, self.disk.sync(number))
-        if self.armed is not None:
-            self._point("after sync")
-        # The contract leaves the order of the two open, so the seed chooses it.
-        choice = self.rng.random()
-        if choice < 0.25:
-            self.handle(Persisted(number=number))
-        for persist, effects, position in due:
-            if position < len(effects):
-                self.handle((effects, position))
-            if choice > 0.75 and persist.number != number:
-                self.handle(Persisted(number=persist.number))
-        if choice >= 0.25:
-            self.handle(Persisted(number=number))
-
-    # -------------------------------------------------------------------------------------- applying
-
-    def _schedule_apply(self) -> None:
+    def _on_commit(self, effect: Commit) -> None:
+        self.points.meet("between effects")
+        self._checkers.on_commit(self, effect.index)
+        self.commit = effect.index
         if self.plan.apply_lag_us_max == 0:
             self._apply()
-        elif not self._apply_scheduled:
-            self._apply_scheduled = True
+        elif not self._is_apply_scheduled:
+            self._is_apply_scheduled = True
             delay_us = int(self.rng.random() ** 4 * self.plan.apply_lag_us_max)
             self._clock.after(delay_us, self._apply_late, self.incarnation)
+
+    def _on_install(self, effect: InstallSnapshot) -> None:
+        self.points.meet("between effects")
+        newest = self.disk.durable.snapshot
+        if newest is None or newest.index < effect.snapshot.index:
+            raise Violation("contract", f"{self.replica} installs {effect.snapshot.index}, not on its disk")
+        self.driver.install(effect)
+
+    def _on_repaired(self, effect: Repaired) -> None:
+        self.points.meet("between effects")
+        self.log.repaired()
+        self.note("repaired")
+
+    def on_role_changed(self, change: RoleChanged) -> None:
+        """Taken at the step: a role is a fact when it is returned."""
+        self.points.meet("between effects")
+
+    # -------------------------------------------------------------------------------------- applying
 
     def _apply_late(self, incarnation: int) -> None:
         if incarnation != self.incarnation:
@@ -423,38 +295,40 @@ class Process:
         if self.is_paused:
             self._clock.after(TICK_US, self._apply_late, incarnation)
             return
-        self._apply_scheduled = False
+        self._is_apply_scheduled = False
         try:
             self._apply()
-        except _CrashedHere:
+        except CrashedHere:
             return
 
     def _apply(self) -> None:
-        if self.commit <= self.state.applied:
-            return
-        if self.armed is not None:
-            self._point("before apply")
-        image, state = self.disk.durable, self.state
-        for index in range(state.applied + 1, self.commit + 1):
-            entry = image.entry(index)
-            if entry is None:
-                raise Violation("apply order", f"{self.replica} has no durable entry {index} to apply")
-            state.apply(entry)
-            self._checkers.on_apply(self, entry, state.chain)
-            if index in self._proposals:
-                self._settle(index, entry.term)
-        if self.armed is not None:
-            self._point("after apply")
-        self._applied()
+        if self.commit > self.state.applied:
+            self.points.meet("before apply")
+            self.driver.apply_to(Index(self.commit))
 
-    def _applied(self) -> None:
+    def apply(self, entry: Entry) -> None:
+        self.state.apply(entry)
+        self._checkers.on_apply(self, entry, self.state.chain)
+        if entry.index in self._proposals:
+            self._settle(entry.index, entry.term)
+        if entry.index == self.commit:
+            self.points.meet("after apply")
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self.state = State.decode(self.disk.latest_bytes())
+        self.commit = max(self.commit, self.state.applied)
+        self._checkers.on_install(self, snapshot, self.state)
+        # What was proposed here and covered now is open: the client asks again.
+        self._proposals = {at: item for at, item in self._proposals.items() if at > self.state.applied}
+
+    def has_applied(self) -> None:
         if self._reads:
             applied = self.state.applied
             ready = [call for index, call in self._reads if index <= applied]
             self._reads = [item for item in self._reads if item[0] > applied]
             for call in ready:
                 self._answer_read(call)
-        self.handle(Applied(index=Index(self.state.applied)))
+        self.driver.tell_applied()
         if self.machine is not None:
             self._maybe_snapshot()
 
@@ -463,40 +337,29 @@ class Process:
         outcome = Outcome.ACKED if term == proposed_term else Outcome.LOST
         call(Answer(outcome=outcome, first=first, last=index, term=proposed_term))
 
-    def _install(self, snapshot: Snapshot) -> None:
-        if self.disk.durable.snapshot is None or self.disk.durable.snapshot.index < snapshot.index:
-            raise Violation("contract", f"{self.replica} installs {snapshot.index}, which is not on its disk")
-        if snapshot.index > self.state.applied:
-            self.state = State.decode(self.disk.latest_bytes())
-            self.commit = max(self.commit, self.state.applied)
-            self._checkers.on_install(self, snapshot, self.state)
-            # What was proposed here and covered now is open: the client asks again.
-            self._proposals = {at: item for at, item in self._proposals.items() if at > self.state.applied}
-        self._applied()
-
     # ------------------------------------------------------------------------------------- snapshots
 
     def _maybe_snapshot(self) -> None:
         base = self.disk.written.snapshot.index if self.disk.written.snapshot is not None else 0
-        if self._snapshot_running or self.is_full:
+        if self._is_snapshot_running or self.log.is_full:
             return
         if self.state.applied - base < self.plan.snapshot_every_entries:
             return
-        assert self.machine is not None
-        index = Index(self.state.applied)
-        term = self.disk.durable.term(index)
-        if term is None:
+        snapshot = self._snapshot_of(Index(self.state.applied), data := self.state.encode())
+        if snapshot is None:
             return
-        data = self.state.encode()
-        config = self.machine.config_at(index)
-        if "driver_snapshot_skips_entry" in self._mutations and self.disk.durable.term(index + 1) is not None:
-            index = Index(index + 1)
-        snapshot = Snapshot(
-            index=index, term=term, config=config, size_bytes=len(data), checksum=checksum(data)
-        )
-        self._snapshot_running = True
+        self._is_snapshot_running = True
         delay_us = int(self.rng.random() * self.plan.snapshot_us_max)
         self._clock.after(delay_us, self._snapshot_done, self.incarnation, snapshot, data)
+
+    def _snapshot_of(self, index: Index, data: bytes) -> Snapshot | None:
+        """The name of the state after `index`; None where the log does not know that entry any more."""
+        assert self.machine is not None
+        term = self.disk.durable.term(index)
+        if term is None:
+            return None
+        config = self.machine.config_at(index)
+        return Snapshot(index=index, term=term, config=config, size_bytes=len(data), checksum=checksum(data))
 
     def _snapshot_done(self, incarnation: int, snapshot: Snapshot, data: bytes) -> None:
         if incarnation != self.incarnation:
@@ -504,7 +367,7 @@ class Process:
         if self.is_paused:
             self._clock.after(TICK_US, self._snapshot_done, incarnation, snapshot, data)
             return
-        self._snapshot_running = False
+        self._is_snapshot_running = False
         newest = self.disk.written.snapshot
         if newest is not None and newest.index >= snapshot.index:
             return
@@ -534,7 +397,8 @@ class Process:
         self._requests[self._request] = call
         return RequestId(self._request)
 
-    def _reply(self, reply: Reply) -> None:
+    def on_reply(self, reply: Reply) -> None:
+        self.points.meet("between effects")
         call = self._requests.pop(reply.request, None)
         if call is None:
             raise Violation("contract", f"{self.replica} answers request {reply.request} twice or unasked")

@@ -8,9 +8,10 @@ replica there is a small delay, and replies get lost at the plan's rate.
 import random
 from collections.abc import Callable
 
+from millrace.lab.sim.raft.answers import Answer, Outcome
 from millrace.lab.sim.raft.checkers import Checkers
 from millrace.lab.sim.raft.plan import TICK_US, Plan
-from millrace.lab.sim.raft.process import Answer, Outcome, Process
+from millrace.lab.sim.raft.process import Process
 from millrace.lab.sim.raft.state import KEYS, encode_batch
 from millrace.lab.sim.surroundings.clock import Clock
 from millrace.replication.contract import EntryKind, ReplicaId

@@ -1,29 +1,23 @@
-"""One simulated group: replicas with their disks, the network, clients, the nemesis, and the run's story.
+"""One simulated group: replicas with their disks, the network and clients. What happens to it is `story.py`.
 
-A run has four acts. Faults and load; then everything heals and the group must make progress and catch up;
-then one exam (see `exams`), which does one thing to a healthy group and asks for one promise; then, for
-some seeds, a power loss of the whole cluster. At the end everything acknowledged is in the state of every
-member. Time and chance come from the seed alone, and each actor has its own stream of chance, so that a
-change in one does not reshuffle the others.
+Time and chance come from the seed alone, and each actor has its own stream of chance, so that a change in one
+does not reshuffle the others.
 
-The replicas here are bare machines. A simulation of whole nodes replaces `Process` and keeps the clock, the
-network, the trace, the nemesis' vocabulary and the campaign.
+The replicas here are machines with the driver of production. A simulation of whole nodes replaces `Process`
+and keeps the clock, the network, the trace, the nemesis' vocabulary and the campaign.
 """
 
 import random
 from collections.abc import Callable
 
 from millrace.lab.sim.raft.checkers import Checkers
-from millrace.lab.sim.raft.exams import take_exam
-from millrace.lab.sim.raft.faults import Nemesis
-from millrace.lab.sim.raft.plan import TICK_US, Plan, make_plan
+from millrace.lab.sim.raft.plan import TICK_US, Plan
 from millrace.lab.sim.raft.process import Process
 from millrace.lab.sim.raft.workload import Client
 from millrace.lab.sim.surroundings.clock import Clock
 from millrace.lab.sim.surroundings.log_disk import LogDisk
 from millrace.lab.sim.surroundings.network import Network, Weather
 from millrace.lab.sim.trace import Trace
-from millrace.lab.sim.verdict import Counts, RunResult, judge
 from millrace.lab.sim.violation import Violation
 from millrace.replication.contract import (
     NO_INDEX,
@@ -45,37 +39,35 @@ _EMPTY = Config(voters=())
 
 
 class World:
-    def __init__(self, plan: Plan, mutations: frozenset[str], trace: Trace | None) -> None:
+    def __init__(self, plan: Plan, trace: Trace | None) -> None:
         self.plan = plan
         self.trace = trace
         self.clock = Clock(calls_max=CALLS_MAX)
-        self._mutations = mutations
         names = [ReplicaId(f"{chr(ord('a') + slot)}1") for slot in range(plan.voters + plan.spares)]
         self._first_config = Config(voters=tuple(names[: plan.voters]))
         self.processes: dict[ReplicaId, Process] = {}
         self.checkers = Checkers(first_config=self._first_config, processes=self.processes)
         self.network = Network(
-            clock=self.clock, rng=self._chance("network"), weather=plan.weather, deliver=self._deliver
+            clock=self.clock, rng=self.chance("network"), weather=plan.weather, deliver=self._deliver
         )
         for slot, name in enumerate(names):
             config = self._first_config if slot < plan.voters else _EMPTY
             self._add(name, config, plan.drifts[slot])
-        self.nemesis = Nemesis(world=self, rng=self._chance("nemesis"))
-        choice = self._chance("choice")
+        choice = self.chance("choice")
         self.clients = [
             Client(
                 number=number,
                 plan=plan,
                 clock=self.clock,
                 checkers=self.checkers,
-                rng=self._chance(f"client {number}"),
+                rng=self.chance(f"client {number}"),
                 choose=lambda: choice.choice(list(self.processes.values())),
                 find=self.processes.get,
             )
             for number in range(plan.clients)
         ]
 
-    def _chance(self, actor: str) -> random.Random:
+    def chance(self, actor: str) -> random.Random:
         return random.Random(f"{self.plan.seed} {actor}")
 
     # ------------------------------------------------------------------------------------- processes
@@ -83,7 +75,7 @@ class World:
     def _add(self, name: ReplicaId, config: Config, drift: float) -> Process:
         disk = LogDisk(
             first_config=ConfigAt(index=NO_INDEX, config=config),
-            rng=self._chance(f"disk {name}"),
+            rng=self.chance(f"disk {name}"),
             shows_written=self.plan.shows_written,
             cold_rate=self.plan.cold_rate,
         )
@@ -95,11 +87,10 @@ class World:
             network=self.network,
             checkers=self.checkers,
             trace=self.trace,
-            rng=self._chance(f"process {name}"),
+            rng=self.chance(f"process {name}"),
             drift=drift,
             make_machine=self._make_machine,
             on_crash=self._on_crash,
-            mutations=self._mutations,
         )
         self.processes[name] = process
         return process
@@ -110,7 +101,7 @@ class World:
             state=process.disk.initial_state(),
             log=process.disk,
             options=self.plan.options,
-            rng=self._chance(f"machine {process.replica} {process.incarnation}"),
+            rng=self.chance(f"machine {process.replica} {process.incarnation}"),
         )
 
     def add_joining(self, old: ReplicaId) -> None:
@@ -200,14 +191,13 @@ class World:
     def heal(self) -> None:
         """No fault from here on: links, clocks, disks and processes are as they should be."""
         self.note("heal")
-        self.nemesis.stop()
         self.network.weather = Weather()
         self.network.heal()
         for process in tuple(self.processes.values()):
             process.drift = 1.0 + 0.02 * (ord(process.replica[0]) % 5 - 2)
-            process.armed = None
-            process.is_disk_slow = False
-            process.heal_disk()
+            process.points.disarm()
+            process.log.is_slow = False
+            process.log.heal()
             process.resume()
             self.restart(process)
 
@@ -237,48 +227,3 @@ class World:
             process.is_gone or (process.is_up and process.state.applied == applied)
             for process in map(self.processes.__getitem__, self.members())
         )
-
-    def _owes_no_answer(self) -> bool:
-        return not any(process.requests_open for process in self.processes.values())
-
-    def play(self) -> None:
-        plan = self.plan
-        for process in tuple(self.processes.values()):
-            self.restart(process)
-        for client in self.clients:
-            client.start()
-        self.nemesis.start()
-        self.run_ticks(plan.ticks_max, lambda: self.checkers.operations >= plan.operations_max)
-        for client in self.clients:
-            client.stop()
-        self.heal()
-        self.require_progress("after healing")
-        self.require("all members caught up", self.is_settled)
-        take_exam(self)
-        self.heal()
-        if plan.ends_with_power_loss:
-            self.note("power loss of the whole cluster")
-            for process in tuple(self.processes.values()):
-                process.crash("power loss")
-            self.heal()
-        self.require_progress("at the end")
-        self.require("all members caught up at the end", self.is_settled)
-        self.require("every request answered", self._owes_no_answer)
-        self.checkers.at_the_end(
-            [self.processes[name] for name in self.members() if not self.processes[name].is_gone]
-        )
-
-    def counts(self) -> Counts:
-        return Counts(
-            operations=self.checkers.operations,
-            reads=sum(client.reads for client in self.clients),
-            entries=len(self.checkers.committed),
-            faults=self.nemesis.faults,
-            messages=self.network.sent,
-            leaders=len(self.checkers.leaders),
-        )
-
-
-def run_seed(seed: int, mutations: frozenset[str] = frozenset(), trace: Trace | None = None) -> RunResult:
-    world = World(make_plan(seed), mutations, trace)
-    return judge(seed, world)

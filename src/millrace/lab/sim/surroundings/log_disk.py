@@ -197,10 +197,20 @@ class LogDisk(LogView):
         self.written.apply(persist)
         self._unsynced.append(persist)
 
+    @property
+    def is_unsynced(self) -> bool:
+        return bool(self._unsynced)
+
+    @property
+    def last_unsynced(self) -> int:
+        """The number of the last write."""
+        return self._unsynced[-1].number
+
     def sync(self, number: int) -> list[Persist]:
-        """Everything written up to that Persist is durable now; returns what became so."""
+        """Everything written up to that Persist is durable now, and so is a barrier that follows; returns
+        what became so."""
         synced = []
-        while self._unsynced and self._unsynced[0].number <= number:
+        while self._unsynced and (self._unsynced[0].number <= number or self._unsynced[0].is_barrier):
             persist = self._unsynced.popleft()
             self.durable.apply(persist)
             synced.append(persist)

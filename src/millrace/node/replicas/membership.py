@@ -1,0 +1,28 @@
+"""The way from one configuration of a group to another, one change at a time."""
+
+from millrace.replication.contract import ChangeKind, ReplicaId, Status
+
+
+def next_change(
+    status: Status, voters: tuple[str, ...], learners: tuple[str, ...]
+) -> tuple[ChangeKind, ReplicaId] | None:
+    """As leader: one step from the present configuration toward this one. None where there is none that this
+    leader can make now; it does not remove or demote itself."""
+    config = status.config
+    caught_up = {peer.replica for peer in status.peers if peer.is_caught_up}
+    for name in (*voters, *learners):
+        if name not in config.members:
+            return ChangeKind.ADD_LEARNER, ReplicaId(name)
+    for replica in config.learners:
+        if replica in voters and replica in caught_up:
+            return ChangeKind.PROMOTE, replica
+    if not set(voters) <= set(config.voters):
+        # Nobody leaves before those who take over are there.
+        return None
+    for replica in config.members:
+        if replica not in voters and replica not in learners and replica != status.replica:
+            return ChangeKind.REMOVE, replica
+    for replica in config.voters:
+        if replica in learners and replica != status.replica:
+            return ChangeKind.DEMOTE, replica
+    return None
