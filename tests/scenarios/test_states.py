@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.replication.raft.core import TRANSITIONS, Role
+from millrace.replication.raft.roles import TRANSITIONS, Role
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guarantees.md"
 BEGIN, END = "<!-- states: begin -->\n", "<!-- states: end -->\n"

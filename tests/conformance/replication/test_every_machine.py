@@ -12,8 +12,9 @@ from millrace.replication.frame.messages import FrameEffect, FrameEvent
 from millrace.replication.leaderless import work_division
 from millrace.replication.leaderless.machine import Leaderless
 from millrace.replication.leaderless.messages import LeaderlessEffect, LeaderlessEvent
+from millrace.replication.pair import roles as pair_roles
 from millrace.replication.pair.machine import PrimaryBackup
-from millrace.replication.raft import core as raft_core
+from millrace.replication.raft import roles as raft_roles
 from millrace.replication.raft.machine import Raft
 from millrace.replication.routed.machine import Routed, RoutedEffect, RoutedEvent
 
@@ -25,7 +26,8 @@ ROUTED: type[Machine[RoutedEvent, RoutedEffect]] = Routed
 FRAME: type[Machine[FrameEvent, FrameEffect]] = Frame
 
 TABLES: dict[str, dict[Enum, frozenset[Enum]]] = {
-    "raft roles": {**raft_core.TRANSITIONS},
+    "raft roles": {**raft_roles.TRANSITIONS},
+    "roles of a pair": {**pair_roles.TRANSITIONS},
     "divisions of a leaderless group": {**work_division.TRANSITIONS},
     "copies of a frame run": {**frame_sides.TRANSITIONS},
 }
@@ -43,7 +45,7 @@ def test_a_table_has_a_row_for_every_state_and_every_state_can_be_reached(name: 
     table = TABLES[name]
     states = {*type(next(iter(table)))}
     assert table.keys() == states
-    first = {raft_core.Role.FOLLOWER, work_division.DivisionState.UNDIVIDED}
+    first = {raft_roles.Role.FOLLOWER, work_division.DivisionState.UNDIVIDED}
     begins = {frame_sides.CopyState.UNWANTED, frame_sides.CopyState.QUEUED}
     reached = {state for rows in table.values() for state in rows} | first | begins
     assert states <= reached

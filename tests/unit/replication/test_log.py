@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.replication.appending.log import MachineLog
 from millrace.replication.contract import Config, Entry, EntryKind, HardState, Persist, Snapshot, checksum
-from millrace.replication.raft.log import RaftLog
 from millrace.types import Index, Term
 from unit.replication.cluster import DiskState
 
@@ -24,7 +24,7 @@ class Rig:
         self.view.log = [entry(index, term) for index, term in enumerate(terms, 1)]
         self.durable = self.view.copy()
         self.is_eager = is_eager
-        self.log = RaftLog(self.view)
+        self.log = MachineLog(self.view)
         self.writes: list[Persist] = []
         self.number = 0
 

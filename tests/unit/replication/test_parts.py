@@ -1,26 +1,34 @@
 """Membership, reads, progress and options: the small parts on their own."""
 
+import random
+
 import pytest
 
 from millrace.errors import ConfigError, LocalError, ProtocolError
+from millrace.replication.appending.appender import Appender
+from millrace.replication.appending.core import Core
+from millrace.replication.appending.membership import ConfigHistory, change
+from millrace.replication.appending.progress import Pace, Progress, SnapshotTransfer
+from millrace.replication.appending.reads import Reads
 from millrace.replication.contract import (
     ChangeKind,
     Config,
     ConfigAt,
     Entry,
     EntryKind,
+    InitialState,
+    ReadIndex,
     RefusedReason,
     ReplicaId,
+    Reply,
     RequestId,
     Snapshot,
 )
-from millrace.replication.raft.core import TRANSITIONS, Role
-from millrace.replication.raft.membership import ConfigHistory, change
 from millrace.replication.raft.messages import Append, check_append
 from millrace.replication.raft.options import RaftOptions
-from millrace.replication.raft.progress import Pace, Progress, SnapshotTransfer
-from millrace.replication.raft.reads import Reads
+from millrace.replication.raft.roles import TRANSITIONS, Role
 from millrace.types import Index, Term
+from unit.replication.cluster import SMALL, DiskState
 
 A, B, C = ReplicaId("a"), ReplicaId("b"), ReplicaId("c")
 
@@ -88,13 +96,28 @@ def test_the_last_voter_stays() -> None:
 
 
 def test_a_read_is_confirmed_by_its_own_round_or_a_later_one_only() -> None:
-    reads = Reads()
-    reads.add(RequestId(1), Index(10), context=3)
-    reads.add(RequestId(2), Index(12), context=4)
-    assert reads.take_confirmed(2) == []
-    assert reads.needs(3) and not reads.needs(4)
-    assert reads.take_confirmed(3) == [(1, 10)]
-    assert reads.take_confirmed(9) == [(2, 12)]
+    view = DiskState(Config(voters=(A, B, C)))
+    state = InitialState(hard_state=view.hard_state, config=view.config)
+    core = Core(A, state, view, SMALL, random.Random(1), role=Role.LEADER)
+    core.enter_term(Term(1))
+    appender = Appender(core)
+    core.commit_to(appender.noop_index)
+    reads = Reads(core, appender)
+    core.finish()
+
+    def answered() -> list[RequestId]:
+        return [effect.request for effect in core.finish() if isinstance(effect, Reply)]
+
+    appender.begin_round()
+    assert reads.on_read_index(ReadIndex(request=RequestId(1)), needs_round=True)
+    reads.confirm(1)
+    assert answered() == [], "the round before it says nothing"
+    assert appender.round == 2, "and the next begins at once"
+    assert reads.on_read_index(ReadIndex(request=RequestId(2)), needs_round=True)
+    reads.confirm(2)
+    assert answered() == [RequestId(1)]
+    reads.confirm(9)
+    assert answered() == [RequestId(2)]
     assert len(reads) == 0
 
 

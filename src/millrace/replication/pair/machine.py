@@ -30,7 +30,8 @@ It asks first: the authority, or the other replica, which may have taken over me
 other replica, if it takes over after its answer, does so above the epoch that the answer allowed: nobody may
 have heard of that one but the disk of the primary, which is to be fenced when it is back.
 
-The primary's part is in `primary.py`; appends, snapshots and the log are those of Raft.
+The primary's part is in `primary.py`, what a backup knows by asking in `watch.py`. The log, and how entries
+get to the other replica, are in `appending/`, which Raft uses too.
 """
 
 import random
@@ -38,6 +39,8 @@ from dataclasses import replace
 from typing import assert_never
 
 from millrace.errors import ProtocolError
+from millrace.replication.appending.core import Core, check_proposal
+from millrace.replication.appending.follower import Follower
 from millrace.replication.contract import (
     Applied,
     Appointed,
@@ -69,8 +72,8 @@ from millrace.replication.contract import (
 from millrace.replication.pair.messages import Check, CheckReply, PairBody
 from millrace.replication.pair.options import PairOptions
 from millrace.replication.pair.primary import Primary
-from millrace.replication.raft.core import Core, Role, check_proposal
-from millrace.replication.raft.follower import Follower
+from millrace.replication.pair.roles import TRANSITIONS, PairRole
+from millrace.replication.pair.watch import PartnerWatch
 from millrace.replication.raft.messages import (
     Append,
     AppendReject,
@@ -85,34 +88,25 @@ from millrace.replication.raft.messages import (
 from millrace.types import Index, Term
 
 _BODIES = PairBody.__args__
-_PRIMARY, _BACKUP, _OBSERVER = "primary", "backup", "observer"
+_OBSERVER = "observer"
 
 
 class PrimaryBackup:
     """A `Replica`. `pair` is the record as the driver knows it; without one the first voter begins."""
 
     __slots__ = (
-        "_answered",
-        "_asked_number",
-        "_asked_tick",
         "_claimed",
-        "_confirmed",
         "_core",
         "_follower",
         "_granted",
-        "_heard_tick",
-        "_is_cut",
         "_is_promotable",
         "_is_returning",
         "_is_stopped",
-        "_judged",
-        "_leader_tick",
-        "_misses",
         "_options",
         "_pair",
         "_primary",
-        "_promised_tick",
         "_unentered",
+        "_watch",
     )
 
     def __init__(
@@ -125,7 +119,7 @@ class PrimaryBackup:
         rng: random.Random,
         pair: Appointed | None = None,
     ) -> None:
-        self._core = Core(replica, state, log, options.raft, rng)
+        self._core = Core(replica, state, log, options.raft, rng, role=PairRole.BACKUP)
         self._follower = Follower(self._core)
         self._options = options
         self._primary: Primary | None = None
@@ -139,19 +133,7 @@ class PrimaryBackup:
         self._unentered = Term(0)
         self._is_promotable = False
         self._is_stopped = False
-        self._asked_number = 0
-        self._asked_tick: int | None = None
-        self._answered = 0
-        # The epoch whose primary has had an answer to its first answer.
-        self._confirmed = Term(0)
-        self._judged = 0
-        self._misses = 0
-        self._heard_tick = 0
-        # When the last answer of a primary came, which the next question makes a promise of.
-        self._promised_tick: int | None = None
-        # When the primary that is known was heard last, by whomever.
-        self._leader_tick = 0
-        self._is_cut = False
+        self._watch = PartnerWatch(self._core, options)
 
     @staticmethod
     def _pair_of(config: Config) -> Appointed:
@@ -182,9 +164,9 @@ class PrimaryBackup:
         assert core.term >= term, "an epoch fell"
         assert commit <= core.commit <= core.log.last_index, "the commit index fell or left the log"
         assert core.applied <= core.commit_given <= core.commit, "something uncommitted was given to apply"
-        assert (core.role is Role.LEADER) == (self._primary is not None)
+        assert (core.role is PairRole.PRIMARY) == (self._primary is not None)
         if self._primary is not None:
-            self._primary.check()
+            self._primary.appender.check()
         return effects
 
     def _named(self, change: RoleChanged) -> RoleChanged:
@@ -192,13 +174,13 @@ class PrimaryBackup:
 
     @property
     def _role(self) -> str:
-        if self._primary is not None:
-            return _PRIMARY
-        return _BACKUP if self._partner is not None else _OBSERVER
+        """As people are told: a backup that belongs to no pair looks on."""
+        is_looking_on = self._primary is None and self._partner is None
+        return _OBSERVER if is_looking_on else self._core.role.value
 
     def status(self) -> Status:
         primary = self._primary
-        return self._core.status(self._role, primary.peers_status() if primary is not None else ())
+        return self._core.status(self._role, primary.appender.peers_status() if primary is not None else ())
 
     @property
     def is_serving(self) -> bool:
@@ -235,7 +217,7 @@ class PrimaryBackup:
                 core.on_persisted(event)
                 self._follower.check_repaired()
                 if self._primary is not None:
-                    self._primary.on_persisted()
+                    self._primary.maybe_commit()
             case Propose():
                 check_proposal(event)
                 if self._primary is not None:
@@ -249,7 +231,8 @@ class PrimaryBackup:
                 else:
                     self._on_tick()
             case Applied():
-                core.on_applied(event, self._primary.noop_index if self._primary is not None else None)
+                primary = self._primary
+                core.on_applied(event, primary.appender.noop_index if primary is not None else None)
             case ReadIndex() | ChangeMembership():
                 self._on_request(event)
             case TransferLeadership():
@@ -264,13 +247,10 @@ class PrimaryBackup:
                 assert_never(event)
 
     def _on_link(self, peer: ReplicaId, *, is_open: bool) -> None:
-        """A hint: a question over a closed link is missed at once, but the promise is kept all the same."""
         if peer == self._partner:
-            self._is_cut = not is_open
-            if self._is_cut and self._primary is None:
-                self._judge()
+            self._watch.link_changed(is_open=is_open, is_watching=self._primary is None)
         if self._primary is not None:
-            self._primary.link_changed(peer, is_open)
+            self._primary.appender.link_changed(peer, is_open)
 
     def _on_request(self, event: ReadIndex | ChangeMembership) -> None:
         if self._primary is None:
@@ -330,7 +310,7 @@ class PrimaryBackup:
         assert self._primary is None
         core.enter_term(epoch)
         core.vote = core.leader = core.replica
-        core.role = Role.LEADER
+        self._enter(PairRole.PRIMARY)
         self._is_returning = False
         is_alone = not pair.is_in_sync if pair.has_quorum else takes_over
         # Without a record, whatever is in this log may have been acknowledged without the other one.
@@ -347,29 +327,28 @@ class PrimaryBackup:
             primary.close(is_deposed=term is not None)
             self._primary = None
         core.is_serving = False
-        core.role = Role.FOLLOWER
+        self._enter(PairRole.BACKUP)
         core.leader = leader
-        self._leader_tick = core.tick
+        self._watch.leader_heard()
         if term is not None and term > core.term:
             core.enter_term(term)
             core.vote = leader
             self._is_returning = False
-            # Whether it may follow on this primary is asked with the next tick, not an interval later.
+            # Whether it may follow on this primary is to be asked first.
             self._is_promotable = False
-            self._asked_tick = None
-        self._heard()
+            self._watch.ask_soon()
+        self._watch.heard()
 
-    def _heard(self) -> None:
-        """A sign of life of the partner, or a reason to give it time: begin to count anew."""
-        self._misses = 0
-        self._heard_tick = self._core.tick
+    def _enter(self, role: PairRole) -> None:
+        now = self._core.role
+        assert isinstance(now, PairRole) and role in TRANSITIONS[now], f"{now} cannot become {role}"
+        self._core.role = role
 
     # ------------------------------------------------------------------------------- checks by time
 
     def _on_tick(self) -> None:
-        core, options, pair = self._core, self._options, self._pair
-        if core.tick - self._leader_tick > options.promotion_ticks:
-            # Whoever follows it would have by now: what waits for it must not wait for ever.
+        core, pair, watch = self._core, self._pair, self._watch
+        if watch.is_leader_gone:
             core.leader = None
         is_first = pair.primary == core.replica and not core.term and not pair.epoch
         if is_first and not pair.has_quorum and self._is_able:
@@ -380,46 +359,20 @@ class PrimaryBackup:
             if pair.primary == core.replica and self._is_able:
                 self._claim_as_primary()
             return
-        asked = self._asked_tick
-        if asked is not None and core.tick - asked >= options.timeout_ticks:
-            self._judge()
-        if asked is None or core.tick - asked >= options.check_ticks:
+        if watch.tick():
             self._ask()
-            if self._is_cut:
-                self._judge()
+            watch.asked_now()
         if pair.has_quorum and pair.primary == core.replica:
-            is_due = core.tick % options.raft.heartbeat_ticks == 0 and not self._has_promised
+            is_due = core.tick % core.options.heartbeat_ticks == 0 and not watch.has_promised
             if is_due and self._is_able:
                 self._claim_as_primary()
-        elif self._is_overdue:
+        elif watch.is_overdue:
             self._maybe_take_over()
 
-    @property
-    def _is_overdue(self) -> bool:
-        """Enough was missed, and the promise that the last answer was given for has run out."""
-        promised_ticks = self._core.tick - self._heard_tick
-        return self._misses >= self._options.misses_max and promised_ticks >= self._options.promise_ticks
-
-    @property
-    def _has_promised(self) -> bool:
-        """Whether the partner may still serve on an answer that came here: also one that crossed a claim on
-        its way to the authority, which must not begin then though it is recorded."""
-        promised = self._promised_tick
-        return promised is not None and self._core.tick - promised < self._options.promise_ticks
-
     def _ask(self) -> None:
-        core, partner = self._core, self._partner
+        partner = self._partner
         assert partner is not None
-        self._asked_number += 1
-        self._asked_tick = core.tick
-        core.send(partner, Check(term=core.term, number=self._asked_number, answered=self._answered))
-
-    def _judge(self) -> None:
-        """The last question has had its time."""
-        if self._judged < self._asked_number:
-            self._judged = self._asked_number
-            if self._answered < self._asked_number:
-                self._misses += 1
+        self._core.send(partner, self._watch.ask())
 
     def _claim_as_primary(self) -> None:
         """This replica is the primary of the record, and needs an epoch of this run of the program."""
@@ -441,7 +394,7 @@ class PrimaryBackup:
         core, pair = self._core, self._pair
         if not self._is_able or not self._is_in_sync:
             return
-        if not pair.has_quorum or core.tick % self._options.raft.heartbeat_ticks == 0:
+        if not pair.has_quorum or core.tick % core.options.heartbeat_ticks == 0:
             self._take_over()
 
     def _take_over(self) -> None:
@@ -474,7 +427,7 @@ class PrimaryBackup:
         is_mine = core.replica in (event.primary, event.backup)
         if event.epoch > known.epoch:
             # Whoever it is now gets its full time before anybody judges it.
-            self._heard()
+            self._watch.heard()
         if not event.has_quorum:
             if self._primary is not None and is_mine:
                 self._primary.appointed(event)
@@ -485,7 +438,7 @@ class PrimaryBackup:
         if event.epoch > core.term and event.primary != core.replica:
             self.become_backup(leader=event.primary, term=event.epoch)
         elif event.primary == core.replica and event.epoch == self._claimed and self._primary is None:
-            if self._has_promised:
+            if self._watch.has_promised:
                 # Again once that has run out, in the next epoch.
                 pass
             elif self._is_new(event.epoch):
@@ -519,7 +472,7 @@ class PrimaryBackup:
                 # lives, and is not to be followed on as soon as the disk does.
                 self._unentered = max(self._unentered, body.term)
                 if sender == self._partner:
-                    self._heard()
+                    self._watch.heard()
                 return
             is_primary = isinstance(body, Append | Heartbeat | SnapshotChunk) or (
                 isinstance(body, CheckReply) and body.is_primary
@@ -548,9 +501,9 @@ class PrimaryBackup:
             case HeartbeatReply():
                 primary.on_heartbeat_reply(sender, body)
             case AppendReject():
-                primary.on_append_reject(sender, body)
+                primary.appender.on_append_reject(sender, body)
             case SnapshotReply():
-                primary.on_snapshot_reply(sender, body)
+                primary.appender.on_snapshot_reply(sender, body)
             case Check():
                 primary.on_check(sender, body)
             case Append() | Heartbeat() | SnapshotChunk():
@@ -577,8 +530,7 @@ class PrimaryBackup:
                 self._on_check_reply(sender, body)
             case TimeoutNow():
                 if self._partner == sender and self._is_able:
-                    # It has given up what it was promised.
-                    self._promised_tick = None
+                    self._watch.release()
                     self._take_over()
             case AppendReply() | AppendReject() | HeartbeatReply() | SnapshotReply():
                 pass
@@ -592,39 +544,36 @@ class PrimaryBackup:
         elif core.vote != sender:
             raise ProtocolError(f"{core.vote} and {sender} are both primary of epoch {core.term}")
         if core.leader is None:
-            self._heard()
+            self._watch.heard()
             if sender == self._partner:
                 self._ask()
         core.leader = sender
-        self._leader_tick = core.tick
+        self._watch.leader_heard()
 
     def _on_check(self, sender: ReplicaId, body: Check) -> None:
         """Asked by the partner, which is no primary, or is one again: two backups find out who goes on."""
         if sender != self._partner:
             return
         # It lives, and it may begin as soon as it has the answer: it gets its full time.
-        self._heard()
+        self._watch.heard()
         # At most two further, whichever epochs are its own.
         self._granted = Term(max(self._core.term, self._pair.epoch) + 2)
         self._core.send(sender, self._reply_of(body.number))
 
     def _on_check_reply(self, sender: ReplicaId, body: CheckReply) -> None:
-        core = self._core
-        if sender != self._partner or body.number <= self._answered:
+        core, watch = self._core, self._watch
+        if sender != self._partner or not watch.is_news(body.number):
             return
         if body.is_primary and self._pair.has_quorum and self._pair.primary == core.replica:
             # The record names this one: no further promise, so that the other's time ends.
             return
-        is_first = self._confirmed != core.term or self._misses > 0
-        self._answered = body.number
+        watch.answered(body.number)
         if body.is_primary:
-            self._confirmed = core.term
-            self._promised_tick = core.tick
+            is_awaited = watch.promise()
             self._hear_primary(sender)
             self._is_promotable = body.is_in_sync and core.damage is None
-            self._heard()
-            if is_first:
-                # So that a primary that begins need not wait an interval for its lease.
+            watch.heard()
+            if is_awaited:
                 self._ask()
         elif self._is_returning and not self._pair.has_quorum and self._is_able:
             # The other one has not taken over, and waits a full promise from its answer on.

@@ -1,46 +1,55 @@
 """What only the primary of a pair does: it counts both copies, or its own alone, and serves under a lease.
 
-It shares a leader's work (appends, snapshots, pace, bounds) with Raft and differs in who counts. While the
-backup is in sync, an entry is committed when both disks have it: replicate first, then acknowledge and
-deliver. A primary counts alone only after the record says that the backup is out of sync, because such a
+While the backup is in sync, an entry is committed when both disks have it: replicate first, then acknowledge
+and deliver. A primary counts alone only after the record says that the backup is out of sync, because such a
 backup is never promoted; and it counts both again *before* it asks to record that the backup is in sync.
 
-The lease [rule 23] is given by the one who could take over. A backup that heard an answer promotes
-nobody for `promise_ticks`; its next question says which answer it heard, and from the moment that answer left
-the primary may take proposals for `lease_ticks`, which is less. A primary that counts alone needs no lease.
+How entries get to the backup is the `Appender`'s, which a Raft leader has too. A primary that counts both
+serves under a lease (`lease.py`); one that counts alone needs none.
 """
 
+from millrace.replication.appending.appender import Appender
+from millrace.replication.appending.changes import MembershipChanges
+from millrace.replication.appending.core import Core
+from millrace.replication.appending.handover import Handover
+from millrace.replication.appending.progress import Pace, Progress
+from millrace.replication.appending.reads import Reads
 from millrace.replication.contract import (
     Appointed,
+    ChangeMembership,
+    Propose,
     ReadIndex,
-    ReadReady,
     RefusedReason,
     ReplicaId,
     Report,
     TransferLeadership,
 )
+from millrace.replication.pair.lease import Lease
 from millrace.replication.pair.messages import Check, CheckReply
 from millrace.replication.pair.options import PairOptions
-from millrace.replication.raft.core import Core
-from millrace.replication.raft.leader import Leader
-from millrace.replication.raft.progress import Pace, Progress
+from millrace.replication.raft.messages import AppendReply, HeartbeatReply, TimeoutNow
 from millrace.types import Index
 
 
-class Primary(Leader):
+class Primary:
     __slots__ = (
-        "_answers",
+        "_changes",
+        "_core",
         "_given_up",
+        "_handover",
         "_joining_at",
         "_lagging_tick",
-        "_lease_tick",
+        "_lease",
         "_leaving_told",
         "_matched_seen",
         "_options",
         "_pair",
+        "_reads",
         "_reported_in_at",
         "_started_tick",
+        "appender",
         "is_alone",
+        "resigns",
     )
 
     def __init__(
@@ -52,9 +61,7 @@ class Primary(Leader):
         self._options = options
         self.is_alone = is_alone or self.backup is None
         """Only this copy counts."""
-        # When each recent answer left, by the number of its question.
-        self._answers: dict[int, int] = {}
-        self._lease_tick = -1
+        self._lease = Lease(options)
         self._given_up = False
         # The version at which it was asked to record that the backup is in sync; until that is settled the
         # backup may be promoted at any moment.
@@ -66,7 +73,17 @@ class Primary(Leader):
         self._started_tick = core.tick
         self._lagging_tick: int | None = None
         self._matched_seen = Index(0)
-        super().__init__(core)
+        self.resigns = False
+        self._handover: Handover | None = None
+        self.appender = Appender(core)
+        self._reads = Reads(core, self.appender)
+        self._changes = MembershipChanges(core, self.appender)
+
+    def close(self, is_deposed: bool) -> None:
+        """It is primary no longer: answer everybody who waits. `is_deposed`: by a higher epoch."""
+        self._reads.close()
+        if self._handover is not None:
+            self._handover.close(is_deposed)
 
     # ----------------------------------------------------------------------------------------- pair
 
@@ -80,7 +97,7 @@ class Primary(Leader):
         """The other replicas that count; None while the one that does is not known here."""
         if self.is_alone or self.backup is None:
             return ()
-        peer = self._peers.get(self.backup)
+        peer = self.appender.peers.get(self.backup)
         return None if peer is None else (peer,)
 
     def appointed(self, pair: Appointed) -> None:
@@ -89,7 +106,7 @@ class Primary(Leader):
         had_quorum, old_backup, was_in_sync = self._pair.has_quorum, self.backup, self.is_in_sync
         self._pair = pair
         if self.backup != old_backup:
-            self._lease_tick = -1
+            self._lease.end()
             self._lagging_tick = None
         if self._reported_in_at is not None and pair.version > self._reported_in_at:
             self._reported_in_at = None
@@ -108,27 +125,18 @@ class Primary(Leader):
                 self._report(is_in_sync=self.is_in_sync)
         if self.is_alone or self.backup != old_backup:
             self._joining_at = self._leaving_told = None
-        self._sync_peers()
+        self.appender.follow_config()
         self.maybe_commit()
         assert core.replica in (pair.primary, pair.backup)
 
     def on_check(self, sender: ReplicaId, body: Check) -> None:
         core = self._core
-        peer = self._heard(sender)
+        peer = self.appender.heard(sender)
         if sender != self.backup or peer is None or self._given_up:
             return
         if core.disk_lag_ticks > core.options.disk_stall_ticks:
             return  # nothing can be acknowledged from here: let the other one take over
-        sent_tick = self._answers.get(body.answered)
-        if sent_tick is not None:
-            self._lease_tick = max(self._lease_tick, sent_tick + self._options.lease_ticks)
-        if not body.answered:
-            # Perhaps one that began anew, and counts anew.
-            self._answers.clear()
-        # A question that comes twice was answered when it came first: by that answer the backup counts.
-        self._answers.setdefault(body.number, core.tick)
-        while len(self._answers) > 2 * self._options.misses_max:
-            del self._answers[next(iter(self._answers))]
+        self._lease.on_check(body, core.tick)
         if self._leaving_told is not None and not self.is_alone:
             if not body.answered:
                 # A backup that began anew counts anew.
@@ -140,7 +148,8 @@ class Primary(Leader):
         core.send(sender, self._answer_to(body))
 
     def _answer_to(self, body: Check) -> CheckReply:
-        return CheckReply(term=self.term, number=body.number, is_primary=True, is_in_sync=self.is_in_sync)
+        term = self.appender.term
+        return CheckReply(term=term, number=body.number, is_primary=True, is_in_sync=self.is_in_sync)
 
     @property
     def is_in_sync(self) -> bool:
@@ -151,7 +160,7 @@ class Primary(Leader):
     def has_lease(self) -> bool:
         if not self.is_in_sync or not self._pair.has_quorum:
             return True
-        return self._core.tick < self._lease_tick
+        return self._lease.runs(self._core.tick)
 
     @property
     def may_accept(self) -> bool:
@@ -160,16 +169,12 @@ class Primary(Leader):
     # ----------------------------------------------------------------------------------------- time
 
     def on_tick(self) -> None:
-        core = self._core
         handover = self._handover
-        if handover is not None and core.tick >= handover.deadline_tick:
-            core.refuse(handover.request, RefusedReason.TIMED_OUT)
+        if handover is not None and handover.has_expired():
             self._handover = None
             # The other one may be about to take over: only another epoch makes this one primary again.
             self.resigns = handover.is_sent
-        self._heartbeat_elapsed_ticks += 1
-        if self._heartbeat_elapsed_ticks >= core.options.heartbeat_ticks:
-            self._send_heartbeats()
+        if self.appender.tick():
             self._confirm_reads()
         self._watch_backup()
 
@@ -183,7 +188,7 @@ class Primary(Leader):
             recorded = pair.primary, pair.epoch, pair.is_in_sync, pair.is_seized
             if recorded != (core.replica, core.term, self.is_in_sync, True):
                 self._report(is_in_sync=self.is_in_sync)
-        peer = self._peers.get(backup)
+        peer = self.appender.peers.get(backup)
         silent_ticks = core.tick - (self._started_tick if peer is None else peer.heard_tick)
         limit_ticks = self._options.lease_ticks
         if not self._pair.has_quorum:
@@ -271,70 +276,98 @@ class Primary(Leader):
 
     # ------------------------------------------------------------------------------------- counting
 
-    def _reached_by_majority(self) -> int:
+    def maybe_commit(self) -> None:
         core = self._core
-        own = core.log.durable
-        counting = self._counting
+        index = Index(self._reached_by_all())
+        if index <= core.commit or core.log.term(index) != core.term:
+            return
+        self.appender.commit(index)
+        if core.replica not in core.configs.config.voters and core.configs.index <= index:
+            if self.backup is not None:
+                core.send(self.backup, TimeoutNow(term=self.appender.term))
+            self.resigns = True
+
+    def _reached_by_all(self) -> int:
+        """How far everybody who counts has the log on disk."""
+        own, counting = self._core.log.durable, self._counting
         if counting is None:
             return 0
         return min(own, *(peer.match for peer in counting)) if counting else own
 
-    def _refusal(self, entries_count: int, bytes_count: int) -> RefusedReason | None:
+    # ------------------------------------------------------------------------- requests and answers
+
+    @property
+    def _refusal(self) -> RefusedReason | None:
         if not self.has_lease or self._given_up:
             return RefusedReason.NOT_READY
-        return super()._refusal(entries_count, bytes_count)
+        return None if self._handover is None else RefusedReason.TRANSFERRING
 
-    # ---------------------------------------------------------------------------------------- reads
+    def on_propose(self, event: Propose) -> None:
+        reason = self._refusal
+        if reason is None and not self._core.is_serving:
+            reason = RefusedReason.NOT_READY
+        if reason is None:
+            self.appender.on_propose(event)
+        else:
+            self._core.refuse(event.request, reason)
 
     def on_read_index(self, event: ReadIndex) -> None:
-        core = self._core
         if not self.has_lease or self._given_up:
-            core.refuse(event.request, RefusedReason.NOT_READY)
-        elif self.is_alone and core.commit >= self.noop_index:
-            core.reply(event.request, ReadReady(index=core.commit))
+            self._core.refuse(event.request, RefusedReason.NOT_READY)
+            return
+        is_only = self.is_alone or self._core.voters == (self._core.replica,)
+        if self._reads.on_read_index(event, needs_round=not is_only):
+            self._confirm_reads()
+
+    def on_change_membership(self, event: ChangeMembership) -> None:
+        if self._handover is None:
+            self._changes.on_change_membership(event)
         else:
-            super().on_read_index(event)
+            self._core.refuse(event.request, RefusedReason.TRANSFERRING)
+
+    def on_append_reply(self, sender: ReplicaId, body: AppendReply) -> None:
+        found = self.appender.on_append_reply(sender, body)
+        if found is not None:
+            peer, is_news = found
+            if is_news:
+                self.maybe_commit()
+            self._maybe_hand_over()
+            self.appender.go_on(peer)
+
+    def on_heartbeat_reply(self, sender: ReplicaId, body: HeartbeatReply) -> None:
+        peer = self.appender.on_heartbeat_reply(sender, body)
+        if peer is None:
+            return
+        self._confirm_reads()
+        self.appender.go_on_after_round(peer)
 
     def _confirm_reads(self) -> None:
-        if not len(self._reads):
-            return
         counting = self._counting
-        if counting is None:
-            return
-        confirmed = (
-            min(self._context, *(p.context_acknowledged for p in counting)) if counting else (self._context)
-        )
-        for request, index in self._reads.take_confirmed(confirmed):
-            self._core.reply(request, ReadReady(index=index))
-        if self._reads.needs(self._context) and confirmed >= self._context:
-            self._send_heartbeats()
+        if counting is not None and len(self._reads):
+            rounds = [self.appender.round, *(peer.context_acknowledged for peer in counting)]
+            self._reads.confirm(min(rounds))
 
     # ------------------------------------------------------------------------------------- handover
 
     def on_transfer_leadership(self, event: TransferLeadership) -> None:
         """A planned switch-over; the backup must be in sync."""
-        core = self._core
+        core, backup = self._core, self.backup
         if event.target == core.replica:
             core.refuse(event.request, RefusedReason.ALREADY_SO)
-        elif self.backup is None or event.target not in (None, self.backup):
+        elif backup is None or event.target not in (None, backup):
             core.refuse(event.request, RefusedReason.NO_SUCH_REPLICA)
         elif not self.is_in_sync or self._reported_in_at is not None:
             core.refuse(event.request, RefusedReason.NOT_CAUGHT_UP)
+        elif backup not in core.configs.config.voters:
+            core.refuse(event.request, RefusedReason.NO_SUCH_REPLICA)
+        elif self._handover is not None:
+            core.refuse(event.request, RefusedReason.TRANSFERRING)
         else:
-            super().on_transfer_leadership(TransferLeadership(request=event.request, target=self.backup))
+            self._handover = Handover(core, self.appender, event.request, backup)
+            self._maybe_hand_over()
 
     def _maybe_hand_over(self) -> None:
-        super()._maybe_hand_over()
-        if self._handover is not None and self._handover.is_sent:
+        if self._handover is not None:
+            self._handover.maybe_send()
             # From here on the other one may begin at any moment.
-            self._given_up = True
-
-    def _best_voter(self) -> ReplicaId | None:
-        return self.backup
-
-    def check(self) -> None:
-        core = self._core
-        assert self.term == core.term, "a primary of another epoch"
-        assert core.log.last_term == self.term, "a primary's log ends in its own epoch"
-        for peer in self._peers.values():
-            assert peer.match < peer.next <= core.log.last_index + 1, f"progress of {peer.replica}"
+            self._given_up = self._given_up or self._handover.is_sent

@@ -30,13 +30,17 @@ ask at the same moment, as they do when the leader's links close, those with the
 give way, so that the first round already decides; the random time-outs settle the rest. Then the vote itself,
 in a new term: a candidate's own vote is on disk before the question leaves and before it counts.
 
-The leader's part is in `leader.py`, the follower's in `follower.py`, shared state in `core.py`.
+The leader's part is in `leader.py`. What a pair of primary and backup shares with it is in `appending/`: the
+log, the state of all roles, the follower, and how entries get to the followers.
 """
 
 import random
+from enum import Enum
 from typing import assert_never
 
 from millrace.errors import ProtocolError
+from millrace.replication.appending.core import Core, check_proposal
+from millrace.replication.appending.follower import Follower
 from millrace.replication.contract import (
     NO_INDEX,
     NO_TERM,
@@ -62,8 +66,6 @@ from millrace.replication.contract import (
     Tick,
     TransferLeadership,
 )
-from millrace.replication.raft.core import TRANSITIONS, Core, Role, check_proposal
-from millrace.replication.raft.follower import Follower
 from millrace.replication.raft.leader import Leader
 from millrace.replication.raft.messages import (
     Append,
@@ -81,6 +83,7 @@ from millrace.replication.raft.messages import (
 )
 from millrace.replication.raft.options import RaftOptions
 from millrace.replication.raft.quorum import is_majority
+from millrace.replication.raft.roles import TRANSITIONS, Role
 from millrace.types import Index, Term
 
 _BODIES = RaftBody.__args__
@@ -108,7 +111,7 @@ class Raft:
         options: RaftOptions,
         rng: random.Random,
     ) -> None:
-        self._core = Core(replica, state, log, options, rng)
+        self._core = Core(replica, state, log, options, rng, role=Role.FOLLOWER)
         self._follower = Follower(self._core)
         self._leader: Leader | None = None
         self._leader_of_term: tuple[Term, ReplicaId] | None = None
@@ -130,7 +133,8 @@ class Raft:
 
     def status(self) -> Status:
         leader = self._leader
-        return self._core.status(self._core.role.value, leader.peers_status() if leader is not None else ())
+        peers = leader.appender.peers_status() if leader is not None else ()
+        return self._core.status(self._core.role.value, peers)
 
     # What a driver asks for every block; `status` is for people and costs as much as a step.
 
@@ -160,7 +164,8 @@ class Raft:
             case Tick():
                 self._on_tick()
             case Applied():
-                self._core.on_applied(event, self._leader.noop_index if self._leader is not None else None)
+                leader = self._leader
+                self._core.on_applied(event, leader.appender.noop_index if leader is not None else None)
             case ReadIndex():
                 if self._leader is not None:
                     self._leader.on_read_index(event)
@@ -211,7 +216,7 @@ class Raft:
         core.on_persisted(event)
         self._follower.check_repaired()
         if self._leader is not None:
-            self._leader.on_persisted()
+            self._leader.maybe_commit()
         elif core.role is Role.CANDIDATE and core.is_hard_state_durable:
             self._count_vote(core.replica, True)
 
@@ -225,7 +230,7 @@ class Raft:
     def _on_link(self, peer: ReplicaId, *, is_open: bool) -> None:
         core = self._core
         if self._leader is not None:
-            self._leader.link_changed(peer, is_open)
+            self._leader.appender.link_changed(peer, is_open)
         elif not is_open and peer == core.leader:
             # [rule 21]. If the others still hear the leader they refuse, and nothing happened.
             core.leader = None
@@ -326,9 +331,9 @@ class Raft:
             case HeartbeatReply():
                 leader.on_heartbeat_reply(sender, body)
             case AppendReject():
-                leader.on_append_reject(sender, body)
+                leader.appender.on_append_reject(sender, body)
             case SnapshotReply():
-                leader.on_snapshot_reply(sender, body)
+                leader.appender.on_snapshot_reply(sender, body)
             case VoteRequest():
                 self._on_vote_request(sender, body)
             case Append() | Heartbeat() | SnapshotChunk():
@@ -492,7 +497,8 @@ class Raft:
         self._leader = Leader(core)
 
     def _enter(self, role: Role) -> None:
-        assert role in TRANSITIONS[self._core.role], f"{self._core.role} cannot become {role}"
+        now = self._core.role
+        assert isinstance(now, Role) and role in TRANSITIONS[now], f"{now} cannot become {role}"
         self._core.role = role
 
     def _ask_for_votes(self, *, is_pre: bool, is_transfer: bool) -> None:
@@ -525,7 +531,7 @@ class Raft:
     def _check_vote(self, vote: ReplicaId | None) -> None:
         assert vote is None or self._core.vote == vote, "a vote changed"
 
-    def _check(self, term: Term, vote: ReplicaId | None, commit: Index, role: Role) -> None:
+    def _check(self, term: Term, vote: ReplicaId | None, commit: Index, role: Enum) -> None:
         """What holds after every step, whatever happened. A failure means that the safety of the group is
         gone or never was: stop."""
         core, log = self._core, self._core.log

@@ -1,6 +1,8 @@
 """Bugs of the primary-backup machine, and of the frame schedule on top of it."""
 
 from millrace.lab.sim.planted.bug import Bugs, Method, Plant
+from millrace.replication.appending.core import Core
+from millrace.replication.appending.progress import Progress
 from millrace.replication.frame.machine import Frame
 from millrace.replication.frame.messages import Discard, Dispatch, FrameEffect
 from millrace.replication.frame.schedule import Deadlines
@@ -8,8 +10,7 @@ from millrace.replication.frame.sides import CopyState, FrameBackup, FramePrimar
 from millrace.replication.pair.machine import PrimaryBackup
 from millrace.replication.pair.messages import Check, CheckReply
 from millrace.replication.pair.primary import Primary
-from millrace.replication.raft.core import Core
-from millrace.replication.raft.progress import Progress
+from millrace.replication.pair.watch import PartnerWatch
 from millrace.types import Index, Term
 
 PAIR_BUGS = Bugs()
@@ -17,10 +18,10 @@ PAIR_BUGS = Bugs()
 
 @PAIR_BUGS.bug("the primary acknowledges before the backup has it, though it is in sync")
 def ack_before_backup(plant: Plant) -> None:
-    def reached_by_majority(self: Primary) -> int:
+    def reached_by_all(self: Primary) -> int:
         return self._core.log.durable
 
-    plant.instead(Primary, "_reached_by_majority", reached_by_majority)
+    plant.instead(Primary, "_reached_by_all", reached_by_all)
 
 
 @PAIR_BUGS.bug("the primary goes on alone before the backup is recorded as out of sync")
@@ -49,7 +50,7 @@ def sync_claimed_early(plant: Plant) -> None:
         return True
 
     def answer_to(self: Primary, body: Check) -> CheckReply:
-        return CheckReply(term=self.term, number=body.number, is_primary=True, is_in_sync=True)
+        return CheckReply(term=self.appender.term, number=body.number, is_primary=True, is_in_sync=True)
 
     plant.instead(Primary, "_has_joined", has_joined)
     plant.instead(Primary, "_answer_to", answer_to)
@@ -73,10 +74,10 @@ def lease_ignored(plant: Plant) -> None:
 
 @PAIR_BUGS.bug("a backup takes over at the first miss, while the primary's lease runs")
 def promoted_too_early(plant: Plant) -> None:
-    def is_overdue(self: PrimaryBackup) -> bool:
+    def is_overdue(self: PartnerWatch) -> bool:
         return self._misses > 0
 
-    plant.instead(PrimaryBackup, "_is_overdue", is_overdue)
+    plant.instead(PartnerWatch, "is_overdue", is_overdue)
 
 
 @PAIR_BUGS.bug("a primary that restarts goes on in its old epoch")

@@ -5,13 +5,18 @@ from typing import Any
 
 from millrace.lab.sim.planted.bug import Bugs, Method, Plant
 from millrace.lab.sim.planted.driver import DRIVER_BUGS
+from millrace.replication.appending.appender import Appender
+from millrace.replication.appending.changes import MembershipChanges
+from millrace.replication.appending.core import Core
+from millrace.replication.appending.follower import Follower
+from millrace.replication.appending.handover import Handover
+from millrace.replication.appending.log import MachineLog
+from millrace.replication.appending.membership import ConfigHistory
+from millrace.replication.appending.progress import Progress
+from millrace.replication.appending.reads import Reads
 from millrace.replication.contract import Entry, HardState, RefusedReason, ReplicaId, Snapshot
-from millrace.replication.raft.core import Core, Role
-from millrace.replication.raft.follower import Follower
 from millrace.replication.raft.leader import Leader
-from millrace.replication.raft.log import RaftLog
 from millrace.replication.raft.machine import Raft
-from millrace.replication.raft.membership import ConfigHistory
 from millrace.replication.raft.messages import (
     Append,
     AppendReply,
@@ -20,8 +25,8 @@ from millrace.replication.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from millrace.replication.raft.progress import Progress
 from millrace.replication.raft.quorum import majority
+from millrace.replication.raft.roles import Role
 from millrace.types import Index, Term
 
 MACHINE_BUGS = Bugs()
@@ -63,10 +68,10 @@ def hard_state_not_awaited(plant: Plant) -> None:
 
 @MACHINE_BUGS.bug("a sync that finishes late makes truncated entries count as safe")
 def durable_ignores_truncation(plant: Plant) -> None:
-    def below_truncations(self: RaftLog, index: Index) -> Index:
+    def below_truncations(self: MachineLog, index: Index) -> Index:
         return index
 
-    plant.instead(RaftLog, "_below_truncations", below_truncations)
+    plant.instead(MachineLog, "_below_truncations", below_truncations)
 
 
 # ------------------------------------------------------------------------------------------- counting
@@ -92,14 +97,14 @@ def commit_prior_term(plant: Plant) -> None:
 @MACHINE_BUGS.bug("an append counts as stored when it is sent")
 def match_on_send(plant: Plant) -> None:
     def make(original: Method) -> Method:
-        def hand_over_append(self: Leader, peer: Progress, append: Append, last: Index) -> None:
+        def hand_over_append(self: Appender, peer: Progress, append: Append, last: Index) -> None:
             peer.match = max(peer.match, last)
             peer.next = max(peer.next, Index(last + 1))
             original(self, peer, append, last)
 
         return hand_over_append
 
-    plant.around(Leader, "_hand_over_append", make)
+    plant.around(Appender, "_hand_over_append", make)
 
 
 @MACHINE_BUGS.bug("a learner counts in majorities")
@@ -107,7 +112,7 @@ def learner_counts(plant: Plant) -> None:
     def make(original: Method) -> Method:
         def matches(self: Leader) -> list[int]:
             learners = self._core.configs.config.learners
-            return [*original(self), *(self._peers[learner].match for learner in learners)]
+            return [*original(self), *(self.appender.peers[learner].match for learner in learners)]
 
         return matches
 
@@ -117,14 +122,14 @@ def learner_counts(plant: Plant) -> None:
 @MACHINE_BUGS.bug("a removed replica's acknowledgements still count")
 def removed_still_counts(plant: Plant) -> None:
     def reached_by_majority(self: Leader) -> int:
-        matches = self._matches() + [peer.match for peer in self._peers.values() if peer.is_leaving]
+        matches = self._matches() + [peer.match for peer in self.appender.peers.values() if peer.is_leaving]
         return sorted(matches, reverse=True)[majority(len(self._core.voters)) - 1]
 
-    def dismiss(self: Leader, peer: Progress) -> None:
+    def dismiss(self: Appender, peer: Progress) -> None:
         """It stays among those who are sent everything."""
 
     plant.instead(Leader, "_reached_by_majority", reached_by_majority)
-    plant.instead(Leader, "_dismiss", dismiss)
+    plant.instead(Appender, "_dismiss", dismiss)
 
 
 @MACHINE_BUGS.bug("an unreachable voter is left out of the majority [A6]")
@@ -150,10 +155,10 @@ def quorum_shrinks_on_link_closed(plant: Plant) -> None:
 def _claim_is_clipped(plant: Plant) -> None:
     """Without this the leader closes the link to a follower that claims what it never had."""
 
-    def claimed(self: Leader, sender: ReplicaId, body: AppendReply) -> Index:
+    def claimed(self: Appender, sender: ReplicaId, body: AppendReply) -> Index:
         return min(body.matched, self._core.log.last_index)
 
-    plant.instead(Leader, "_claimed", claimed)
+    plant.instead(Appender, "_claimed", claimed)
 
 
 @MACHINE_BUGS.bug("an append's answer from an earlier term counts")
@@ -303,7 +308,7 @@ def higher_term_ignored(plant: Plant) -> None:
                 original(self, sender, body)
                 return
             self._core.enter_term(body.term)
-            self._leader.term = body.term
+            self._leader.appender.term = body.term
 
         return on_higher_term
 
@@ -342,7 +347,7 @@ def damage_ignored(plant: Plant) -> None:
 @MACHINE_BUGS.bug("a late, shorter append cuts the log after it")
 def truncate_on_stale_append(plant: Plant) -> None:
     def make(original: Method) -> Method:
-        def conflict(self: RaftLog, entries: Sequence[Entry], fresh: Sequence[Entry]) -> Index | None:
+        def conflict(self: MachineLog, entries: Sequence[Entry], fresh: Sequence[Entry]) -> Index | None:
             if not fresh and entries and entries[-1].index < self.last_index:
                 return Index(entries[-1].index + 1)
             found: Index | None = original(self, entries, fresh)
@@ -350,7 +355,7 @@ def truncate_on_stale_append(plant: Plant) -> None:
 
         return conflict
 
-    plant.around(RaftLog, "_conflict", make)
+    plant.around(MachineLog, "_conflict", make)
 
 
 @MACHINE_BUGS.bug("the entry before an append is compared by index only")
@@ -392,12 +397,12 @@ def follower_commit_unclipped(plant: Plant) -> None:
 
 @MACHINE_BUGS.bug("a heartbeat carries a commit index above what the follower matched")
 def heartbeat_commit_unclipped(plant: Plant) -> None:
-    def send_heartbeat(self: Leader, peer: Progress, context: int) -> None:
+    def send_heartbeat(self: Appender, peer: Progress, context: int) -> None:
         core = self._core
         peer.commit_sent = core.commit
         core.send(peer.replica, Heartbeat(term=self.term, commit=core.commit, context=context))
 
-    plant.instead(Leader, "_send_heartbeat", send_heartbeat)
+    plant.instead(Appender, "_send_heartbeat", send_heartbeat)
 
 
 @MACHINE_BUGS.bug("a configuration outlives the entry that set it")
@@ -416,18 +421,18 @@ def config_not_rolled_back(plant: Plant) -> None:
     " (Ongaro's correction of single-server changes, 2015)"
 )
 def change_before_own_term_commit(plant: Plant) -> None:
-    def unsettled(self: Leader) -> RefusedReason | None:
-        return RefusedReason.CHANGE_PENDING if self._is_change_pending else None
+    def unsettled(self: MembershipChanges) -> RefusedReason | None:
+        return RefusedReason.CHANGE_PENDING if self._is_pending else None
 
-    plant.instead(Leader, "_unsettled", unsettled)
+    plant.instead(MembershipChanges, "_unsettled", unsettled)
 
 
 @MACHINE_BUGS.bug("a second change starts before the first is committed")
 def change_while_pending(plant: Plant) -> None:
-    def unsettled(self: Leader) -> RefusedReason | None:
-        return None if self._has_current_term_commit else RefusedReason.NOT_READY
+    def unsettled(self: MembershipChanges) -> RefusedReason | None:
+        return None if self._appender.has_current_term_commit else RefusedReason.NOT_READY
 
-    plant.instead(Leader, "_unsettled", unsettled)
+    plant.instead(MembershipChanges, "_unsettled", unsettled)
 
 
 # ---------------------------------------------------------------------------------------------- reads
@@ -435,10 +440,10 @@ def change_while_pending(plant: Plant) -> None:
 
 @MACHINE_BUGS.bug("a new leader serves reads before it knows its commit index (rule: thesis 6.4)")
 def read_before_noop(plant: Plant) -> None:
-    def read_refusal(self: Leader) -> RefusedReason | None:
-        return RefusedReason.OVERLOADED if self._is_full_of_reads else None
+    def refusal(self: Reads) -> RefusedReason | None:
+        return RefusedReason.OVERLOADED if self._is_full else None
 
-    plant.instead(Leader, "_read_refusal", read_refusal)
+    plant.instead(Reads, "_refusal", refusal)
 
 
 @MACHINE_BUGS.bug("a leader serves reads without asking anyone (etcd and Consul, Jepsen 2014)")
@@ -451,10 +456,10 @@ def read_without_round(plant: Plant) -> None:
 
 @MACHINE_BUGS.bug("answers to an earlier heartbeat round confirm a read")
 def read_counts_old_round(plant: Plant) -> None:
-    def first_round_that_counts(self: Leader) -> int:
+    def first_round_that_counts(self: Reads) -> int:
         return 0
 
-    plant.instead(Leader, "_first_round_that_counts", first_round_that_counts)
+    plant.instead(Reads, "_first_round_that_counts", first_round_that_counts)
 
 
 # ----------------------------------------------------------------------------- snapshots and transfer
@@ -480,7 +485,7 @@ def snapshot_over_newer_log(plant: Plant) -> None:
 @MACHINE_BUGS.bug("entries after an installed snapshot survive and count as matched")
 def snapshot_keeps_tail(plant: Plant) -> None:
     def make_install(original: Method) -> Method:
-        def install(self: RaftLog, snapshot: Snapshot, commit: Index) -> None:
+        def install(self: MachineLog, snapshot: Snapshot, commit: Index) -> None:
             kept: Sequence[Entry] = ()
             if self.last_index > snapshot.index:
                 kept = self.entries(Index(snapshot.index + 1), self.last_index, 1 << 40)
@@ -496,14 +501,14 @@ def snapshot_keeps_tail(plant: Plant) -> None:
 
         return adopt
 
-    plant.around(RaftLog, "install", make_install)
+    plant.around(MachineLog, "install", make_install)
     plant.around(Follower, "_adopt", make_adopt)
     _claim_is_clipped(plant)
 
 
 @MACHINE_BUGS.bug("leadership goes to a follower that lacks entries, and its election skips the log check")
 def transfer_while_behind(plant: Plant) -> None:
-    def may_follow(self: Leader, target: ReplicaId) -> bool:
+    def may_follow(self: Handover, target: ReplicaId) -> bool:
         return True
 
     def make(original: Method) -> Method:
@@ -512,7 +517,7 @@ def transfer_while_behind(plant: Plant) -> None:
 
         return is_up_to_date
 
-    plant.instead(Leader, "_may_follow", may_follow)
+    plant.instead(Handover, "_may_follow", may_follow)
     plant.around(Raft, "_is_up_to_date", make)
 
 

@@ -38,7 +38,7 @@ class PendingWrite:
     has_hard_state: bool
 
 
-class RaftLog:
+class MachineLog:
     """Writes collect during a step and leave together by `take_writes`."""
 
     __slots__ = (

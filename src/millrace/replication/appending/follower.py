@@ -4,6 +4,7 @@ Whatever is answered as matched is on this disk before the answer leaves. Up to 
 never touched: a leader's log holds every committed entry, so that part of an append is known to be equal.
 """
 
+from millrace.replication.appending.core import Core
 from millrace.replication.contract import (
     ConfigAt,
     EntryKind,
@@ -13,7 +14,6 @@ from millrace.replication.contract import (
     StageSnapshot,
     checksum,
 )
-from millrace.replication.raft.core import Core
 from millrace.replication.raft.messages import (
     Append,
     AppendReject,

@@ -1,4 +1,4 @@
-"""The state that all roles of a Raft replica share, and the outbox that orders its effects.
+"""The state that all roles of a replica with one log share, and the outbox that orders its effects.
 
 One rule decides the order of a step's effects: no message leaves before the term and the vote it was written
 under are on disk. While a hard state is on its way, every message of every step stands after a `Persist`,
@@ -11,6 +11,8 @@ import random
 from enum import Enum
 
 from millrace.errors import LocalError
+from millrace.replication.appending.log import MachineLog
+from millrace.replication.appending.membership import ConfigHistory
 from millrace.replication.contract import (
     Applied,
     Commit,
@@ -36,26 +38,8 @@ from millrace.replication.contract import (
     SnapshotTaken,
     Status,
 )
-from millrace.replication.raft.log import RaftLog
-from millrace.replication.raft.membership import ConfigHistory
 from millrace.replication.raft.options import RaftOptions
 from millrace.types import Index, Term
-
-
-class Role(Enum):
-    FOLLOWER = "follower"
-    PRE_CANDIDATE = "pre-candidate"
-    CANDIDATE = "candidate"
-    LEADER = "leader"
-
-
-TRANSITIONS: dict[Role, frozenset[Role]] = {
-    Role.FOLLOWER: frozenset({Role.FOLLOWER, Role.PRE_CANDIDATE, Role.CANDIDATE}),
-    Role.PRE_CANDIDATE: frozenset({Role.FOLLOWER, Role.PRE_CANDIDATE, Role.CANDIDATE}),
-    Role.CANDIDATE: frozenset({Role.FOLLOWER, Role.PRE_CANDIDATE, Role.LEADER}),
-    Role.LEADER: frozenset({Role.FOLLOWER}),
-}
-"""FOLLOWER to CANDIDATE without a pre-vote is leadership transfer: the leader itself asked for it."""
 
 SCAN_BYTES = 4 << 20
 
@@ -92,12 +76,15 @@ class Core:
         view: LogView,
         options: RaftOptions,
         rng: random.Random,
+        *,
+        role: Enum,
     ) -> None:
+        """`role` is the one it begins with. Whoever owns the core changes it, along its own table."""
         self.replica = replica
         self.options = options
         self.rng = rng
-        self.log = RaftLog(view)
-        self.role = Role.FOLLOWER
+        self.log = MachineLog(view)
+        self.role = role
         self.term = state.hard_state.term
         self.vote = state.hard_state.vote
         self.leader: ReplicaId | None = None
