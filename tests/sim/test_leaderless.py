@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from millrace.lab.sim.campaign import replay
-from millrace.lab.sim.leaderless.members import Consumer
-from millrace.lab.sim.leaderless.world import LeaderlessWorld, make_leaderless_plan, run_leaderless_seed
+from millrace.lab.sim.leaderless.plan import make_leaderless_plan
+from millrace.lab.sim.leaderless.world import LeaderlessWorld, run_leaderless_seed
 from millrace.lab.sim.mutations import BY_MODE, search
 from millrace.lab.sim.violation import Violation
 from millrace.replication.leaderless.messages import Acknowledged, Level
@@ -68,7 +68,7 @@ def test_a_client_is_where_it_asked_last_to_be(is_in_order: bool) -> None:
     for host in world.host_list:
         world.restart(host)
     one, other = world.host_list
-    consumer = Consumer("churn.0", "churn", world, random.Random(0), True)
+    consumer = world.make_consumer("churn.0", "churn", random.Random(0), from_start=True)
     answers: dict[str, Any] = {}
     arrival_number = world.checks.asks("churn", consumer.name)
     one.subscribe(consumer, lambda answer: answers.__setitem__("in", answer))

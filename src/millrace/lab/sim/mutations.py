@@ -11,18 +11,24 @@ from dataclasses import dataclass
 
 from millrace.lab.sim.campaign import RUNS
 from millrace.lab.sim.cluster.node_mutations import NODE_MUTATIONS
-from millrace.lab.sim.leaderless import host as leaderless_host
+from millrace.lab.sim.leaderless.driver_mutations import DRIVER_BUGS as LEADERLESS_DRIVER_BUGS
 from millrace.lab.sim.pair.runs import PRIMARY_BACKUP_MUTATIONS
+from millrace.lab.sim.planted.bug import Bugs
 from millrace.lab.sim.raft.driver_mutations import DRIVER_BUGS
 from millrace.lab.sim.routed import world as routed_world
 from millrace.replication.leaderless import messages as leaderless_messages
 from millrace.replication.raft.mutations import MUTATIONS
 from millrace.replication.routed import machine as routed
 
+
+def _described(bugs: Bugs) -> dict[str, str]:
+    return {name: bug.description for name, bug in bugs.items()}
+
+
 BY_MODE: dict[str, dict[str, str]] = {
-    "raft": {**MUTATIONS, **{name: bug.description for name, bug in DRIVER_BUGS.items()}},
+    "raft": {**MUTATIONS, **_described(DRIVER_BUGS)},
     "primary-backup": PRIMARY_BACKUP_MUTATIONS,
-    "leaderless": {**leaderless_messages.MUTATIONS, **leaderless_host.DRIVER_MUTATIONS},
+    "leaderless": {**leaderless_messages.MUTATIONS, **_described(LEADERLESS_DRIVER_BUGS)},
     "routed": {**routed.ROUTED_MUTATIONS, **routed_world.DRIVER_MUTATIONS},
     "cluster": NODE_MUTATIONS,
 }
