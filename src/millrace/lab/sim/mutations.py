@@ -15,7 +15,7 @@ from millrace.lab.sim.leaderless.driver_mutations import DRIVER_BUGS as LEADERLE
 from millrace.lab.sim.pair.runs import PRIMARY_BACKUP_MUTATIONS
 from millrace.lab.sim.planted.bug import Bugs
 from millrace.lab.sim.raft.driver_mutations import DRIVER_BUGS
-from millrace.lab.sim.routed import world as routed_world
+from millrace.lab.sim.routed.driver_mutations import DRIVER_BUGS as ROUTED_DRIVER_BUGS
 from millrace.replication.leaderless import messages as leaderless_messages
 from millrace.replication.raft.mutations import MUTATIONS
 from millrace.replication.routed import machine as routed
@@ -29,7 +29,7 @@ BY_MODE: dict[str, dict[str, str]] = {
     "raft": {**MUTATIONS, **_described(DRIVER_BUGS)},
     "primary-backup": PRIMARY_BACKUP_MUTATIONS,
     "leaderless": {**leaderless_messages.MUTATIONS, **_described(LEADERLESS_DRIVER_BUGS)},
-    "routed": {**routed.ROUTED_MUTATIONS, **routed_world.DRIVER_MUTATIONS},
+    "routed": {**routed.ROUTED_MUTATIONS, **_described(ROUTED_DRIVER_BUGS)},
     "cluster": NODE_MUTATIONS,
 }
 """The bugs that can be planted in what each mode simulates."""

@@ -151,10 +151,6 @@ class RoutedHost:
             self.interest.on_interest(peer, body)
         elif kind == KIND_PUBLISH:
             self.interest.on_publish(peer, body)
-            if "driver_passes_on" in self._mutations:
-                for other in self.interest.machine.status().peers:
-                    if other != peer:
-                        self.send(other, kind, 0, body)
         self.wake()
 
     # ----------------------------------------------------------------------------------- clients

@@ -16,6 +16,8 @@ from random import Random
 
 from millrace.broker.topics.filters import matches
 from millrace.broker.topics.trees import split_share
+from millrace.lab.sim.planted.bug import planted
+from millrace.lab.sim.routed.driver_mutations import DRIVER_BUGS
 from millrace.lab.sim.routed.host import RoutedClient, RoutedHost
 from millrace.lab.sim.routed.links import RoutedLinks
 from millrace.lab.sim.surroundings.clock import US_PER_S, Clock
@@ -26,9 +28,6 @@ from millrace.node.peers import routed_codec
 from millrace.node.peers.interest import KIND_PUBLISH
 from millrace.replication.routed.messages import Stamp, Value
 
-DRIVER_MUTATIONS: dict[str, str] = {
-    "driver_passes_on": "a node passes on to others what it was sent (a loop)",
-}
 _CALLS_MAX = 400_000
 _HEAL_US_MAX = 12 * US_PER_S
 _QUIET_US = 300_000
@@ -352,5 +351,5 @@ class RoutedWorld:
 def run_routed_seed(
     seed: int, mutations: frozenset[str] = frozenset(), trace: Trace | None = None
 ) -> RunResult:
-    world = RoutedWorld(seed, mutations, trace)
-    return judge(seed, world)
+    with planted(DRIVER_BUGS, mutations & DRIVER_BUGS.keys()):
+        return judge(seed, RoutedWorld(seed, mutations - DRIVER_BUGS.keys(), trace))
