@@ -278,7 +278,7 @@ def test_entries_that_no_saved_state_covers_stay(tmp_path: Path, monkeypatch: py
                 await client.publish("jobs/x", "x", qos=1)
             (own,) = stream.files.logs.values()
             written: list[int] = []
-            monkeypatch.setattr(stream, "_persisted", written.append)
+            monkeypatch.setattr(stream._driver, "persisted", written.append)
             request, wall_us = stream.request(None), stream.wall_us()
             stream.step(
                 Subscribe(request=request, group="group/g", client="", filters=("jobs/#",), wall_us=wall_us)
@@ -291,7 +291,7 @@ def test_entries_that_no_saved_state_covers_stay(tmp_path: Path, monkeypatch: py
             shutil.copytree(tmp_path / "data", tmp_path / "crashed")
             monkeypatch.undo()
             for number in written:
-                stream._persisted(number)
+                stream._driver.persisted(number)
             digest = stream.machine.state.digest()
         async with Broker(node__data=str(tmp_path / "crashed")) as broker:
             assert (await stream_of(broker)).machine.state.digest() == digest

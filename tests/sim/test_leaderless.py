@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from millrace.lab.sim.campaign import replay
-from millrace.lab.sim.leaderless.members import Consumer
-from millrace.lab.sim.leaderless.world import LeaderlessWorld, make_leaderless_plan, run_leaderless_seed
+from millrace.lab.sim.leaderless.plan import make_leaderless_plan
+from millrace.lab.sim.leaderless.world import LeaderlessWorld, run_leaderless_seed
 from millrace.lab.sim.mutations import search
 from millrace.lab.sim.planted.leaderless import LEADERLESS_BUGS
 from millrace.lab.sim.violation import Violation
@@ -65,11 +65,11 @@ def test_a_run_is_its_seed() -> None:
 def test_a_client_is_where_it_asked_last_to_be(is_in_order: bool) -> None:
     """A client that goes out at one node while another's disk is still busy with its coming in is out, in
     whatever order it hears the two answers; a node that had it otherwise would be caught."""
-    world = LeaderlessWorld(replace(make_leaderless_plan(0), hosts=2, drifts=(1.0, 1.0)), frozenset(), None)
+    world = LeaderlessWorld(replace(make_leaderless_plan(0), hosts=2, drifts=(1.0, 1.0)), None)
     for host in world.host_list:
         world.restart(host)
     one, other = world.host_list
-    consumer = Consumer("churn.0", "churn", world, random.Random(0), True)
+    consumer = world.make_consumer("churn.0", "churn", random.Random(0), from_start=True)
     answers: dict[str, Any] = {}
     arrival_number = world.checks.asks("churn", consumer.name)
     one.subscribe(consumer, lambda answer: answers.__setitem__("in", answer))
@@ -93,7 +93,7 @@ def test_where_a_group_begins_is_demanded_until_the_last_disk_that_has_it_is_los
     """Its maker's disk is lost while the other node, which knows the group, is down. A member comes back to
     the maker, which makes it again behind a message: that is left out once the other disk is gone too."""
     plan = replace(make_leaderless_plan(0), hosts=2, drifts=(1.0, 1.0), has_disks=True, level=Level.LOCAL)
-    world = LeaderlessWorld(plan, frozenset(), None)
+    world = LeaderlessWorld(plan, None)
     for host in world.host_list:
         world.restart(host)
     maker, other = world.host_list

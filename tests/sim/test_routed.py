@@ -17,7 +17,7 @@ def test_seeds_are_clean(first: int) -> None:
 
 
 def test_a_seed_is_its_run() -> None:
-    hashes = {run_routed_seed(3, frozenset(), Trace()).trace_hash for _ in range(2)}
+    hashes = {run_routed_seed(3, Trace()).trace_hash for _ in range(2)}
     assert len(hashes) == 1
 
 

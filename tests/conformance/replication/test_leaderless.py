@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from millrace.errors import RemoteError
-from millrace.lab.sim.leaderless.host import OriginDisk
+from millrace.lab.sim.leaderless.origin_disk import OriginDisk
 from millrace.replication.contract import PeerBody, PeerMessage, ReplicaId, Tick
 from millrace.replication.leaderless.machine import LeaderlessOptions
 from millrace.replication.leaderless.messages import (

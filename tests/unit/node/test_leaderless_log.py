@@ -195,7 +195,7 @@ def test_a_write_that_finds_no_room_is_the_same_when_it_is_tried_again(storage: 
         assert patiently(lambda: files.submit(append, None, done.append)) > 0
     else:
         files.submit(append, None, done.append)
-    assert done == [1, 2]
+    assert done == ([] if storage == "memory" else [1, 2]), "in memory it is done when `submit` returns"
     assert files.begin(OTHER) == Position(7, 7)
     assert files.logs[OTHER].replica_log.log.next_offset == 10
     if storage == "disk":

@@ -5,18 +5,24 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from millrace.lab.sim.leaderless.host import OriginDisk
-from millrace.replication.contract import PeerMessage, Persisted, ReplicaId, RequestId, Send, Tick
+from millrace.driver.effects import EffectDriver, Runner
+from millrace.lab.sim.leaderless.origin_disk import OriginDisk
+from millrace.replication.contract import PeerBody, PeerMessage, ReplicaId, RequestId, Tick
 from millrace.replication.leaderless.machine import Leaderless, LeaderlessOptions
 from millrace.replication.leaderless.messages import (
     Acknowledged,
     Connected,
+    Divided,
     Given,
+    GroupRemoved,
     LeaderlessEffect,
     LeaderlessEvent,
     Level,
     Origin,
+    Overloaded,
+    Overtaken,
     PersistLog,
+    Placed,
     Publish,
     Remove,
     SetHolds,
@@ -33,16 +39,59 @@ OPTIONS = LeaderlessOptions(pulse_ticks=1, silent_ticks=5, resend_ticks=4, pull_
 
 @dataclass
 class Node:
+    """Stands behind the interfaces of its driver: log, network, and a machine with a list of its steps."""
+
     name: ReplicaId
     disk: OriginDisk
     machine: Leaderless
+    wire: deque[tuple[ReplicaId, ReplicaId, PeerBody]]
     acknowledged: set[int] = field(default_factory=set)
     stored: list[tuple[Origin, int]] = field(default_factory=list)
     steps: list[tuple[LeaderlessEvent, list[LeaderlessEffect]]] = field(default_factory=list)
     given: Spans = ()
     removed: dict[Origin, int] = field(default_factory=dict)
     is_stalled: bool = False
-    unsynced: deque[tuple[PersistLog, list[LeaderlessEffect]]] = field(default_factory=deque)
+    unsynced: deque[PersistLog] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        runners: dict[type, Runner] = {
+            Acknowledged: lambda effect: self.acknowledged.add(effect.request),
+            Stored: lambda effect: self.stored.append((effect.origin, effect.index)),
+            Given: lambda effect: setattr(self, "given", effect.spans),
+            Remove: self._remove,
+        }
+        for kind in (Placed, Overloaded, Divided, GroupRemoved, Overtaken):
+            runners[kind] = _nothing
+        self.driver: EffectDriver[LeaderlessEvent, LeaderlessEffect] = EffectDriver(
+            self, network=self, log=self, write_kind=PersistLog, runners=runners
+        )
+
+    def step(self, event: LeaderlessEvent) -> list[LeaderlessEffect]:
+        effects = self.machine.step(event)
+        self.steps.append((event, list(effects)))
+        return effects
+
+    def send(self, to: ReplicaId, body: PeerBody) -> None:
+        self.wire.append((self.name, to, body))
+
+    def write(self, write: PersistLog) -> None:
+        self.unsynced.append(write)
+        self.sync()
+
+    def sync(self) -> None:
+        while self.unsynced and not self.is_stalled:
+            write = self.unsynced.popleft()
+            self.disk.write(write)
+            self.driver.persisted(write.number)
+
+    def _remove(self, effect: Remove) -> None:
+        self.removed[effect.origin] = effect.offset
+        self.disk.state = self.machine.to_bytes()
+        self.disk.trim(effect.origin, effect.offset)
+
+
+def _nothing(effect: LeaderlessEffect) -> None:
+    """A test looks at the machine, or at the steps."""
 
 
 class Stage:
@@ -61,7 +110,7 @@ class Stage:
         self.names = tuple(ReplicaId(name) for name in "abcdefg"[:count])
         self.level, self.options, self.seed = level, options, seed
         self.nodes: dict[ReplicaId, Node] = {}
-        self.wire: deque[tuple[ReplicaId, ReplicaId, object]] = deque()
+        self.wire: deque[tuple[ReplicaId, ReplicaId, PeerBody]] = deque()
         self.cut: set[tuple[str, str]] = set()
         self.request = 0
         self.boots = 0
@@ -73,9 +122,7 @@ class Stage:
         self.tick(ticks)
 
     def start(self, name: str, disk: OriginDisk) -> None:
-        if not disk.is_whole:
-            disk.incarnation += 1
-            disk.is_whole = True
+        disk.start()
         self.boots += 1
         machine = Leaderless(
             ReplicaId(name),
@@ -88,7 +135,9 @@ class Stage:
             level=self.level,
             options=self.options,
         )
-        node = self.nodes[ReplicaId(name)] = Node(name=ReplicaId(name), disk=disk, machine=machine)
+        node = self.nodes[ReplicaId(name)] = Node(
+            name=ReplicaId(name), disk=disk, machine=machine, wire=self.wire
+        )
         self.lives.append(node)
 
     def stop(self, name: str) -> OriginDisk:
@@ -100,49 +149,18 @@ class Stage:
     # ---------------------------------------------------------------------------------------- driving
 
     def step(self, name: str, event: LeaderlessEvent) -> None:
-        node = self[name]
-        effects = node.machine.step(event)
-        node.steps.append((event, list(effects)))
-        for position, effect in enumerate(effects):
-            if isinstance(effect, PersistLog):
-                node.unsynced.append((effect, effects[position + 1 :]))
-                self._sync(node)
-                return
-            self._run(node, effect)
-
-    def _sync(self, node: Node) -> None:
-        while node.unsynced and not node.is_stalled:
-            persist, rest = node.unsynced.popleft()
-            node.disk.write(persist)
-            for effect in rest:
-                self._run(node, effect)
-            self.step(node.name, Persisted(number=persist.number))
+        self[name].driver.step(event)
 
     def unstall(self, name: str) -> None:
         self[name].is_stalled = False
-        self._sync(self[name])
+        self[name].sync()
         self.deliver()
-
-    def _run(self, node: Node, effect: LeaderlessEffect) -> None:
-        match effect:
-            case Send():
-                self.wire.append((node.name, effect.to, effect.body))
-            case Acknowledged():
-                node.acknowledged.add(effect.request)
-            case Stored():
-                node.stored.append((effect.origin, effect.index))
-            case Given():
-                node.given = effect.spans
-            case Remove():
-                node.removed[effect.origin] = effect.offset
-                node.disk.state = node.machine.to_bytes()
-                node.disk.trim(effect.origin, effect.offset)
 
     def deliver(self) -> None:
         while self.wire:
             sender, to, body = self.wire.popleft()
             if to in self.nodes and (sender, to) not in self.cut:
-                self.step(to, PeerMessage(sender=sender, body=body))  # type: ignore[arg-type]
+                self.step(to, PeerMessage(sender=sender, body=body))
 
     def tick(self, count: int = 1) -> None:
         for _ in range(count):

@@ -5,22 +5,22 @@ import random
 import time
 from collections import deque
 
+from millrace.driver.effects import EffectDriver
 from millrace.lab.demo.stage import cluster_of, leader, status
 from millrace.lab.demo.story import Story
 from millrace.replication.contract import (
+    Commit,
     Config,
     ConfigAt,
-    Effect,
     Entry,
     HardState,
     InitialState,
     LogView,
+    PeerBody,
     PeerMessage,
     Persist,
-    Persisted,
     ReplicaId,
     RoleChanged,
-    Send,
     Snapshot,
     Tick,
 )
@@ -29,6 +29,7 @@ from millrace.replication.raft.options import RaftOptions
 from millrace.types import Index, Term
 
 _TICKS_MAX = 200
+_Letter = tuple[ReplicaId, PeerMessage]
 _KILLS = 2
 
 
@@ -96,39 +97,53 @@ async def run() -> None:
     )
 
 
+class _Voter:
+    """A replica that only elects, on a disk that takes no time."""
+
+    def __init__(self, name: ReplicaId, machine: Raft, mail: "deque[_Letter]", story: Story) -> None:
+        self.tick = 0
+        self.machine = machine
+        self._name = name
+        self._mail = mail
+        self._story = story
+        self.driver = EffectDriver(
+            machine,
+            network=self,
+            log=self,
+            write_kind=Persist,
+            runners={RoleChanged: self._on_role_changed, Commit: lambda effect: None},
+        )
+
+    def send(self, to: ReplicaId, body: PeerBody) -> None:
+        self._mail.append((to, PeerMessage(sender=self._name, body=body)))
+
+    def write(self, write: Persist) -> None:
+        self.driver.persisted(write.number)
+
+    def _on_role_changed(self, change: RoleChanged) -> None:
+        who = f", leader {change.leader}" if change.leader else ""
+        self._story.say(self._name, f"tick {self.tick:3}: {change.role} in term {change.term}{who}")
+
+
 def _play(story: Story, title: str, randoms: list[random.Random]) -> bool:
     """Replicas that only elect; returns whether exactly one leads and the others know it."""
     story.title(title)
     names = [ReplicaId(f"n{number + 1}") for number in range(len(randoms))]
     config = ConfigAt(index=Index(0), config=Config(voters=tuple(names)))
     state = InitialState(hard_state=HardState(term=Term(0)), config=config)
-    machines = {
-        name: Raft(name, state=state, log=_EmptyLog(), options=RaftOptions(), rng=rng)
-        for name, rng in zip(names, randoms, strict=True)
-    }
-    mail: deque[tuple[ReplicaId, ReplicaId, Send]] = deque()
-
-    def carry_out(tick: int, name: ReplicaId, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Send():
-                    mail.append((name, effect.to, effect))
-                case Persist():
-                    mail_after = machines[name].step(Persisted(number=effect.number))
-                    carry_out(tick, name, mail_after)
-                case RoleChanged():
-                    who = f", leader {effect.leader}" if effect.leader else ""
-                    story.say(name, f"tick {tick:3}: {effect.role} in term {effect.term}{who}")
-                case _:
-                    pass
-
+    mail: deque[_Letter] = deque()
+    voters = {}
+    for name, rng in zip(names, randoms, strict=True):
+        machine = Raft(name, state=state, log=_EmptyLog(), options=RaftOptions(), rng=rng)
+        voters[name] = _Voter(name, machine, mail, story)
     for tick in range(1, _TICKS_MAX):
-        for name, machine in machines.items():
-            carry_out(tick, name, machine.step(Tick()))
+        for voter in voters.values():
+            voter.tick = tick
+            voter.driver.step(Tick())
         while mail:
-            sender, to, sent = mail.popleft()
-            carry_out(tick, to, machines[to].step(PeerMessage(sender=sender, body=sent.body)))
-        leaders = [machine.status().leader for machine in machines.values()]
+            to, message = mail.popleft()
+            voters[to].driver.step(message)
+        leaders = [voter.machine.status().leader for voter in voters.values()]
         if leaders[0] is not None and len(set(leaders)) == 1:
-            return sum(machine.status().role == "leader" for machine in machines.values()) == 1
+            return sum(voter.machine.status().role == "leader" for voter in voters.values()) == 1
     return False

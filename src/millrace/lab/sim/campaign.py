@@ -29,14 +29,13 @@ from millrace.lab.sim.routed.world import run_routed_seed
 from millrace.lab.sim.trace import Trace
 from millrace.lab.sim.verdict import RunResult
 
-RUNS: dict[str, Callable[[int, frozenset[str], Trace | None], RunResult]] = {
+RUNS: dict[str, Callable[[int, Trace | None], RunResult]] = {
     "raft": run_seed,
     "cluster": run_cluster_seed,
     "primary-backup": run_primary_backup_seed,
     "leaderless": run_leaderless_seed,
     "routed": run_routed_seed,
 }
-"""A seed, and the names of bugs that the driver itself has; the other bugs are planted before."""
 MODES = tuple(RUNS)
 VIOLATIONS_MAX = 20
 """A campaign stops here: more of the same says nothing new."""
@@ -116,7 +115,7 @@ def code_sources(mode: str) -> str:
 def run_with(bugs: frozenset[str], seed: int, mode: str, trace: Trace | None = None) -> RunResult:
     """One run with the bugs of these names in the code that runs."""
     with planted(BUGS[mode], bugs):
-        return RUNS[mode](seed, bugs, trace)
+        return RUNS[mode](seed, trace)
 
 
 def _run(job: tuple[str, int, frozenset[str]]) -> RunResult:

@@ -18,7 +18,6 @@ from millrace.replication.contract import (
     Accepted,
     Commit,
     Config,
-    Effect,
     Entry,
     HardState,
     InstallSnapshot,
@@ -99,7 +98,7 @@ def _show_persist(effect: Persist) -> str:
     return " ".join(parts) + " ‖"
 
 
-def show_effect(effect: Effect) -> str:
+def show_effect(effect: Any) -> str:
     match effect:
         case Send():
             return f"{show_body(effect.body)}>{effect.to}"
@@ -146,9 +145,7 @@ class Trace:
         self._sink = sink
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
 
-    def step(
-        self, time_us: int, who: str, role: str, term: int, event: Any, effects: Sequence[Effect]
-    ) -> None:
+    def step(self, time_us: int, who: str, role: str, term: int, event: Any, effects: Sequence[Any]) -> None:
         shown = "; ".join(map(show_effect, effects))
         self._line(
             f"{time_us / 1e6:10.6f} {who:<4}{role[:1].upper()}{term:<4} {show_event(event):<44} {shown}"

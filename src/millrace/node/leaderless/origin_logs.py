@@ -277,8 +277,9 @@ class OriginFiles:
         self._replicas.directory.remove_shard(self.number)
 
     def submit(self, persist: PersistLog, state: bytes | None, done: "Callable[[int], None]") -> list[Block]:
-        """Write, and sync off the loop where the stream is on disk; the blocks as they stand in the log.
-        `state` takes the place of what a new beginning leaves out. After DiskFull, call it again."""
+        """Write, and where the stream is on disk, sync off the loop and call `done` then. In memory it is
+        done when this returns, and nobody is called. Returns the blocks as they stand in the log. `state`
+        takes the place of what a new beginning leaves out. After DiskFull, call it again."""
         replica_log = self.log_of(persist.origin).replica_log
         if state is not None:
             # First: a log that begins later is nothing without it.
@@ -303,7 +304,6 @@ class OriginFiles:
                 if stamped:
                     replica_log.rewind(Index(persist.first_index), stamped[0])
                 raise
-            done(persist.number)
         return stamped
 
     def tidy(self, one: OriginLog) -> None:

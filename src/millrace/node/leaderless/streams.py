@@ -1,4 +1,4 @@
-"""Leaderless streams of a node: each drives its machine, writes origins' logs, and delivers what is stored.
+"""Leaderless streams of a node: each has a machine, writes origins' logs, and delivers what is stored.
 
 What arrives here goes to this node's own log and is answered when the stream's level is reached (`ack`). What
 is stored here, from whatever origin, is given to the plain subscribers of this node at once: each node serves
@@ -22,10 +22,12 @@ from millrace.broker.messages.intake import Arrival, Intake
 from millrace.broker.streams.stream import Capture, Stream
 from millrace.broker.topics.filters import overlaps
 from millrace.broker.topics.trees import SHARE_PREFIX
+from millrace.driver.effects import EffectDriver, Runner
 from millrace.errors import ProtocolError, StorageError
 from millrace.node.groups.leaderless_groups import StreamGroups
 from millrace.node.leaderless.keys import Retained, StreamKeys
 from millrace.node.leaderless.origin_logs import OriginFiles, OriginLog
+from millrace.node.leaderless.writer import OriginWriter
 from millrace.node.logs.reading import READ_BYTES_MAX, Reading
 from millrace.node.logs.retention import is_to_end, segment_share, trim_offset
 from millrace.node.peers import leaderless_codec as codec
@@ -37,11 +39,10 @@ from millrace.node.streams.definitions import Definitions
 from millrace.replication.contract import (
     LinkClosed,
     LinkOpened,
+    PeerBody,
     PeerMessage,
-    Persisted,
     ReplicaId,
     RequestId,
-    Send,
     Tick,
 )
 from millrace.replication.leaderless.machine import Leaderless
@@ -52,7 +53,6 @@ from millrace.replication.leaderless.messages import (
     Divided,
     Given,
     GroupRemoved,
-    LeaderlessEffect,
     LeaderlessEvent,
     Level,
     Origin,
@@ -119,15 +119,7 @@ class LeaderlessStream:
         self._next_request = 0
         self._batches: deque[tuple[RequestId, Batch]] = deque()
         self._then: dict[RequestId, Callable[[], None]] = {}
-        self._waiting: deque[tuple[int, list[LeaderlessEffect]]] = deque()
-        # Writes for which the disk has no room yet, in their order.
-        self._unwritten: deque[PersistLog] = deque()
-        self._stamped: dict[tuple[Origin, int], Block] = {}
-        self._events: deque[LeaderlessEvent] = deque()
-        self._is_stepping = False
         self._is_overtaken = False
-        self._is_cramped = False
-        self.is_closed = False
         try:
             self._start()
         except DiskFull:
@@ -170,6 +162,18 @@ class LeaderlessStream:
             rng=Random(self._owner.random.getrandbits(64)),
             level=Level(files.stream.spec.ack),
         )
+        self._writer = OriginWriter(
+            files, state_of=lambda state: self.keys.to_bytes(state, self._applied()), on_log=self._know
+        )
+        self._driver = EffectDriver(
+            self.machine,
+            network=self,
+            log=self._writer,
+            write_kind=PersistLog,
+            runners=self._runners(),
+            on_storage_error=self._on_storage_error,
+        )
+        self._writer.open(self._driver)
         for origin, one in files.logs.items():
             self._learn_again(origin, one, covered.get(origin, 0))
 
@@ -208,95 +212,58 @@ class LeaderlessStream:
             self._then[request] = then
         return request
 
+    @property
+    def is_closed(self) -> bool:
+        return self._driver.is_stopped
+
     def step(self, event: LeaderlessEvent) -> None:
         """One event. Called while the effects of another run, it waits its turn: lists keep their order."""
-        self._events.append(event)
-        if self._is_stepping or self.is_closed:
-            return
-        self._is_stepping = True
-        try:
-            while self._events:
-                event = self._events.popleft()
-                if self._unwritten and isinstance(event, Tick):
-                    self._write()
-                effects = self.machine.step(event)
-                for position, effect in enumerate(effects):
-                    if isinstance(effect, PersistLog):
-                        self._waiting.append((effect.number, effects[position + 1 :]))
-                        self._unwritten.append(effect)
-                        if len(self._unwritten) == 1:
-                            self._write()
-                        break
-                    self._run(effect)
-        except LogFailed:
-            if not any(one.replica_log.log.has_failed for one in self.files.logs.values()):
-                raise
-            # The node is about to stop: see `Group.step`.
-            self.is_closed = True
-        finally:
-            self._is_stepping = False
+        self._driver.step(event)
 
-    def _write(self) -> None:
-        """Hand out writes in their order. One that finds no room waits, and all behind it do: what they make
-        durable would be reported for those before them as well."""
-        while self._unwritten:
-            persist = self._unwritten[0]
-            state = None
-            if persist.state is not None:
-                state = self.keys.to_bytes(persist.state, self._applied())
-            try:
-                stamped = self.files.submit(persist, state, self._persisted)
-            except DiskFull as error:
-                if not self._is_cramped:
-                    log.error("%s: a write waits for room: %s", self.files.stream.spec.name, error)
-                self._is_cramped = True
-                return
-            self._is_cramped = False
-            self._unwritten.popleft()
-            self._know(self.files.logs[persist.origin])
-            for block in stamped:
-                self._stamped[persist.origin, block.header.index] = block
+    def _on_storage_error(self, error: StorageError) -> bool:
+        if not isinstance(error, LogFailed):
+            return False
+        if not any(one.replica_log.log.has_failed for one in self.files.logs.values()):
+            return False
+        # The node is about to stop: see `ReplicationGroup`.
+        self._driver.stop()
+        return True
 
-    def _persisted(self, number: int) -> None:
-        if self.is_closed:
-            return
-        while self._waiting and self._waiting[0][0] <= number:
-            for effect in self._waiting.popleft()[1]:
-                self._run(effect)
-        self.step(Persisted(number=number))
+    def send(self, to: ReplicaId, body: PeerBody) -> None:
+        if isinstance(body, Begin) and not self.intake.is_sealed:
+            # First: it is saved with the beginning that takes the place of its entries.
+            for told in self.keys.told_by(body.origin.node):
+                self._owner.send(to, self.files.number, codec.encode(told))
+        self._owner.send(to, self.files.number, codec.encode(body))
 
-    def _run(self, effect: LeaderlessEffect) -> None:
-        match effect:
-            case Send():
-                if isinstance(effect.body, Begin) and not self.intake.is_sealed:
-                    # First: it is saved with the beginning that takes the place of its entries.
-                    for told in self.keys.told_by(effect.body.origin.node):
-                        self._owner.send(effect.to, self.files.number, codec.encode(told))
-                self._owner.send(effect.to, self.files.number, codec.encode(effect.body))
-            case Stored():
-                self._store(effect)
-            case Placed():
-                batch = self._batches[-1][1]
-                batch.index, batch.offset = effect.first_index, effect.offset
-            case Overloaded():
-                self._refuse(effect.request)
-            case Acknowledged():
-                self._acknowledged(effect.request)
-            case Given():
-                self.groups.give(effect)
-            case Divided():
-                names = ", ".join(self._owner.name_of(node) for node in effect.order) or "nobody"
-                log.info("%s, %s: %s delivers", self.files.stream.spec.name, effect.group, names)
-            case GroupRemoved():
-                self.groups.revive(effect)
-            case Remove():
-                one = self.files.logs.get(effect.origin)
-                if one is not None:
-                    one.start_offset = max(one.start_offset, effect.offset)
-            case Overtaken():
-                self._is_overtaken = True
-            case PersistLog():
-                raise AssertionError("a list has one write at most")
+    def _runners(self) -> dict[type, Runner]:
+        return {
+            Stored: self._store,
+            Placed: self._place,
+            Overloaded: lambda effect: self._refuse(effect.request),
+            Acknowledged: lambda effect: self._acknowledged(effect.request),
+            Given: lambda effect: self.groups.give(effect),
+            Divided: self._divide,
+            GroupRemoved: lambda effect: self.groups.revive(effect),
+            Remove: self._remove_below,
+            Overtaken: self._overtake,
+        }
+
+    def _place(self, effect: Placed) -> None:
+        batch = self._batches[-1][1]
+        batch.index, batch.offset = effect.first_index, effect.offset
+
+    def _divide(self, effect: Divided) -> None:
+        names = ", ".join(self._owner.name_of(node) for node in effect.order) or "nobody"
+        log.info("%s, %s: %s delivers", self.files.stream.spec.name, effect.group, names)
+
+    def _remove_below(self, effect: Remove) -> None:
+        one = self.files.logs.get(effect.origin)
+        if one is not None:
+            one.start_offset = max(one.start_offset, effect.offset)
+
+    def _overtake(self, effect: Overtaken) -> None:
+        self._is_overtaken = True
 
     def _begin_anew(self) -> None:
         """The own log was not whole after all: this node goes on as another origin [rule 25], once
@@ -395,7 +362,7 @@ class LeaderlessStream:
     def _store(self, effect: Stored) -> None:
         one = self.files.logs[effect.origin]
         while one.applied < effect.index:
-            block = self._stamped.pop((effect.origin, one.applied + 1))
+            block = self._writer.take(effect.origin, one.applied + 1)
             one.keep(block)
             self._broker.log_ends[one.number] = one.next_offset
             if block.header.kind is not Kind.DATA:
@@ -441,8 +408,10 @@ class LeaderlessStream:
 
     def tick(self) -> None:
         self._ticks += 1
-        if self._is_overtaken and not self._waiting:
+        if self._is_overtaken and not self._driver.writes_waiting and not self.is_closed:
             self._begin_anew()
+        if self._writer.is_waiting and not self.is_closed:
+            self._write_again()
         self._told_ticks += 1
         self.step(Tick())
         self._catch_up()
@@ -455,6 +424,13 @@ class LeaderlessStream:
             self._chores()
         if self._ticks % _SAVE_EVERY_TICKS == 0:
             self._save()
+
+    def _write_again(self) -> None:
+        try:
+            self._writer.hand_out()
+        except LogFailed as error:
+            if not self._on_storage_error(error):
+                raise
 
     def _save(self) -> bool:
         try:
@@ -565,7 +541,7 @@ class LeaderlessStream:
         except StorageError as error:
             # What else is to be done before the end is done all the same.
             log.error("%s: its state was not saved: %s", self.files.stream.spec.name, error)
-        self.is_closed = True
+        self._driver.stop()
 
     def close(self) -> None:
         """After the last write."""
@@ -574,7 +550,7 @@ class LeaderlessStream:
     def remove(self) -> None:
         """The stream is deleted. Whoever waits for its logs is told that it is not as asked for: what stands
         in them may be delivered already."""
-        self.is_closed = True
+        self._driver.stop()
         for request in [request for request, _ in self._batches]:
             self._refuse(request)
         for request in list(self._then):

@@ -1,11 +1,11 @@
-"""The driver of routed replication: what clients of other nodes want, and retained messages no log keeps.
+"""Routed replication at a node: what clients of other nodes want, and retained messages that no log keeps.
 
-`replication/routed/machine.py` decides; this runs its effects and is its eyes. Once per turn of the loop it
-tells the machine which subscriptions came and went, stamps the retained messages that were published here,
-and sends the runs that others want. A run goes once to each node that wants it, as the bytes that came in;
-that node gives it to its own clients only and passes nothing on [E2]. Between nodes nothing
-is acknowledged: the publisher's node answers the publisher, the subscriber's node sees to the subscriber
-[E6]."""
+`replication/routed/machine.py` decides; this does what its effects say and is its eyes. Once per turn of the
+loop it tells the machine which subscriptions came and went, stamps the retained messages that were published
+here, and sends the runs that others want. A run goes once to each node that wants it, as the bytes that came
+in; that node gives it to its own clients only and passes nothing on [E2]. Between nodes
+nothing is acknowledged: the publisher's node answers the publisher, the subscriber's node sees to the
+subscriber [E6]."""
 
 import logging
 from collections import deque
@@ -17,10 +17,11 @@ from typing import Any, Protocol
 from millrace.broker.machine import Broker
 from millrace.broker.messages.inbound import payload_is_empty, topic_of
 from millrace.broker.messages.message import Run, expiry_of
+from millrace.driver.effects import EffectDriver
 from millrace.errors import MalformedPacket
 from millrace.kernels import skip
 from millrace.node.peers.codec import ROUTED_CODEC
-from millrace.replication.contract import LinkClosed, LinkOpened, PeerMessage, ReplicaId, Send, Tick
+from millrace.replication.contract import LinkClosed, LinkOpened, PeerBody, PeerMessage, ReplicaId, Tick
 from millrace.replication.routed.machine import (
     Forgotten,
     InterestChanged,
@@ -29,6 +30,7 @@ from millrace.replication.routed.machine import (
     RetainedCarriedOver,
     Routed,
     RoutedEffect,
+    RoutedEvent,
     RoutedOptions,
 )
 from millrace.replication.routed.retained import Deliver, Keep
@@ -57,6 +59,7 @@ class Interest:
         self._wall_us: Callable[[], int] = lambda: 0
         self._links: Sender | None = None
         self._machine: Routed | None = None
+        self._driver: EffectDriver[RoutedEvent, RoutedEffect]
         self._expired: list[str] = []
         self._encoded: tuple[object, bytes] = (None, b"")
         self._ticks = 0
@@ -81,6 +84,11 @@ class Interest:
             options=options,
         )
         self._machine = machine
+        self._driver = EffectDriver(
+            machine,
+            network=self,
+            runners={InterestChanged: self._reroute, Keep: self._keep, Deliver: self._deliver},
+        )
         self._broker.router.find_remotes = machine.wanted_by
         self._broker.retained.on_expired = self._expired.append
 
@@ -102,7 +110,7 @@ class Interest:
             return
         if broker.interest_changes:
             changes, broker.interest_changes = broker.interest_changes, []
-            self._run(self._machine.step(Noted(changes=tuple(changes))))
+            self._driver.step(Noted(changes=tuple(changes)))
         inbound = broker.inbound
         if inbound.retained_here:
             fresh, inbound.retained_here = inbound.retained_here, []
@@ -120,8 +128,8 @@ class Interest:
         if self._expired:
             gone = tuple(topic for topic in self._expired if self._broker.retained.get(topic) is None)
             self._expired.clear()
-            self._run(self._machine.step(Forgotten(topics=gone)))
-        self._run(self._machine.step(Tick()))
+            self._driver.step(Forgotten(topics=gone))
+        self._driver.step(Tick())
         self._ticks += 1
         self._answer()
 
@@ -152,10 +160,10 @@ class Interest:
         broker, now_ms = self._broker, self._now_ms()
         find = broker.router.find_intake
         fresh = [topic for topic, _ in broker.retained.match("#", now_ms) if find(topic) is None]
-        self._run(self._machine.step(RetainedCarriedOver(topics=tuple(sorted(fresh)))))
+        self._driver.step(RetainedCarriedOver(topics=tuple(sorted(fresh))))
         stamps = self._machine.retained.stamps()
         moved = sorted(topic for topic in stamps if find(topic) is not None)
-        self._run(self._machine.step(Forgotten(topics=tuple(moved))))
+        self._driver.step(Forgotten(topics=tuple(moved)))
         found = [(topic, broker.retained.get(topic)) for topic in moved]
         return [(topic, run, stamps[topic][1]) for topic, run in found if run is not None]
 
@@ -172,7 +180,7 @@ class Interest:
     def _stamp(self, topic: str, run: Run) -> None:
         value = None if payload_is_empty(run) else self._encode(run)
         wall_ms = self._wall_us() // 1000
-        self._run(self.machine.step(Published(topic=topic, value=value, wall_ms=wall_ms)))
+        self._driver.step(Published(topic=topic, value=value, wall_ms=wall_ms))
         if value is None:
             # Clients elsewhere get the deletion as the message it is; a stamp alone has no bytes.
             for peer in self._broker.router.find_remotes(topic)[0]:
@@ -182,17 +190,17 @@ class Interest:
 
     def link_opened(self, peer: str) -> None:
         if self._machine is not None:
-            self._run(self._machine.step(LinkOpened(peer=ReplicaId(peer))))
+            self._driver.step(LinkOpened(peer=ReplicaId(peer)))
 
     def link_closed(self, peer: str) -> None:
         if self._machine is not None:
-            self._run(self._machine.step(LinkClosed(peer=ReplicaId(peer))))
+            self._driver.step(LinkClosed(peer=ReplicaId(peer)))
             self._answer()
 
     def on_interest(self, peer: str, body: bytes) -> None:
         if self._machine is not None:
             message = PeerMessage(sender=ReplicaId(peer), body=ROUTED_CODEC.decode(body))
-            self._run(self._machine.step(message))
+            self._driver.step(message)
             self._answer()
 
     def on_publish(self, peer: str, body: bytes) -> None:
@@ -215,47 +223,36 @@ class Interest:
 
     # -------------------------------------------------------------------------------------- effects
 
-    def _run(self, effects: list[RoutedEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case Send():
-                    self._send(effect)
-                case InterestChanged():
-                    self._reroute(effect.filters)
-                case Keep():
-                    self._keep(effect.topic, effect.value)
-                case Deliver():
-                    self._deliver(effect.topic, effect.value)
-
-    def _send(self, effect: Send) -> None:
-        if self._encoded[0] is not effect.body:
-            # The same word to several nodes is written once.
-            self._encoded = (effect.body, ROUTED_CODEC.encode(effect.body))
+    def send(self, to: ReplicaId, body: PeerBody) -> None:
+        if self._encoded[0] is not body:
+            # The same body to several nodes is encoded once.
+            self._encoded = (body, ROUTED_CODEC.encode(body))
         if self._links is not None:
-            self._links.send(effect.to, KIND_INTEREST, 0, self._encoded[1])
+            self._links.send(to, KIND_INTEREST, 0, self._encoded[1])
 
-    def _reroute(self, filters: tuple[str, ...] | None) -> None:
-        if filters is None:
+    def _reroute(self, effect: InterestChanged) -> None:
+        if effect.filters is None:
             self._broker.router.forget_all()
             return
-        for filter in filters:
+        for filter in effect.filters:
             self._broker.router.changed(filter)
 
-    def _keep(self, topic: str, value: bytes | None) -> None:
-        broker = self._broker
+    def _keep(self, effect: Keep) -> None:
+        broker, topic, value = self._broker, effect.topic, effect.value
         if broker.router.find_intake(topic) is not None:
             # Either that node has not heard yet that a log keeps this topic, and the log's word counts; or
             # this one has not heard that none does any more: then it is found missing, and comes again.
-            self.machine.step(Forgotten(topics=(topic,)))
+            self._driver.step(Forgotten(topics=(topic,)))
             return
         if value is None:
             broker.retained.delete(topic)
         elif not broker.retained.store(topic, self._decode(topic, value)):
             log.warning("no room for a retained message of another node: %s", topic)
 
-    def _deliver(self, topic: str, value: bytes | None) -> None:
-        if value is not None:
-            self._broker.inbound.relayed_retained(topic, self._decode(topic, value), self._now_ms())
+    def _deliver(self, effect: Deliver) -> None:
+        if effect.value is not None:
+            run = self._decode(effect.topic, effect.value)
+            self._broker.inbound.relayed_retained(effect.topic, run, self._now_ms())
             self._wake()
 
     # --------------------------------------------------------------------------------------- values

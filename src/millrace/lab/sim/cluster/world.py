@@ -180,9 +180,7 @@ class _LogLines(logging.Handler):
         self._world.note(address.removeprefix("10.0."), f"{record.levelname}: {record.getMessage()}")
 
 
-def run_cluster_seed(
-    seed: int, driver_bugs: frozenset[str] = frozenset(), trace: Trace | None = None
-) -> RunResult:
+def run_cluster_seed(seed: int, trace: Trace | None = None) -> RunResult:
     return run_cluster_plan(make_cluster_plan(seed), trace)
 
 

@@ -12,8 +12,10 @@
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from millrace.lab.sim.leaderless.host import Host, Member
+from millrace.lab.sim.leaderless.plan import LeaderlessPlan
 from millrace.lab.sim.violation import Violation
 from millrace.replication.leaderless.messages import (
     NEVER,
@@ -27,18 +29,17 @@ from millrace.replication.leaderless.messages import (
 )
 from millrace.replication.leaderless.state import LeaderlessGroup, Ranges
 
-if TYPE_CHECKING:
-    from millrace.lab.sim.leaderless.host import Host
-    from millrace.lab.sim.leaderless.members import Consumer
-    from millrace.lab.sim.leaderless.world import LeaderlessWorld
-
 Block = tuple[int, bytes]
 Place = tuple[Origin, int]
 
 
 class LeaderlessChecks:
-    def __init__(self, world: "LeaderlessWorld") -> None:
-        self._world = world
+    """Implements `Watch`. Hosts and groups are the world's lists, which grow."""
+
+    def __init__(self, plan: LeaderlessPlan, hosts: Sequence[Host], groups: Sequence[str]) -> None:
+        self._plan = plan
+        self._hosts = hosts
+        self._groups = groups
         self._content: dict[Place, LogEntry] = {}
         self._offsets: dict[Place, int] = {}
         self._disks: dict[Place, set[str]] = {}
@@ -63,7 +64,7 @@ class LeaderlessChecks:
 
     # ------------------------------------------------------------------------------------------ logs
 
-    def durable(self, host: "Host", persist: PersistLog) -> None:
+    def durable(self, host: Host, persist: PersistLog) -> None:
         for position, entry in enumerate(persist.entries):
             place = (persist.origin, persist.first_index + position)
             known = self._content.setdefault(place, entry)
@@ -71,9 +72,7 @@ class LeaderlessChecks:
                 raise Violation("one content", f"{place} is {entry.payload!r} and {known.payload!r}")
             self._disks.setdefault(place, set()).add(host.name)
 
-    def stored(
-        self, host: "Host", origin: Origin, first: int, base: int, entries: Sequence[LogEntry]
-    ) -> None:
+    def stored(self, host: Host, origin: Origin, first: int, base: int, entries: Sequence[LogEntry]) -> None:
         if not entries:
             raise Violation("order", f"{host.name} stored {origin} from {first} on twice or not at all")
         for position, entry in enumerate(entries):
@@ -85,14 +84,14 @@ class LeaderlessChecks:
             base += entry.count
         self._ends[origin] = max(self._ends.get(origin, 0), base)
 
-    def lost_disk(self, host: "Host") -> None:
+    def lost_disk(self, host: Host) -> None:
         self.has_lost_a_disk = True
         self._losers.add(host.name)
 
-    def may_lose(self, host: "Host") -> bool:
+    def may_lose(self, host: Host) -> bool:
         """Whether everything acknowledged is on another disk."""
         for origin, index in self._acknowledged.values():
-            others = [h for h in self._world.host_list if h is not host]
+            others = [h for h in self._hosts if h is not host]
             if not any(_holds(other, origin, index) for other in others):
                 return False
         return True
@@ -105,8 +104,8 @@ class LeaderlessChecks:
 
     def acknowledged(self, blocks: tuple[Block, ...]) -> None:
         self.operations += 1
-        others = len(self._world.host_list) - 1
-        level = self._world.plan.level
+        others = len(self._hosts) - 1
+        level = self._plan.level
         wanted = {Level.LOCAL: 0, Level.ONE: 1, Level.MAJORITY: (others + 1) // 2, Level.ALL: others}[level]
         for _, payload in blocks:
             place = self._at[payload]
@@ -115,12 +114,12 @@ class LeaderlessChecks:
                 raise Violation(
                     "acknowledged too early", f"{place} is on {copies} disks, level {level.value}"
                 )
-            if level is not Level.LOCAL or self._world.plan.has_disks:
+            if level is not Level.LOCAL or self._plan.has_disks:
                 self._acknowledged[payload] = place
 
     # ---------------------------------------------------------------------------------------- groups
 
-    def subscribing(self, consumer: "Consumer", host: "Host") -> None:
+    def subscribing(self, consumer: Member, host: Host) -> None:
         """A group that is made now begins where the logs of its maker end."""
         machine = host.machine
         if consumer.group in self._starts or machine is None:
@@ -134,7 +133,7 @@ class LeaderlessChecks:
             starts = {origin: position.offset for origin, position in machine.positions.items()}
         self._starts[consumer.group] = starts
 
-    def subscribed(self, consumer: "Consumer", host: "Host", answer: Any) -> None:
+    def subscribed(self, consumer: Member, host: Host, answer: Any) -> None:
         if isinstance(answer, Acknowledged):
             self._in[consumer.group, consumer.name] = (True, True)
         else:
@@ -165,7 +164,7 @@ class LeaderlessChecks:
         """Whoever made the group may have lost it: it was made again, who knows where."""
         self._starts[group] = None
 
-    def given(self, consumer: "Consumer", span: Span) -> None:
+    def given(self, consumer: Member, span: Span) -> None:
         self.given_count += 1
         key = (consumer.group, span.origin, span.start)
         holder, host = self._holders.get(key, (None, self._settlers.get(key)))
@@ -184,8 +183,8 @@ class LeaderlessChecks:
 
     def remember_marks(self) -> None:
         """Nodes that talk with each other never give again what one of them knows to be done."""
-        for host in self._world.host_list:
-            for name in self._world.groups:
+        for host in self._hosts:
+            for name in self._groups:
                 group = host.machine.state.find(name) if host.machine is not None else None
                 for origin, marks in group.marks.items() if group is not None else ():
                     known = self._marked.setdefault(name, {}).setdefault(origin, Ranges())
@@ -195,11 +194,11 @@ class LeaderlessChecks:
     def forget_marks(self) -> None:
         self._marked.clear()
 
-    def answered(self, host: "Host", group: str, generation: Generation) -> None:
+    def answered(self, host: Host, group: str, generation: Generation) -> None:
         key = (host.name, host.boot, group)
         self._promised[key] = max(generation, self._promised.get(key, NEVER))
 
-    def divided(self, host: "Host", group: str, generation: Generation) -> None:
+    def divided(self, host: Host, group: str, generation: Generation) -> None:
         """Who answered for a generation goes by none before it."""
         promised = self._promised.get((host.name, host.boot, group), NEVER)
         if generation < promised:
@@ -218,8 +217,8 @@ class LeaderlessChecks:
     def _done(self, group: str, origin: Origin) -> Ranges:
         return self.done.setdefault(group, {}).setdefault(origin, Ranges())
 
-    def removed(self, host: "Host", origin: Origin, offset: int) -> None:
-        for other in self._world.host_list:
+    def removed(self, host: Host, origin: Origin, offset: int) -> None:
+        for other in self._hosts:
             if other.name not in self._losers and other.disk.end(origin).offset < offset:
                 raise Violation(
                     "removal", f"{host.name} removes {origin} below {offset}, {other.name} has not got it"
@@ -236,7 +235,7 @@ class LeaderlessChecks:
     # -------------------------------------------------------------------------------------- at the end
 
     def is_converged(self) -> bool:
-        machines = [host.machine for host in self._world.host_list]
+        machines = [host.machine for host in self._hosts]
         first = machines[0]
         if first is None or any(machine is None or machine.writes_pending for machine in machines):
             return False
@@ -249,11 +248,9 @@ class LeaderlessChecks:
 
     def is_divided(self) -> bool:
         """Every group with members goes by one division, which names the nodes that have some."""
-        for group in self._world.groups:
-            divisions = [
-                host.machine.work_division.division(group) for host in self._world.host_list if host.machine
-            ]
-            with_members = {h.name for h in self._world.host_list if h.consumers.get(group)}
+        for group in self._groups:
+            divisions = [host.machine.work_division.division(group) for host in self._hosts if host.machine]
+            with_members = {h.name for h in self._hosts if h.consumers.get(group)}
             if not with_members:
                 continue
             # One that restarted and has no members is not asked again: its part is known.
@@ -263,19 +260,19 @@ class LeaderlessChecks:
             installed = asked[0].installed
             if installed is None or any(division.installed != installed for division in asked):
                 return False
-            if set(installed.order) != with_members or set(installed.participants) != set(
-                self._world.members
-            ):
+            if set(installed.order) != with_members or set(installed.participants) != {
+                host.name for host in self._hosts
+            }:
                 return False
         return True
 
     def is_drained(self) -> bool:
         """Every group is done with everything, by its own marks at every node."""
-        for host in self._world.host_list:
+        for host in self._hosts:
             machine = host.machine
             if machine is None:
                 return False
-            for name in self._world.groups:
+            for name in self._groups:
                 group = machine.state.find(name)
                 if group is None:
                     return False
@@ -284,7 +281,7 @@ class LeaderlessChecks:
         return True
 
     def at_the_end(self) -> None:
-        hosts = self._world.host_list
+        hosts = self._hosts
         for payload, (origin, index) in self._acknowledged.items():
             for host in hosts:
                 if not _holds(host, origin, index):
@@ -296,10 +293,10 @@ class LeaderlessChecks:
 
     def _check_delivered(self) -> None:
         """Whatever a node holds was acknowledged by a member of every group that began before it."""
-        some = self._world.host_list[0].machine
+        some = self._hosts[0].machine
         assert some is not None
         for group, starts in self._starts.items():
-            if starts is None or group not in self._world.groups:
+            if starts is None or group not in self._groups:
                 continue
             for origin, position in some.positions.items():
                 low = self._done(group, origin).after(starts.get(origin, 0))
@@ -310,13 +307,13 @@ class LeaderlessChecks:
         if self.has_lost_a_disk:
             return
         for (group, client), (is_in, is_sure) in sorted(self._in.items()):
-            for host in self._world.host_list:
+            for host in self._hosts:
                 assert host.machine is not None
                 found = host.machine.state.find(group)
                 if is_sure and found is not None and (client in found.client_names()) != is_in:
                     raise Violation("subscriptions", f"{client} in {group}: {not is_in} at {host.name}")
 
 
-def _holds(host: "Host", origin: Origin, index: int) -> bool:
+def _holds(host: Host, origin: Origin, index: int) -> bool:
     """On its disk, or removed because everybody was done with it."""
     return index <= host.disk.end(origin).entry

@@ -1,24 +1,29 @@
-"""One leaderless replica's process: its disk, the driver of its machine, and the members connected to it.
+"""One leaderless replica's process: its disk, its machine with the driver of production, and its members.
 
-The driver keeps the duties of `replication/contract.py`: what stands after a `PersistLog` waits for the disk,
-persists complete in order, and a crash loses what was not synced. A host without a disk loses everything but
-the number of its last incarnation.
+A crash loses what was not synced. A host without a disk loses everything but the number of its last
+incarnation.
 """
 
 import random
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
+from millrace.driver.effects import EffectDriver, Runner
+from millrace.lab.sim.leaderless.origin_disk import OriginDisk
+from millrace.lab.sim.leaderless.plan import LeaderlessPlan
 from millrace.lab.sim.raft.plan import TICK_US
-from millrace.replication.contract import EntryKind, Persisted, ReplicaId, RequestId, Send, Tick
+from millrace.lab.sim.surroundings.clock import Clock
+from millrace.lab.sim.surroundings.network import Network
+from millrace.lab.sim.trace import Trace
+from millrace.replication.contract import EntryKind, PeerBody, ReplicaId, RequestId, Tick
 from millrace.replication.leaderless.machine import Leaderless
 from millrace.replication.leaderless.messages import (
-    NOWHERE,
     Acknowledged,
     Answer,
     Connected,
     Divided,
+    Generation,
     Given,
     GroupRemoved,
     LeaderlessEffect,
@@ -29,7 +34,6 @@ from millrace.replication.leaderless.messages import (
     Overtaken,
     PersistLog,
     Placed,
-    Position,
     Publish,
     Release,
     Remove,
@@ -44,97 +48,86 @@ from millrace.replication.leaderless.messages import (
 )
 from millrace.replication.leaderless.state import ControlState, LeaderlessGroup
 
-if TYPE_CHECKING:
-    from millrace.lab.sim.leaderless.members import Consumer
-    from millrace.lab.sim.leaderless.world import LeaderlessWorld
-
-DRIVER_MUTATIONS = {
-    "incarnation_reused": "a start goes on with an origin whose log is not whole",
-}
 _TICK = Tick()
 _REQUESTS_MAX = 10_000
 
 
-class OriginDisk:
-    """Implements `OriginLogs`. Everything here is durable; what is being synced is the host's."""
+class Watch(Protocol):
+    """Whoever wants to see what a host does."""
 
-    def __init__(self) -> None:
-        self.begins: dict[Origin, Position] = {}
-        self.logs: dict[Origin, list[LogEntry]] = {}
-        self.state: bytes | None = None
-        self.incarnation = 0
-        self.is_whole = False
+    def durable(self, host: "Host", persist: PersistLog) -> None: ...
 
-    def extents(self) -> Mapping[Origin, tuple[Position, Position]]:
-        return {origin: (self.begins[origin], self.end(origin)) for origin in self.logs}
+    def stored(
+        self, host: "Host", origin: Origin, first: int, base: int, entries: Sequence[LogEntry]
+    ) -> None: ...
 
-    def begin(self, origin: Origin) -> Position:
-        return self.begins.get(origin, NOWHERE)
+    def lost_disk(self, host: "Host") -> None: ...
 
-    def end(self, origin: Origin) -> Position:
-        begin, log = self.begin(origin), self.logs.get(origin, [])
-        return Position(begin.entry + len(log), begin.offset + sum(entry.count for entry in log))
+    def answered(self, host: "Host", group: str, generation: Generation) -> None: ...
 
-    def entries(
-        self, origin: Origin, first: int, last: int, bytes_max: int
-    ) -> tuple[int, Sequence[LogEntry]]:
-        begin, log = self.begin(origin), self.logs.get(origin, [])
-        start = first - begin.entry - 1
-        if start < 0:
-            return 0, ()
-        found = log[start : last - begin.entry]
-        while len(found) > 1 and sum(len(entry.payload) for entry in found) > bytes_max:
-            found.pop()
-        return begin.offset + sum(entry.count for entry in log[:start]), found
+    def divided(self, host: "Host", group: str, generation: Generation) -> None: ...
 
-    def write(self, persist: PersistLog) -> None:
-        origin = persist.origin
-        if persist.begin is not None:
-            self.begins[origin], self.logs[origin] = persist.begin, []
-        if persist.state is not None:
-            self.state = persist.state
-        begin = self.begins.setdefault(origin, NOWHERE)
-        log = self.logs.setdefault(origin, [])
-        del log[persist.first_index - begin.entry - 1 :]
-        log += persist.entries
+    def removed(self, host: "Host", origin: Origin, offset: int) -> None: ...
 
-    def trim(self, origin: Origin, offset: int) -> None:
-        """Whole entries below `offset`."""
-        begin, log = self.begin(origin), self.logs.get(origin, [])
-        count = 0
-        while count < len(log) and begin.offset + log[count].count <= offset and log[count].count:
-            begin = Position(begin.entry + 1, begin.offset + log[count].count)
-            count += 1
-            while count < len(log) and not log[count].count and begin.offset < offset:
-                begin = Position(begin.entry + 1, begin.offset)
-                count += 1
-        if count:
-            self.begins[origin], self.logs[origin] = begin, log[count:]
 
-    def lose(self) -> None:
-        """All but the number: the next start must raise it."""
-        self.begins, self.logs, self.state, self.is_whole = {}, {}, None, False
+class Member(Protocol):
+    """A member of a group, as the node has it that it is connected to."""
+
+    name: str
+    group: str
+    from_start: bool
+    host: "Host | None"
+
+    @property
+    def room(self) -> int: ...
+
+    def subscribe(self, saved_position: bytes = b"") -> None: ...
+
+    def receive(self, span: Span) -> None: ...
+
+    def cut_off(self) -> None: ...
 
 
 class Host:
-    def __init__(self, name: ReplicaId, world: "LeaderlessWorld", rng: random.Random, drift: float) -> None:
+    """Stands behind the interfaces of its driver: log, network, and the machine with a trace of its steps."""
+
+    def __init__(
+        self,
+        name: ReplicaId,
+        *,
+        plan: LeaderlessPlan,
+        clock: Clock,
+        network: Network,
+        watch: Watch,
+        trace: Trace | None,
+        rng: random.Random,
+        drift: float,
+        make_machine: Callable[["Host"], Leaderless],
+        on_crash: Callable[["Host"], None],
+    ) -> None:
         self.name = name
         self.disk = OriginDisk()
         self.drift = drift
         self.machine: Leaderless | None = None
         self.boot = 0
         self.applied: dict[Origin, int] = {}
-        self.consumers: dict[str, dict[str, Consumer]] = {}
-        self._world = world
-        self._clock = world.clock
+        self.consumers: dict[str, dict[str, Member]] = {}
+        self.is_paused = False
+        self.hesitant_until_us = 0
+        self._plan = plan
+        self._clock = clock
+        self._network = network
+        self._watch = watch
+        self._trace = trace
         self._rng = rng
-        self._queue: deque[tuple[PersistLog, list[LeaderlessEffect]]] = deque()
+        self._make_machine = make_machine
+        self._on_crash = on_crash
+        self._driver: EffectDriver[LeaderlessEvent, LeaderlessEffect] | None = None
+        self._unsynced: deque[PersistLog] = deque()
         self._is_syncing = False
         self._next_request = 0
         self._requests: dict[RequestId, Callable[[Any], None]] = {}
         self._settled: dict[str, list[Span]] = {}
-        self.is_paused = False
-        self.hesitant_until_us = 0
         self._slept_ticks = 0
         self._inbox: list[LeaderlessEvent] = []
 
@@ -163,35 +156,27 @@ class Host:
     # ------------------------------------------------------------------------------- start and crash
 
     def start(self) -> None:
-        disk = self.disk
-        if not disk.is_whole and ("incarnation_reused" not in self._world.mutations or not disk.incarnation):
-            disk.incarnation += 1
-        disk.is_whole = True
+        self.disk.start()
         self.boot += 1
-        self.applied = {origin: end.entry for origin, (_, end) in disk.extents().items()}
-        self.machine = Leaderless(
-            self.name,
-            origin=Origin(self.name, disk.incarnation),
-            boot=self.boot,
-            members=self._world.members,
-            logs=disk,
-            state=disk.state,
-            rng=random.Random(f"{self._world.plan.seed} machine {self.name} {self.boot}"),
-            level=self._world.plan.level,
-            options=self._world.plan.options,
+        self.applied = {origin: end.entry for origin, (_, end) in self.disk.extents().items()}
+        self.machine = self._make_machine(self)
+        self._driver = EffectDriver(
+            self, network=self, log=self, write_kind=PersistLog, runners=self._runners()
         )
         self._tick(self.boot)
 
     def crash(self, why: str) -> None:
         if self.machine is None:
             return
-        self._world.note(f"{self.name} crashes: {why}")
-        self.machine = None
-        survivors = self._rng.randint(0, len(self._queue))
-        for persist, _ in list(self._queue)[:survivors]:
+        self._note(f"{self.name} crashes: {why}")
+        if self._driver is not None:
+            self._driver.stop()
+        self.machine = self._driver = None
+        survivors = self._rng.randint(0, len(self._unsynced))
+        for persist in list(self._unsynced)[:survivors]:
             self.disk.write(persist)
-            self._world.checks.durable(self, persist)
-        self._queue.clear()
+            self._watch.durable(self, persist)
+        self._unsynced.clear()
         self._is_syncing = self.is_paused = False
         self._slept_ticks = 0
         self._requests.clear()
@@ -201,10 +186,14 @@ class Host:
             for consumer in list(members.values()):
                 consumer.cut_off()
         self.consumers.clear()
-        if not self._world.plan.has_disks:
+        if not self._plan.has_disks:
             self.disk.lose()
-            self._world.checks.lost_disk(self)
-        self._world.on_crash(self)
+            self._watch.lost_disk(self)
+        self._on_crash(self)
+
+    def _note(self, text: str) -> None:
+        if self._trace is not None:
+            self._trace.note(self._clock.now_us, "----", text)
 
     def _tick(self, boot: int) -> None:
         if self.machine is None or boot != self.boot:
@@ -241,98 +230,105 @@ class Host:
     # ---------------------------------------------------------------------------------------- driver
 
     def handle(self, event: LeaderlessEvent) -> None:
-        machine = self.machine
-        if machine is None:
+        if self._driver is None:
             return
         if self.is_paused:
             if len(self._inbox) < _REQUESTS_MAX:
                 self._inbox.append(event)
             return
+        self._driver.step(event)
+
+    def step(self, event: LeaderlessEvent) -> list[LeaderlessEffect]:
+        """The machine as its driver has it."""
+        machine = self.machine
+        assert machine is not None
         effects = machine.step(event)
-        trace = self._world.trace
-        if trace is not None and (effects or event is not _TICK):
-            trace.step(
-                self._clock.now_us,
-                self.name,
-                "n",
-                machine.origin.incarnation,
-                event,
-                effects,  # type: ignore[arg-type]
-            )
-        for position, effect in enumerate(effects):
-            if isinstance(effect, PersistLog):
-                self._queue.append((effect, effects[position + 1 :]))
-                self._sync()
-                return
-            self._run(effect)
+        if self._trace is not None and (effects or event is not _TICK):
+            incarnation = machine.origin.incarnation
+            self._trace.step(self._clock.now_us, self.name, "n", incarnation, event, effects)
+        return effects
 
-    def _sync(self) -> None:
-        if self._is_syncing or not self._queue:
-            return
-        self._is_syncing = True
-        delay_us = 50 + self._rng.randrange(self._world.plan.sync_us_max)
-        self._clock.after(delay_us, self._synced, self.boot, len(self._queue))
+    def send(self, to: ReplicaId, body: PeerBody) -> None:
+        if isinstance(body, Answer):
+            self._watch.answered(self, body.group, body.generation)
+        self._network.send(self.name, to, body)
 
-    def _synced(self, boot: int, count: int) -> None:
-        if self.machine is None or boot != self.boot:
-            return
-        self._is_syncing = False
-        done = [self._queue.popleft() for _ in range(count)]
-        for persist, _ in done:
-            self.disk.write(persist)
-            self._world.checks.durable(self, persist)
-        for _, effects in done:
-            for effect in effects:
-                self._run(effect)
-        self.handle(Persisted(number=done[-1][0].number))
+    def write(self, write: PersistLog) -> None:
+        self._unsynced.append(write)
         self._sync()
 
-    def _run(self, effect: LeaderlessEffect) -> None:
-        match effect:
-            case Send():
-                if isinstance(effect.body, Answer):
-                    self._world.checks.answered(self, effect.body.group, effect.body.generation)
-                self._world.network.send(self.name, effect.to, effect.body)
-            case Stored():
-                self._store(effect)
-            case Placed() | Overloaded():
-                self._answer(effect.request, effect)
-            case Acknowledged():
-                self._answer(effect.request, effect)
-                self._requests.pop(effect.request, None)
-            case Given():
-                self._give(effect)
-            case Divided():
-                self._world.checks.divided(self, effect.group, effect.generation)
-                self.find_work(effect.group)
-            case GroupRemoved():
-                for consumer in list(self.consumers.get(effect.group, {}).values()):
-                    consumer.subscribe(effect.saved_position)
-            case Remove():
-                self._world.checks.removed(self, effect.origin, effect.offset)
-                if self.machine is not None:
-                    self.disk.state = self.machine.to_bytes()
-                self.disk.trim(effect.origin, effect.offset)
-            case Overtaken():
-                self._world.note(f"{self.name} is overtaken by {effect.by}")
-                self.disk.is_whole = False
-                self._clock.after(1, self.crash, "overtaken")
-            case PersistLog():
-                raise AssertionError("a list has one write at most")
+    def _sync(self) -> None:
+        if self._is_syncing or not self._unsynced:
+            return
+        self._is_syncing = True
+        delay_us = 50 + self._rng.randrange(self._plan.sync_us_max)
+        self._clock.after(delay_us, self._synced, self.boot, len(self._unsynced))
+
+    def _synced(self, boot: int, count: int) -> None:
+        if self._driver is None or boot != self.boot:
+            return
+        if self.is_paused:
+            self._clock.after(TICK_US // 2, self._synced, boot, count)
+            return
+        self._is_syncing = False
+        done = [self._unsynced.popleft() for _ in range(count)]
+        for persist in done:
+            self.disk.write(persist)
+            self._watch.durable(self, persist)
+        self._driver.persisted(done[-1].number)
+        self._sync()
+
+    # --------------------------------------------------------------------------------------- effects
+
+    def _runners(self) -> dict[type, Runner]:
+        return {
+            Stored: self._store,
+            Placed: self._answer,
+            Overloaded: self._answer,
+            Acknowledged: self._acknowledge,
+            Given: self._give,
+            Divided: self._divide,
+            GroupRemoved: self._revive,
+            Remove: self._remove,
+            Overtaken: self._overtake,
+        }
+
+    def _divide(self, effect: Divided) -> None:
+        self._watch.divided(self, effect.group, effect.generation)
+        self.find_work(effect.group)
+
+    def _revive(self, effect: GroupRemoved) -> None:
+        for consumer in list(self.consumers.get(effect.group, {}).values()):
+            consumer.subscribe(effect.saved_position)
+
+    def _remove(self, effect: Remove) -> None:
+        assert self.machine is not None
+        self._watch.removed(self, effect.origin, effect.offset)
+        self.disk.state = self.machine.to_bytes()
+        self.disk.trim(effect.origin, effect.offset)
+
+    def _overtake(self, effect: Overtaken) -> None:
+        self._note(f"{self.name} is overtaken by {effect.by}")
+        self.disk.is_whole = False
+        self._clock.after(1, self.crash, "overtaken")
 
     def _store(self, effect: Stored) -> None:
         origin = effect.origin
         first = max(self.applied.get(origin, 0), self.disk.begin(origin).entry) + 1
         base, entries = self.disk.entries(origin, first, effect.index, 1 << 40)
-        self._world.checks.stored(self, origin, first, base, entries)
+        self._watch.stored(self, origin, first, base, entries)
         self.applied[origin] = effect.index
 
     # -------------------------------------------------------------------------------------- requests
 
-    def _answer(self, request: RequestId, answer: Any) -> None:
-        waiting = self._requests.get(request)
+    def _answer(self, answer: Placed | Overloaded | Acknowledged) -> None:
+        waiting = self._requests.get(answer.request)
         if waiting is not None:
             waiting(answer)
+
+    def _acknowledge(self, answer: Acknowledged) -> None:
+        self._answer(answer)
+        self._requests.pop(answer.request, None)
 
     def _request(self, answered: Callable[[Any], None]) -> RequestId:
         self._next_request += 1
@@ -345,7 +341,7 @@ class Host:
         self.handle(Publish(request=self._request(answered), blocks=blocks))
 
     def subscribe(
-        self, consumer: "Consumer", answered: Callable[[Any], None], saved_position: bytes = b""
+        self, consumer: Member, answered: Callable[[Any], None], saved_position: bytes = b""
     ) -> None:
         self.handle(
             Subscribe(
@@ -359,7 +355,7 @@ class Host:
             )
         )
 
-    def unsubscribe(self, consumer: "Consumer", answered: Callable[[Any], None]) -> None:
+    def unsubscribe(self, consumer: Member, answered: Callable[[Any], None]) -> None:
         self.handle(
             Unsubscribe(
                 request=self._request(answered),
@@ -372,12 +368,12 @@ class Host:
 
     # --------------------------------------------------------------------------------------- members
 
-    def connect(self, consumer: "Consumer") -> None:
+    def connect(self, consumer: Member) -> None:
         members = self.consumers.setdefault(consumer.group, {})
         members[consumer.name] = consumer
         self.handle(Connected(group=consumer.group, members=len(members)))
 
-    def disconnect(self, consumer: "Consumer", held: list[Span]) -> None:
+    def disconnect(self, consumer: Member, held: list[Span]) -> None:
         members = self.consumers.get(consumer.group, {})
         members.pop(consumer.name, None)
         if held:

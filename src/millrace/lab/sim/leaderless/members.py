@@ -1,14 +1,15 @@
 """Clients of a simulated leaderless stream: publishers, and members of groups that come, move and go."""
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+from millrace.lab.sim.leaderless.checks import LeaderlessChecks
+from millrace.lab.sim.leaderless.host import Host
+from millrace.lab.sim.leaderless.plan import LeaderlessPlan
 from millrace.lab.sim.raft.plan import TICK_US
+from millrace.lab.sim.surroundings.clock import Clock
 from millrace.replication.leaderless.messages import Acknowledged, Overloaded, Placed, Span
-
-if TYPE_CHECKING:
-    from millrace.lab.sim.leaderless.host import Host
-    from millrace.lab.sim.leaderless.world import LeaderlessWorld
 
 _WINDOW = 8
 _GIVE_UP_TICKS = 60
@@ -17,9 +18,21 @@ _GIVE_UP_TICKS = 60
 class Publisher:
     """Publishes at any node, one request at a time; after a while without an answer it goes on elsewhere."""
 
-    def __init__(self, number: int, world: "LeaderlessWorld", rng: random.Random) -> None:
+    def __init__(
+        self,
+        number: int,
+        *,
+        plan: LeaderlessPlan,
+        clock: Clock,
+        checks: LeaderlessChecks,
+        hosts: Sequence[Host],
+        rng: random.Random,
+    ) -> None:
         self._number = number
-        self._world = world
+        self._plan = plan
+        self._clock = clock
+        self._checks = checks
+        self._hosts = hosts
         self._rng = rng
         self._attempt = 0
         self.is_active = False
@@ -33,13 +46,13 @@ class Publisher:
         self.is_active = False
 
     def _later(self) -> None:
-        delay_us = 1 + self._rng.randrange(self._world.plan.think_us_max)
-        self._world.clock.after(delay_us, self._publish, self._attempt)
+        delay_us = 1 + self._rng.randrange(self._plan.think_us_max)
+        self._clock.after(delay_us, self._publish, self._attempt)
 
     def _publish(self, attempt: int) -> None:
         if not self.is_active or attempt != self._attempt:
             return
-        host = self._rng.choice(self._world.host_list)
+        host = self._rng.choice(self._hosts)
         self._attempt += 1
         if not host.is_up:
             self._later()
@@ -49,7 +62,7 @@ class Publisher:
         blocks = tuple(
             (count, f"{self._number}.{attempt}.{part}".encode()) for part, count in enumerate(counts)
         )
-        checks = self._world.checks
+        checks = self._checks
 
         def answered(answer: Any) -> None:
             match answer:
@@ -61,7 +74,7 @@ class Publisher:
                 case Overloaded():
                     self._next(attempt)
 
-        self._world.clock.after(_GIVE_UP_TICKS * TICK_US, self._next, attempt)
+        self._clock.after(_GIVE_UP_TICKS * TICK_US, self._next, attempt)
         host.publish(blocks, answered)
 
     def _next(self, attempt: int) -> None:
@@ -74,14 +87,22 @@ class Consumer:
     """A member of a group, known by its name wherever it connects."""
 
     def __init__(
-        self, name: str, group: str, world: "LeaderlessWorld", rng: random.Random, from_start: bool
+        self,
+        name: str,
+        group: str,
+        *,
+        clock: Clock,
+        checks: LeaderlessChecks,
+        rng: random.Random,
+        from_start: bool,
     ) -> None:
         self.name = name
         self.group = group
         self.from_start = from_start
         self.host: Host | None = None
         self.held: list[Span] = []
-        self._world = world
+        self._clock = clock
+        self._checks = checks
         self._rng = rng
         self._stay = 0
 
@@ -89,7 +110,7 @@ class Consumer:
     def room(self) -> int:
         return max(0, _WINDOW - len(self.held))
 
-    def connect(self, host: "Host") -> None:
+    def connect(self, host: Host) -> None:
         assert self.host is None
         self.host = host
         self.subscribe()
@@ -98,8 +119,8 @@ class Consumer:
     def subscribe(self, saved_position: bytes = b"") -> None:
         if self.host is not None:
             host = self.host
-            self._world.checks.subscribing(self, host)
-            checks = self._world.checks
+            self._checks.subscribing(self, host)
+            checks = self._checks
             host.subscribe(self, lambda answer: checks.subscribed(self, host, answer), saved_position)
 
     def leave(self) -> None:
@@ -107,7 +128,7 @@ class Consumer:
         host, self.host = self.host, None
         self._stay += 1
         held, self.held = self.held, []
-        self._world.checks.released(self.group, held)
+        self._checks.released(self.group, held)
         if host is not None:
             host.disconnect(self, held)
 
@@ -116,18 +137,18 @@ class Consumer:
         self.host = None
         self._stay += 1
         held, self.held = self.held, []
-        self._world.checks.released(self.group, held)
+        self._checks.released(self.group, held)
 
     def receive(self, span: Span) -> None:
-        self._world.checks.given(self, span)
+        self._checks.given(self, span)
         self.held.append(span)
         slow = 30 if self._rng.random() < 0.05 else 3
         delay_us = 1 + int(self._rng.random() * slow * TICK_US)
-        self._world.clock.after(delay_us, self._acknowledge, self._stay, span)
+        self._clock.after(delay_us, self._acknowledge, self._stay, span)
 
     def _acknowledge(self, stay: int, span: Span) -> None:
         if stay != self._stay or self.host is None or span not in self.held:
             return
         self.held.remove(span)
-        self._world.checks.settled(self.group, span)
+        self._checks.settled(self.group, span)
         self.host.settle(self.group, span)

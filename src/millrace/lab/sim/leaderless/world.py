@@ -8,13 +8,13 @@ given twice. Some seeds end with a power loss of all nodes. Time and chance come
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from millrace.lab.sim.leaderless.checks import LeaderlessChecks
 from millrace.lab.sim.leaderless.host import Host
 from millrace.lab.sim.leaderless.members import Consumer, Publisher
+from millrace.lab.sim.leaderless.plan import LeaderlessPlan, make_leaderless_plan
 from millrace.lab.sim.raft.plan import TICK_US
 from millrace.lab.sim.surroundings.clock import Clock
 from millrace.lab.sim.surroundings.network import Network, Weather
@@ -22,114 +22,55 @@ from millrace.lab.sim.trace import Trace
 from millrace.lab.sim.verdict import Counts, RunResult, judge
 from millrace.lab.sim.violation import Violation
 from millrace.replication.contract import LinkClosed, LinkOpened, PeerMessage, ReplicaId
-from millrace.replication.leaderless.machine import LeaderlessOptions
-from millrace.replication.leaderless.messages import Level
+from millrace.replication.leaderless.machine import Leaderless
+from millrace.replication.leaderless.messages import Origin
 
 CALLS_MAX = 600_000
 _SETTLE_TICKS_MAX = 2_000
 _CALM_TICKS = 150
 _OPENING_TICKS = 30
 _LATE_GROUPS = 3
-FAULTS = ("crash", "split", "one way", "bridge", "storm", "pause", "lose disk")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderlessPlan:
-    seed: int
-    hosts: int
-    level: Level
-    has_disks: bool
-    options: LeaderlessOptions
-    drifts: tuple[float, ...]
-    weather: Weather
-    storm: Weather
-    faults: tuple[str, ...]
-    fault_gap_ticks: int
-    fault_ticks_max: int
-    ticks: int
-    publishers: int
-    think_us_max: int
-    sync_us_max: int
-    calm_latency_us_max: int
-    """Of the calm part: slow links make sessions overlap, and are no fault."""
-    move_ticks_max: int
-    members_per_group: int
-    ends_with_power_loss: bool
-
-
-def make_leaderless_plan(seed: int) -> LeaderlessPlan:
-    rng = random.Random(f"leaderless plan {seed}")
-    hosts = rng.choice((1, 2, 3, 3, 3, 3, 4, 5))
-    is_calm = rng.random() < 0.1
-    has_disks = rng.random() < 0.7
-    drift = rng.choice((0.0, 0.05, 0.3))
-    silent_ticks = rng.choice((20, 30))
-    chosen = tuple(kind for kind in FAULTS if rng.random() < 0.6) or ("crash", "split")
-    return LeaderlessPlan(
-        seed=seed,
-        hosts=hosts,
-        level=rng.choice((Level.LOCAL, Level.ONE, Level.MAJORITY, Level.MAJORITY, Level.ALL)),
-        has_disks=has_disks,
-        options=LeaderlessOptions(
-            pulse_ticks=rng.choice((1, 2, 4)),
-            silent_ticks=silent_ticks,
-            closed_ticks=rng.choice((6, 12)),
-            resend_ticks=rng.choice((6, 20)),
-            pull_ticks=rng.choice((3, 6)),
-            entries_bytes_max=rng.choice((30, 1_000, 100_000)),
-            window_entries=rng.choice((2, 8, 256)),
-            persists_pending_max=rng.choice((8, 256)),
-            unacknowledged_bytes_max=rng.choice((200, 100_000)),
-        ),
-        drifts=tuple(1.0 + drift * (rng.random() - 0.4) for _ in range(hosts)),
-        weather=Weather(
-            drop_rate=0.0 if is_calm else rng.choice((0.0, 0.0, 0.02, 0.05)),
-            double_rate=rng.choice((0.0, 0.02, 0.1)),
-            latency_us_max=rng.choice((1_000, 10_000, 50_000)),
-            in_order=rng.random() < 0.5,
-        ),
-        storm=Weather(
-            drop_rate=rng.choice((0.1, 0.4)),
-            double_rate=rng.choice((0.0, 0.3)),
-            straggler_rate=rng.choice((0.05, 0.3)),
-            straggler_us_max=rng.choice((200_000, 2_000_000)),
-            latency_us_max=rng.choice((2_000, 60_000)),
-            in_order=False,
-        ),
-        faults=() if is_calm else chosen,
-        fault_gap_ticks=rng.choice((8, 16, 30)),
-        fault_ticks_max=rng.choice((20, 60, 100)),
-        ticks=rng.choice((150, 200, 300)),
-        publishers=rng.randint(2, 3),
-        think_us_max=rng.choice((300_000, 800_000, 2_000_000)),
-        sync_us_max=rng.choice((300, 5_000, 40_000)),
-        calm_latency_us_max=rng.choice((2_000, 60_000, silent_ticks * TICK_US // 8)),
-        move_ticks_max=rng.choice((5, 12, 30)),
-        members_per_group=rng.choice((1, 2, 3)),
-        ends_with_power_loss=has_disks and rng.random() < 0.35,
-    )
 
 
 class LeaderlessWorld:
-    def __init__(self, plan: LeaderlessPlan, mutations: frozenset[str], trace: Trace | None) -> None:
+    def __init__(self, plan: LeaderlessPlan, trace: Trace | None) -> None:
         self.plan = plan
-        self.mutations = mutations
         self.trace = trace
         self.clock = Clock(calls_max=CALLS_MAX)
-        self.checks = LeaderlessChecks(self)
+        self.groups: list[str] = []
+        self.host_list: list[Host] = []
+        self.checks = LeaderlessChecks(plan, self.host_list, self.groups)
         self.network = Network(
             clock=self.clock, rng=self._chance("network"), weather=Weather(), deliver=self._deliver
         )
         self.members = tuple(ReplicaId(f"n{number}") for number in range(plan.hosts))
-        self.hosts = {
-            name: Host(name, self, self._chance(f"host {name}"), plan.drifts[number])
-            for number, name in enumerate(self.members)
-        }
-        self.host_list = list(self.hosts.values())
-        self.groups: list[str] = []
+        for number, name in enumerate(self.members):
+            self.host_list.append(
+                Host(
+                    name,
+                    plan=plan,
+                    clock=self.clock,
+                    network=self.network,
+                    watch=self.checks,
+                    trace=trace,
+                    rng=self._chance(f"host {name}"),
+                    drift=plan.drifts[number],
+                    make_machine=self._make_machine,
+                    on_crash=self.on_crash,
+                )
+            )
+        self.hosts = {host.name: host for host in self.host_list}
         self.consumers: list[Consumer] = []
         self.publishers = [
-            Publisher(number, self, self._chance(f"publisher {number}")) for number in range(plan.publishers)
+            Publisher(
+                number,
+                plan=plan,
+                clock=self.clock,
+                checks=self.checks,
+                hosts=self.host_list,
+                rng=self._chance(f"publisher {number}"),
+            )
+            for number in range(plan.publishers)
         ]
         self._rng = self._chance("world")
         self._is_faulty = self._is_moving = False
@@ -138,6 +79,22 @@ class LeaderlessWorld:
 
     def _chance(self, actor: str) -> random.Random:
         return random.Random(f"{self.plan.seed} leaderless {actor}")
+
+    def _make_machine(self, host: Host) -> Leaderless:
+        return Leaderless(
+            host.name,
+            origin=Origin(host.name, host.disk.incarnation),
+            boot=host.boot,
+            members=self.members,
+            logs=host.disk,
+            state=host.disk.state,
+            rng=random.Random(f"{self.plan.seed} machine {host.name} {host.boot}"),
+            level=self.plan.level,
+            options=self.plan.options,
+        )
+
+    def make_consumer(self, name: str, group: str, rng: random.Random, *, from_start: bool) -> Consumer:
+        return Consumer(name, group, clock=self.clock, checks=self.checks, rng=rng, from_start=from_start)
 
     def note(self, text: str) -> None:
         if self.trace is not None:
@@ -269,7 +226,7 @@ class LeaderlessWorld:
         self.groups.append(group)
         for number in range(count):
             name = f"{group}.{number}"
-            self.consumers.append(Consumer(name, group, self, self._chance(name), from_start))
+            self.consumers.append(self.make_consumer(name, group, self._chance(name), from_start=from_start))
 
     def _move(self) -> None:
         """Members come, go and change nodes."""
@@ -297,7 +254,7 @@ class LeaderlessWorld:
         if not up:
             return
         host = self._rng.choice(up)
-        consumer = Consumer(f"churn.{client}", "churn", self, self._rng, True)
+        consumer = self.make_consumer(f"churn.{client}", "churn", self._rng, from_start=True)
         checks, is_in = self.checks, self._rng.random() < 0.5
         asked = checks.asks("churn", consumer.name)
         ask = host.subscribe if is_in else host.unsubscribe
@@ -443,11 +400,8 @@ class LeaderlessWorld:
         )
 
 
-def run_leaderless_seed(
-    seed: int, mutations: frozenset[str] = frozenset(), trace: Trace | None = None
-) -> RunResult:
-    world = LeaderlessWorld(make_leaderless_plan(seed), mutations, trace)
-    return judge(seed, world)
+def run_leaderless_seed(seed: int, trace: Trace | None = None) -> RunResult:
+    return judge(seed, LeaderlessWorld(make_leaderless_plan(seed), trace))
 
 
 def _ends(host: Host) -> list[Any]:

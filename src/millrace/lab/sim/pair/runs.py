@@ -6,8 +6,6 @@ from millrace.lab.sim.trace import Trace
 from millrace.lab.sim.verdict import RunResult
 
 
-def run_primary_backup_seed(
-    seed: int, driver_bugs: frozenset[str] = frozenset(), trace: Trace | None = None
-) -> RunResult:
+def run_primary_backup_seed(seed: int, trace: Trace | None = None) -> RunResult:
     """A bug that is planted in the other kind of run changes nothing."""
     return run_frame_seed(seed, trace) if seed % 2 else run_pair_seed(seed, trace)

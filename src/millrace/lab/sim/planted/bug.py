@@ -75,8 +75,7 @@ class Bug:
     description: str
     """What goes wrong, and where such a bug was published, or which text gives the rule that it breaks;
     neither where it is a construction of ours."""
-    plants: Plants | None
-    """None: the driver of the simulated process has it, and is given its name."""
+    plants: Plants
 
 
 class Bugs(dict[str, Bug]):
@@ -93,11 +92,6 @@ class Bugs(dict[str, Bug]):
 
         return register
 
-    def of_driver(self, descriptions: Mapping[str, str]) -> None:
-        for name, description in descriptions.items():
-            assert name not in self, f"two bugs have the name {name!r}"
-            self[name] = Bug(name=name, description=description, plants=None)
-
 
 @contextmanager
 def planted(bugs: Mapping[str, Bug], names: frozenset[str]) -> Iterator[None]:
@@ -107,9 +101,7 @@ def planted(bugs: Mapping[str, Bug], names: frozenset[str]) -> Iterator[None]:
     plant = Plant()
     try:
         for name in sorted(names):
-            plants = bugs[name].plants
-            if plants is not None:
-                plants(plant)
+            bugs[name].plants(plant)
         yield
     finally:
         plant.uproot()

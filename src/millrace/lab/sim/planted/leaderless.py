@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from millrace.lab.sim.leaderless.host import DRIVER_MUTATIONS
+from millrace.lab.sim.leaderless.origin_disk import OriginDisk
 from millrace.lab.sim.planted.bug import Bugs, Method, Plant
 from millrace.replication.contract import ReplicaId, Send
 from millrace.replication.leaderless.levels import Waiting
@@ -193,4 +193,10 @@ def tombstone_ignored(plant: Plant) -> None:
     plant.around(ControlState, "_put_client", make)
 
 
-LEADERLESS_BUGS.of_driver(DRIVER_MUTATIONS)
+@LEADERLESS_BUGS.bug("a start goes on with an origin whose log is not whole")
+def incarnation_reused(plant: Plant) -> None:
+    def start(self: OriginDisk) -> None:
+        self.incarnation = self.incarnation or 1
+        self.is_whole = True
+
+    plant.instead(OriginDisk, "start", start)

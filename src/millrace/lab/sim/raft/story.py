@@ -64,6 +64,5 @@ class Story(World):
         )
 
 
-def run_seed(seed: int, driver_bugs: frozenset[str] = frozenset(), trace: Trace | None = None) -> RunResult:
-    """All bugs of this mode are planted from outside: its driver has none of its own."""
+def run_seed(seed: int, trace: Trace | None = None) -> RunResult:
     return judge(seed, Story(make_plan(seed), trace))

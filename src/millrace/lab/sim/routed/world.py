@@ -345,8 +345,6 @@ class RoutedWorld:
         return Counts(operations=self.operations, faults=self.faults, messages=self.links.messages)
 
 
-def run_routed_seed(
-    seed: int, driver_bugs: frozenset[str] = frozenset(), trace: Trace | None = None
-) -> RunResult:
+def run_routed_seed(seed: int, trace: Trace | None = None) -> RunResult:
     world = RoutedWorld(seed, trace)
     return judge(seed, world)
