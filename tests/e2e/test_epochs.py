@@ -47,7 +47,7 @@ async def two_nodes(data: Path) -> AsyncIterator[tuple[LocalCluster, list[Relay]
                     number,
                     data,
                     ports.base,
-                    "secret-of-two-nodes",
+                    cluster.secret_file,
                     join=f"127.0.0.1:{relays[0].port}" if number else None,
                     options=("--set", f"cluster.advertise=127.0.0.1:{relay.port}"),
                 )

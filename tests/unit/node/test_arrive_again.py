@@ -1,21 +1,22 @@
 """Messages whose log is sealed or gone before they got there: where they stand is known to whoever waits, and
 nobody is answered for a message that is not committed yet."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from millrace.broker.entries.shard import Sealed
 from millrace.broker.messages.inbound import Inbound
 from millrace.broker.messages.intake import Arrival, Intake
 from millrace.broker.messages.message import Run
 from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
 from millrace.kernels import packet_ids
 from millrace.kernels.blocks import Run as Messages
+from millrace.node.shards.control import control_block
 from millrace.node.shards.shard import Shard
 from millrace.replication.contract import EntryKind
-from millrace.storage.block import Block, Kind, data_blocks, opaque_block
+from millrace.storage.block import Block, data_blocks
 from millrace.types import Reason, Version
 from millrace.wire.mqtt.codec import encode_publish
 from millrace.wire.mqtt.packets import Puback, Pubrec
@@ -335,7 +336,7 @@ def test_what_a_sealed_log_refuses_goes_before_what_came_in_since(refused: int, 
         old.intake.arrivals.append(one)
         old.cut(0, False)
     old.intake.arrivals += since
-    word = opaque_block(Kind.CONTROL, json.dumps({"op": "sealed"}).encode())
+    word = control_block([Sealed()])
     for _ in range(refused):
         old.apply(word, line.tokens.pop(0))
     if is_gone:
@@ -356,7 +357,7 @@ def test_a_repeat_of_what_a_sealed_log_refuses_is_answered_after_it() -> None:
         old.intake.arrivals.append(one)
         old.cut(0, False)
     _, answer = line.blocks
-    for block in (opaque_block(Kind.CONTROL, b'{"op":"sealed"}'), answer):
+    for block in (control_block([Sealed()]), answer):
         old.apply(block, line.tokens.pop(0))
     assert moving.answers == []
     old.cut(0, False)

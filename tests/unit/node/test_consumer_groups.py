@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from millrace.broker.access import AccessRules
-from millrace.broker.groups.cursor import TAKEN_BYTES_MAX
+from millrace.broker.entries.consume import Create
+from millrace.broker.groups.cursor import TAKEN_BYTES_MAX, Settings
 from millrace.broker.groups.definitions import GroupSpec
 from millrace.broker.machine import Broker
 from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
@@ -53,7 +54,7 @@ def test_what_is_asked_for_during_an_election_waits_for_its_end() -> None:
         stream = Stream(spec=DEFAULT_SPEC, generation=1, shards=(16,))
         shard = Shard(16, stream, broker, now_ms=lambda: 0, wall_us=lambda: wall_us, wake=lambda: None)
         shard.group = line  # type: ignore[assignment]
-        asked = [asyncio.create_task(shard.consumers.do(["create", n, 0, [0, 10]])) for n in (1, 2)]
+        asked = [asyncio.create_task(shard.consumers.do(Create(n, 0, Settings()))) for n in (1, 2)]
         await turns()
         assert not line.entries and not any(task.done() for task in asked)
         wall_us = 9_000

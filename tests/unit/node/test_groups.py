@@ -4,7 +4,9 @@ import asyncio
 
 from msgspec.structs import replace
 
-from millrace.broker.groups.cursor import Consumers, Cursor
+from millrace.broker.entries.consume import Consume, Create, Touch
+from millrace.broker.groups.consumers import Consumers
+from millrace.broker.groups.cursor import Cursor, Settings
 from millrace.broker.groups.definitions import DurableGroups, GroupSpec
 from millrace.node.groups.consumer_groups import GROUP_EXPIRY_US, is_idle
 from unit.node.lone_groups import LoneGroups
@@ -28,8 +30,8 @@ def test_a_group_without_a_cursor_was_only_just_made() -> None:
 
 def test_asking_an_empty_group_counts() -> None:
     consumers = Consumers()
-    consumers.apply({"now_us": 1, "do": [["create", 1, 0, [0, 10]]]})
-    consumers.apply({"now_us": NOW_US, "do": [["touch", 1]]})
+    consumers.apply(Consume(1, {}, [Create(1, 0, Settings())]))
+    consumers.apply(Consume(NOW_US, {}, [Touch(1)]))
     assert not is_idle(list(consumers.cursors.values()), NOW_US + GROUP_EXPIRY_US)
 
 

@@ -81,7 +81,7 @@ class Reader:
             shard = Shard(number, stream, self.house.broker, wake=lambda: None, **clock)
             self.disks[number] = Disk(block_of(b"%d" % number, qos))
             shard.group = self.disks[number]  # type: ignore[assignment]
-            shard.next_offset = 1
+            shard.state.next_offset = 1
             self.shards[number] = shard
         self.repairs: list[int] = []
         self.on_repair: Callable[[], bool] = lambda: False

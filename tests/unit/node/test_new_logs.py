@@ -1,6 +1,5 @@
 """Shared groups in a log that is newer than they are: its first messages belong to somebody."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from millrace.broker.messages.intake import Arrival
 from millrace.broker.messages.message import Run
 from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
 from millrace.limits import DEFAULT_LIMITS
+from millrace.node.shards.control import entries_of
 from millrace.node.shards.shard import Shard
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind
@@ -66,11 +66,13 @@ def commit(shard: Shard, line: Line) -> None:
         shard.apply(block.stamped(base_offset=shard.next_offset, **stamp), token)
 
 
+def _kind(block: Block) -> str:
+    (entry,) = entries_of(block)
+    return type(entry).__name__
+
+
 def kinds(line: Line) -> list[str]:
-    return [
-        "data" if block.header.kind is Kind.DATA else json.loads(block.payload())["op"]
-        for block, _ in line.entries
-    ]
+    return ["data" if block.header.kind is Kind.DATA else _kind(block) for block, _ in line.entries]
 
 
 def test_groups_of_older_logs_are_named_before_the_first_message() -> None:
@@ -79,7 +81,7 @@ def test_groups_of_older_logs_are_named_before_the_first_message() -> None:
     old.work_division.put(G, "there", 1, True, offset=40)
     publish(new)
     publish(new)
-    assert kinds(line) == ["labour.inherit", "data", "data"]
+    assert kinds(line) == ["Introduce", "data", "data"]
     commit(new, line)
     assert new.next_offset == 2 and new.work_division.known(G, "there") == (1, True)
     (news,) = new.work_division.begin("there", offset=2)
@@ -103,4 +105,4 @@ def test_what_could_not_be_said_is_said_before_the_next_message(is_given_up: boo
         new.lost(token)
     line.room, line.entries = 100, []
     publish(new)
-    assert kinds(line) == ["labour.inherit", "data"]
+    assert kinds(line) == ["Introduce", "data"]

@@ -162,7 +162,7 @@ class Changed:
     def __init__(self, engine: Engine, old: Shard, now_ms: Callable[[], int]) -> None:
         self.engine, self.old, self._now_ms = engine, old, now_ms
         self.answers: list[int | None] = []
-        old.is_finished = False
+        old.state.is_finished = False
         engine._sealing.hold_back()
 
     def repeat(self) -> Arrival:
@@ -191,7 +191,7 @@ def test_a_repeat_waits_until_sealed_logs_are_complete_and_tell_whether_they_hav
             assert new.intake.arrivals == [one] and not streams.answers
             if is_stored:
                 streams.old.producers.store(b"qos2/1/a", 5)
-            streams.old.is_finished = True
+            streams.old.state.is_finished = True
             await streams.until_answered()
             assert new.next_offset == (at if is_stored else at + 1)
 
@@ -205,7 +205,7 @@ def test_a_repeat_waits_until_open_logs_are_applied_since_the_start_of_the_node(
     async def scene() -> None:
         async with Node() as node:
             streams, new = await changed(node)
-            streams.old.is_finished = True
+            streams.old.state.is_finished = True
             at = new.next_offset
             (number,) = streams.engine.definitions.table.streams["default"].shards
             other = streams.engine.shards[number]

@@ -1,17 +1,25 @@
 """Retained messages of logs: the newest word wins at every node, in whatever order logs are applied."""
 
 from itertools import permutations
-from typing import Any
 
 import pytest
 
 from millrace.broker.access import AccessRules
+from millrace.broker.entries.shard import Generation, Retain, ShardEntry
 from millrace.broker.machine import Broker
 from millrace.broker.messages.intake import Arrival
 from millrace.broker.messages.message import Run
+from millrace.broker.shards.retained_topics import DELETED_MAX
+from millrace.broker.shards.shard_state import (
+    RetainedChanged,
+    RetainedForgotten,
+    RetainedRestored,
+    ShardEffect,
+    ShardState,
+)
 from millrace.broker.shards.stamps import Stamps
 from millrace.limits import DEFAULT_LIMITS
-from millrace.node.shards.retained import DELETED_MAX, ShardRetained
+from millrace.node.shards.retained import ShardRetained
 from millrace.types import Reason
 
 
@@ -25,12 +33,44 @@ def value(broker: Broker) -> bytes | None:
     return None if found is None else found.data[7:]
 
 
-def logs(broker: Broker, *numbers: int) -> list[ShardRetained]:
+class Log(ShardRetained):
+    """The retained topics of one log: its state, and the node's part of it."""
+
+    def __init__(self, number: int, broker: Broker, stamps: Stamps) -> None:
+        self.state = ShardState(number)
+        super().__init__(number, broker, self.state.retained, now_ms=lambda: 0, wall_us=lambda: 0)
+        self.stamps = stamps
+
+    def keep(self, topic: str, run: Run, index: int) -> None:
+        """An entry at `index` that keeps this value."""
+        self.apply(Retain(topic, run.data, run.qos, run.v5, 0), index)
+
+    def announced(self, generation: int) -> None:
+        self.apply(Generation(generation), 0)
+
+    def apply(self, entry: ShardEntry, index: int) -> None:
+        self.run(self.state.apply(entry, index=index, time_us=0))
+
+    def to_bytes(self) -> bytes:
+        return self.state.to_bytes(self.save(), {})
+
+    def restore(self, saved: bytes) -> None:
+        self.run(self.state.restore(saved))
+
+    def run(self, effects: list[ShardEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case RetainedChanged():
+                    self.changed(effect)
+                case RetainedForgotten():
+                    self.forgotten(effect.topic)
+                case RetainedRestored():
+                    self.restored(effect)
+
+
+def logs(broker: Broker, *numbers: int) -> list[Log]:
     stamps = Stamps()
-    made = [ShardRetained(number, broker) for number in numbers]
-    for one in made:
-        one.stamps = stamps
-    return made
+    return [Log(number, broker, stamps) for number in numbers]
 
 
 def broker_of_test() -> Broker:
@@ -55,14 +95,6 @@ def test_the_newest_wins_in_every_order_of_application(last: bytes) -> None:
         assert value(broker) == (last or None), order
 
 
-def _fields(run: Run) -> dict[str, Any]:
-    return {"packet": run.data}
-
-
-def _run(fields: dict[str, Any]) -> Run:
-    return Run(fields["packet"], 1, 1, False, True)
-
-
 def test_a_snapshot_takes_away_what_was_deleted_before_it() -> None:
     """A replica that was far behind still has a message that the others have deleted since."""
     ahead, behind = broker_of_test(), broker_of_test()
@@ -70,12 +102,12 @@ def test_a_snapshot_takes_away_what_was_deleted_before_it() -> None:
     second.keep("t", message(b"stale"), 3)
     first.keep("t", message(b"stale"), 3)
     first.keep("t", message(b""), 8)
-    second.restore(*first.to_json(_fields), _run)
+    second.restore(first.to_bytes())
     assert value(behind) is None
     # Also where the deletion itself is not remembered any more.
     (third,) = logs(behind, 16)
     third.keep("t", message(b"stale"), 3)
-    third.restore(1, [], _run)
+    third.restore(Log(16, broker_of_test(), Stamps()).to_bytes())
     assert value(behind) is None
 
 
@@ -83,14 +115,14 @@ def test_a_deletion_outlives_a_restart_beside_the_log_that_had_the_message() -> 
     before, after = broker_of_test(), broker_of_test()
     old, new = logs(before, 16, 17)
     old.keep("t", message(b"kept"), 3)
-    saved_old = old.to_json(_fields)
+    saved_old = old.to_bytes()
     new.announced(2)
     new.keep("t", message(b""), 1)
-    saved_new = new.to_json(_fields)
+    saved_new = new.to_bytes()
     for order in ((0, 1), (1, 0)):
         restarted = logs(after, 16, 17)
         for position in order:
-            restarted[position].restore(*(saved_old, saved_new)[position], _run)
+            restarted[position].restore((saved_old, saved_new)[position])
         assert value(after) is None
 
 
@@ -118,7 +150,7 @@ def shown(broker: Broker, payload: bytes) -> Arrival:
     return note
 
 
-def committed(broker: Broker, log: ShardRetained, note: Arrival, index: int) -> None:
+def committed(broker: Broker, log: Log, note: Arrival, index: int) -> None:
     assert note.run is not None
     log.keep("t", note.run, index)
     broker.inbound.committed([note], 16, 0, 0)
@@ -148,7 +180,8 @@ def test_a_value_is_not_replaced_by_an_older_one_whose_note_comes_to_the_log_lat
     assert value(broker) == b"second"
     log.keep("t", message(b"of another"), 2)
     assert value(broker) == b"second"
-    assert [row["packet"] for row in log.to_json(_fields)[1]] == [message(b"of another").data]
+    values = [row.value for row in log.save()]
+    assert [value.packet for value in values if value is not None] == [message(b"of another").data]
     committed(broker, log, second, 3)
     assert value(broker) == b"second"
     log.keep("t", message(b"last"), 4)
@@ -180,12 +213,11 @@ def test_only_so_many_deletions_are_remembered_and_all_that_is_retained() -> Non
         if index > 1:
             log.keep(f"t{index}", message(b""), 2 * index + 1)
     known = DELETED_MAX + 1
-    assert len(log._words) == len(log.stamps._last) == known
+    assert len(log.state.retained.places) == len(log.stamps._last) == known
     assert "first" in log and "t101" not in log and "t102" in log
-    rows = log.to_json(_fields)[1]
-    assert len(rows) == known
+    assert len(log.save()) == known
     (again,) = logs(broker_of_test(), 16)
-    again.restore(0, rows, lambda row: message(b"x"))
+    again.restore(log.to_bytes())
     again.keep("new", message(b""), 1_000_000)
     assert "first" in again and "t102" not in again and "t103" in again
 
@@ -196,8 +228,8 @@ def test_topics_whose_messages_expired_are_remembered_no_longer_than_deleted_one
     for index in range(1, DELETED_MAX + 102):
         log.keep(f"t{index}", message(b"x"), index)
         broker.retained.delete(f"t{index}")
-    log.to_json(_fields)
-    assert len(log._words) == len(log.stamps._last) == DELETED_MAX
+    log.save()
+    assert len(log.state.retained.places) == len(log.stamps._last) == DELETED_MAX
     assert "t101" not in log and "t102" in log
 
 

@@ -1,7 +1,6 @@
 """A node tells of a shared group what the group that is here knows, not one that was here before it."""
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -75,7 +74,7 @@ class Node:
     def leaves(self, session: Session) -> None:
         self.broker.unsubscribe(session, G)
 
-    def divide(self) -> list[dict[str, Any]]:
+    def divide(self) -> list[Block]:
         """What the node says of its groups; applied at once."""
         pieces = self.work._open_pieces().get(16, {})
         self.work._divide_shard(self.shard, {"here", "there"}, pieces)
@@ -83,7 +82,7 @@ class Node:
         for block, token in entries:
             stamp = {"shard": 16, "term": 1, "index": 1, "previous_term": 1, "base_time_us": self.wall_us}
             self.shard.apply(block.stamped(base_offset=self.shard.next_offset, **stamp), token)
-        return [json.loads(block.payload()) for block, _ in entries]
+        return [block for block, _ in entries]
 
     def owed(self) -> list[tuple[int, int, str]]:
         """Below the end of the log, by this node."""
@@ -111,7 +110,7 @@ def test_what_came_while_the_group_was_not_here_is_owed(is_after_restart: bool) 
             pass
         node.leaves(session)
     assert node.shard.work.is_begun and G not in node.broker.groups
-    node.shard.next_offset = 10
+    node.shard.state.next_offset = 10
     node.joins("b")
     while node.divide():
         pass
@@ -127,7 +126,7 @@ def test_a_group_that_no_session_outlives_begins_anew() -> None:
     while node.divide():
         pass
     node.leaves(session)
-    node.shard.next_offset = 10
+    node.shard.state.next_offset = 10
     node.joins("b")
     while node.divide():
         pass
@@ -141,7 +140,7 @@ def test_what_the_group_had_done_is_not_owed() -> None:
     first = node.joins("a")
     while node.divide():
         pass
-    node.shard.next_offset = 10
+    node.shard.state.next_offset = 10
     node.joins("b")
     node.leaves(first)
     while node.divide():
@@ -185,7 +184,7 @@ def test_what_joins_the_backlog_while_it_cannot_be_read_stays_in_it(error: Excep
         pass
     session.blocked, session.window = False, 100
     work = node.shard.work
-    node.shard.next_offset = 15
+    node.shard.state.next_offset = 15
     work.put_off(G, 0, 10)
     asked: list[int] = []
 
@@ -255,7 +254,7 @@ def test_what_was_said_before_a_snapshot_is_said_again() -> None:
     state = node.shard.to_bytes()
     assert state is not None
     node.work._divide_shard(node.shard, {"here", "there"}, {})
-    assert node.line.entries and node.shard.work.said
+    assert node.line.entries and node.shard.work.proposed
     node.line.entries.clear()
     node.shard.restore(state)
     while node.divide():

@@ -16,11 +16,11 @@ says how often the request had been made void when it set out.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from millrace.limits import MIB
 
@@ -65,8 +65,7 @@ class Item:
         return 0 < self.expires_us <= now_us
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     deliveries_max: int = 0
     """After so many deliveries without an acknowledgement a message is dead; 0 is never."""
     in_flight_max: int = IN_FLIGHT_MAX
@@ -86,8 +85,7 @@ class Found(NamedTuple):
         return 0 < self.expires_us <= now_us
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
+class Scan(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What the shard holds for the group in [start, end), without what has expired."""
 
     start: int
@@ -379,128 +377,51 @@ class Cursor:
         if gone:
             self._index()
 
-    def to_json(self) -> list[Any]:
-        return [
-            self.position,
-            self.epoch,
-            self.missed,
-            self.used_us,
-            [self.settings.deliveries_max, self.settings.in_flight_max],
-            [
-                [o, int(i.state), i.deliveries, i.due_us, i.expires_us, i.size_bytes]
-                for o, i in sorted(self.items.items())
+    def save(self) -> "SavedCursor":
+        return SavedCursor(
+            position=self.position,
+            epoch=self.epoch,
+            missed=self.missed,
+            used_us=self.used_us,
+            settings=self.settings,
+            items=[
+                SavedItem(offset, item.state, item.deliveries, item.due_us, item.expires_us, item.size_bytes)
+                for offset, item in sorted(self.items.items())
             ],
-            list(self._answers.items()),
-            list(self._voided.items()),
-        ]
+            answers=list(self._answers.items()),
+            voided=list(self._voided.items()),
+        )
 
     @staticmethod
-    def from_json(fields: list[Any]) -> "Cursor":
-        # A state that was written before requests could be made void has none, nor expiry and size of items.
-        position, epoch, missed, used_us, settings, items, answers, *voided = fields
-        cursor = Cursor(position, settings_from_json(settings), used_us)
-        cursor.epoch, cursor.missed = epoch, missed
-        cursor.items = {o: Item(State(state), *numbers) for o, state, *numbers in items}
-        cursor._answers = {request: [(o, n) for o, n in taken] for request, taken in answers}
+    def restored(saved: "SavedCursor") -> "Cursor":
+        cursor = Cursor(saved.position, saved.settings, saved.used_us)
+        cursor.epoch, cursor.missed = saved.epoch, saved.missed
+        cursor.items = {row[0]: Item(*row[1:]) for row in saved.items}
+        cursor._answers = dict(saved.answers)
         cursor._answered = sum(map(len, cursor._answers.values()))
-        cursor._voided = dict(*voided)
+        cursor._voided = dict(saved.voided)
         cursor._index()
         return cursor
 
 
-def settings_from_json(fields: list[int]) -> Settings:
-    return Settings(deliveries_max=fields[0], in_flight_max=fields[1])
+class SavedItem(NamedTuple):
+    offset: int
+    state: State
+    deliveries: int
+    due_us: int
+    expires_us: int
+    size_bytes: int
 
 
-class Consumers:
-    """All cursors of one shard, by the group's number, and the entries that change them.
+class SavedCursor(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A cursor in a snapshot."""
 
-    An entry is {"now_us", "scans": {group: [start, end, [[offset, not before, expiry, size], ...]]}, "do":
-    [operation, ...]} and an operation a list that begins with its name and the group's number. `apply` gives
-    one result for each: a list of deliveries for `take`, a list of truths for what names deliveries, a truth
-    for the rest. A group without a cursor here is one that was deleted: its operations change nothing.
-    """
-
-    __slots__ = ("cursors",)
-
-    def __init__(self) -> None:
-        self.cursors: dict[int, Cursor] = {}
-
-    def apply(self, fields: dict[str, Any]) -> list[Any]:
-        scans = {
-            int(group): Scan(start=start, end=end, found=tuple(Found(*row) for row in found))
-            for group, (start, end, found) in fields.get("scans", {}).items()
-        }
-        now_us = fields["now_us"]
-        return [self._do(name, group, rest, scans, now_us) for name, group, *rest in fields["do"]]
-
-    def _do(self, name: str, group: int, rest: list[Any], scans: dict[int, Scan], now_us: int) -> Any:
-        if name == "create":
-            if group in self.cursors:
-                return False
-            self.cursors[group] = Cursor(rest[0], settings_from_json(rest[1]), now_us)
-            return True
-        cursor = self.cursors.get(group)
-        if cursor is None:
-            return [] if name in ("take", "void", "ack", "nack", "extend") else False
-        match name:
-            case "take":
-                request, count, lease_us, *voided = rest
-                return cursor.take(request, count, lease_us, now_us, scans.get(group), *voided)
-            case "void":
-                return cursor.void(rest[0])
-            case "ack":
-                return _each(cursor, rest[0], rest[1], cursor.ack)
-            case "nack":
-                return _each(cursor, rest[0], rest[1], lambda o, n: cursor.nack(o, n, rest[2], now_us))
-            case "extend":
-                return _each(cursor, rest[0], rest[1], lambda o, n: cursor.extend(o, n, rest[2], now_us))
-            case "bury":
-                return cursor.bury(rest[0])
-            case "tick":
-                cursor.advance(now_us)
-                cursor.expire(now_us)
-                return True
-            case "touch":
-                cursor.used_us = now_us
-                return True
-            case "skip":
-                # Nothing for the group between: a restart need not look there again.
-                start, end = rest
-                if start <= cursor.position < end:
-                    cursor.position = end
-                return True
-            case "reset":
-                cursor.reset(rest[0])
-                return True
-            case "advance":
-                # Judged here, because another reader may have moved it further since this one looked.
-                if rest[0] > cursor.position:
-                    cursor.reset(rest[0])
-                return True
-            case "set":
-                cursor.set(settings_from_json(rest[0]))
-                return True
-            case "delete":
-                del self.cursors[group]
-                return True
-        return False
-
-    def trim(self, first_offset: int) -> None:
-        for cursor in self.cursors.values():
-            cursor.trim(first_offset)
-
-    def to_json(self) -> list[Any]:
-        return [[group, cursor.to_json()] for group, cursor in sorted(self.cursors.items())]
-
-    @staticmethod
-    def from_json(fields: list[Any]) -> "Consumers":
-        consumers = Consumers()
-        consumers.cursors = {group: Cursor.from_json(cursor) for group, cursor in fields}
-        return consumers
-
-
-def _each(
-    cursor: Cursor, epoch: int, deliveries: list[list[int]], act: Callable[[int, int], bool]
-) -> list[bool]:
-    return [epoch == cursor.epoch and act(offset, delivery) for offset, delivery in deliveries]
+    position: int
+    epoch: int
+    missed: int
+    used_us: int
+    settings: Settings
+    items: list[SavedItem]
+    answers: list[tuple[str, list[Delivery]]]
+    """In the order in which they were given, the oldest first."""
+    voided: list[tuple[str, int]]

@@ -24,7 +24,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+
+import msgspec
 
 Counts = tuple[int, bool]
 """Members connected at a node, and whether a session there holds the group at all."""
@@ -63,6 +64,8 @@ class News:
     """These owe nothing any more."""
     granted: dict[str, list[Range]] = field(default_factory=dict)
     """These owe more than before."""
+    joined: set[str] = field(default_factory=set)
+    """These take part from now on."""
 
 
 @dataclass(slots=True)
@@ -177,7 +180,9 @@ class WorkDivision:
         state = self._groups.setdefault(group, _Group())
         if connected or holds:
             state.nodes[node] = (connected, holds)
-            state.marks.setdefault(node, Mark(offset))
+            if node not in state.marks:
+                state.marks[node] = Mark(offset)
+                news.joined.add(node)
         elif state.nodes.pop(node, None) is None:
             if not is_gone and self.is_over(group, time_us):
                 del self._groups[group]
@@ -244,20 +249,23 @@ class WorkDivision:
             all_news.append(news)
         return all_news
 
-    def inherit(self, group: str, holders: Holders, *, offset: int, time_us: int) -> None:
+    def inherit(self, group: str, holders: Holders, *, offset: int, time_us: int) -> News:
         """What other logs say of a group; nothing new to a log that has heard of it. Where all are gone that
         held it, what comes waits for whoever takes it over."""
+        news = News(group)
         if group in self._groups or not holders:
-            return
+            return news
         state = self._groups[group] = _Group()
         there = {node: counts for node, counts in holders.items() if counts != _GONE}
         state.nodes = there or {min(holders): _GONE}
         state.turn(offset)
         if there:
             state.marks = {node: Mark(offset) for node in there}
+            news.joined.update(there)
         else:
             state.orphans, state.orphaned_us = [(offset, offset, min(holders))], time_us
             state.nodes = {}
+        return news
 
     def done(self, group: str, node: str, version: int, position: int, owed: Iterable[Range]) -> None:
         """A node tells how far it is."""
@@ -353,32 +361,39 @@ class WorkDivision:
 
     # ----------------------------------------------------------------------------------- snapshots
 
-    def to_json(self) -> list[object]:
+    def save(self) -> list["SavedGroup"]:
         return [
-            [
-                group,
-                sorted([node, *counts] for node, counts in state.nodes.items()),
-                [[era.start, era.names, era.sums] for era in state.eras],
-                sorted([node, m.position, m.owed, m.version] for node, m in state.marks.items()),
-                [state.orphaned_us, state.orphans],
-            ]
+            SavedGroup(
+                group=group,
+                nodes=sorted(state.nodes.items()),
+                eras=[(era.start, era.names, era.sums) for era in state.eras],
+                marks=sorted((node, m.position, m.owed, m.version) for node, m in state.marks.items()),
+                orphaned_us=state.orphaned_us,
+                orphans=state.orphans,
+            )
             for group, state in sorted(self._groups.items())
         ]
 
     @staticmethod
-    def from_json(rows: list[Any]) -> "WorkDivision":
+    def restored(saved: list["SavedGroup"]) -> "WorkDivision":
         work_division = WorkDivision()
-        for group, nodes, *rest in rows:
-            state = work_division._groups[group] = _Group()
-            state.nodes = {node: (connected, holds) for node, connected, holds in nodes}
-            if not rest:
-                # Written before nodes told how far they are.
-                state.turn(0)
-                state.marks = {node: Mark(0) for node in state.nodes}
-                continue
-            eras, marks, (state.orphaned_us, orphans) = rest
-            state.eras = [_Era(start, list(names), list(sums)) for start, names, sums in eras]
-            state.orphans = [(first, end, by) for first, end, by in orphans]
-            for node, position, owed, version in marks:
-                state.marks[node] = Mark(position, [(f, e, by) for f, e, by in owed], version)
+        for row in saved:
+            state = work_division._groups[row.group] = _Group()
+            state.nodes = dict(row.nodes)
+            state.eras = [_Era(start, list(names), list(sums)) for start, names, sums in row.eras]
+            state.orphaned_us, state.orphans = row.orphaned_us, list(row.orphans)
+            for node, position, owed, version in row.marks:
+                state.marks[node] = Mark(position, list(owed), version)
         return work_division
+
+
+class SavedGroup(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A group in a snapshot."""
+
+    group: str
+    nodes: list[tuple[str, Counts]]
+    eras: list[tuple[int, list[str], list[int]]]
+    marks: list[tuple[str, int, list[Range], int]]
+    """Node, position, what is owed, version."""
+    orphaned_us: int
+    orphans: list[Range]

@@ -7,6 +7,7 @@ the front). Ids are given at send time, never before.
 """
 
 from millrace.kernels import reframe, skip
+from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
 from millrace.kernels.publish import after_packet_id, after_varint
 
 _EXPIRY = 0x02
@@ -156,6 +157,20 @@ class Segment:
     def size_bytes(self) -> int:
         """About what it holds in memory: its share of the run."""
         return len(self.run.data) * self.count // self.run.count
+
+
+def stored_run(data: bytes, count: int, flags: int, sent_us: int, now_ms: int, wall_us: int) -> Run:
+    """Messages of a block, as they would be delivered now. `flags` are those of their rows, which are the
+    same; `sent_us` is when the first was published. Several only where they cannot expire or be retained:
+    that is told from one packet."""
+    v5, retain = flags >> FLAG_VERSION_SHIFT == 5, bool(flags & FLAG_RETAIN)
+    if retain:
+        data = bytes((data[0] & 0xFE,)) + data[1:]
+    expiry_s = expiry_of(data) if v5 else None
+    expires_ms = None
+    if expiry_s is not None:
+        expires_ms = now_ms + (sent_us + expiry_s * 1_000_000 - wall_us) // 1000
+    return Run(data, count, flags & FLAG_QOS, v5, retain, expires_ms)
 
 
 def with_expiry(packet: bytes, seconds: int) -> bytes:

@@ -8,6 +8,9 @@ refused, never silently acknowledged. Producers are bounded; the one unused long
 
 from bisect import bisect_right
 from enum import Enum
+from typing import NamedTuple
+
+import msgspec
 
 PRODUCER = "millrace-producer"
 SEQUENCE = "millrace-sequence"
@@ -21,6 +24,19 @@ class Verdict(Enum):
     NEW = "new"
     REPEATED = "repeated"
     TOO_OLD = "too old"
+
+
+class SavedProducer(NamedTuple):
+    name: bytes
+    floor: int
+    ranges: list[int]
+
+
+class SavedProducers(msgspec.Struct, frozen=True, array_like=True):
+    """In a snapshot: the producers in the order of their last use."""
+
+    forgotten: int
+    producers: list[SavedProducer]
 
 
 class Producers:
@@ -76,21 +92,16 @@ class Producers:
             self._floors[producer] = ranges[2]
             del ranges[:2]
 
-    def to_json(self) -> list[object]:
-        return [
-            self.forgotten,
-            [[name.hex(), self._floors.get(name, 0), ranges] for name, ranges in self._ranges.items()],
-        ]
+    def save(self) -> SavedProducers:
+        rows = [SavedProducer(name, self._floors.get(name, 0), r) for name, r in self._ranges.items()]
+        return SavedProducers(self.forgotten, rows)
 
     @staticmethod
-    def from_json(fields: list[object]) -> "Producers":
+    def restored(saved: SavedProducers) -> "Producers":
         producers = Producers()
-        forgotten, rows = fields
-        assert isinstance(forgotten, int) and isinstance(rows, list)
-        producers.forgotten = forgotten
-        for name, floor, ranges in rows:
-            key = bytes.fromhex(name)
-            producers._ranges[key] = list(ranges)
+        producers.forgotten = saved.forgotten
+        for name, floor, ranges in saved.producers:
+            producers._ranges[name] = list(ranges)
             if floor:
-                producers._floors[key] = floor
+                producers._floors[name] = floor
         return producers

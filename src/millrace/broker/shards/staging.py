@@ -13,8 +13,11 @@ the bytes; only what came with a snapshot is held in memory.
 
 import re
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from millrace.errors import LocalError
 
@@ -167,30 +170,70 @@ class Staged:
 
     # ----------------------------------------------------------------------------------- snapshots
 
-    def to_json(self) -> list[Any]:
-        """Without the bytes: whoever writes a snapshot puts them beside."""
+    def unreleased(self) -> list[Place]:
+        """What a snapshot must hold the bytes of, because they are read when the block is released."""
+        return [place for attempt in self.attempts.values() for place in attempt.places[attempt.released :]]
+
+    def save(self, data: Mapping[int, bytes]) -> "SavedStaged":
+        """With the bytes of what is not released, by the index of the place."""
         rows = [
-            [
+            SavedAttempt(
                 *owner,
-                attempt.user,
-                attempt.since_us,
-                attempt.released,
-                [[place.index, place.size_bytes, place.rows] for place in attempt.places],
-            ]
+                user=attempt.user,
+                since_us=attempt.since_us,
+                released=attempt.released,
+                places=[
+                    SavedPlace(
+                        place.index,
+                        place.size_bytes,
+                        place.rows,
+                        data[place.index] if at >= attempt.released else None,
+                    )
+                    for at, place in enumerate(attempt.places)
+                ],
+            )
             for owner, attempt in self.attempts.items()
         ]
-        return [rows, list(self.settled.items())]
+        return SavedStaged(rows, list(self.settled.items()))
 
     @staticmethod
-    def from_json(fields: list[Any]) -> "Staged":
+    def restored(saved: "SavedStaged") -> "Staged":
         staged = Staged()
-        rows, settled = fields
-        staged.settled = dict(settled)
-        for writer, batch, name, user, since_us, released, places in rows:
-            attempt = Attempt(user, since_us, [Place(*place) for place in places], released)
-            staged.attempts[AttemptKey(writer, batch, name)] = attempt
+        staged.settled = dict(saved.settled)
+        for row in saved.attempts:
+            attempt = Attempt(
+                row.user,
+                row.since_us,
+                [Place(one.index, one.size_bytes, one.rows, one.data) for one in row.places],
+                row.released,
+            )
+            staged.attempts[AttemptKey(row.writer, row.batch, row.attempt)] = attempt
             staged.size_bytes += attempt.size_bytes
         return staged
+
+
+class SavedPlace(msgspec.Struct, frozen=True, array_like=True):
+    index: int
+    size_bytes: int
+    rows: int
+    data: bytes | None
+
+
+class SavedAttempt(msgspec.Struct, frozen=True, array_like=True):
+    writer: str
+    batch: int
+    attempt: str
+    user: str
+    since_us: int
+    released: int
+    places: list[SavedPlace]
+
+
+class SavedStaged(msgspec.Struct, frozen=True, array_like=True):
+    """In a snapshot."""
+
+    attempts: list[SavedAttempt]
+    settled: list[tuple[str, int]]
 
 
 class Taken:

@@ -15,8 +15,10 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 
-from millrace.broker.groups.cursor import Cursor, State
+from millrace.broker.entries.consume import Ack, Create, Nack, Take
+from millrace.broker.groups.cursor import Cursor, Settings, State
 from millrace.broker.groups.definitions import DurableGroup, GroupSpec
+from millrace.broker.shards.block_facts import EDGE_PRODUCER
 from millrace.broker.shards.producers import PRODUCER, RANGES_MAX
 from millrace.errors import LocalError, MillraceError
 from millrace.node.edge.functions import RESULTS_MAX, EdgeFailed, EdgeFunctions, EdgeUnavailable
@@ -24,7 +26,6 @@ from millrace.node.groups.consumer_groups import Groups, Taken
 from millrace.node.groups.shard_consumers import Unavailable
 from millrace.node.logs.reading import Reading
 from millrace.node.logs.space import DiskSpace
-from millrace.node.shards.fan_out import EDGE_PRODUCER
 from millrace.node.shards.publishing import NotStored
 from millrace.node.shards.shard import Shard
 from millrace.types import Message, Properties, Reason
@@ -105,11 +106,11 @@ class EdgeStreams:
     async def _open(self, shard: Shard) -> Cursor:
         consumers = shard.consumers
         if EDGE_CURSOR not in consumers.state.cursors:
-            await consumers.do(["create", EDGE_CURSOR, shard.first_offset, [0, 10 * _BATCH]])
+            await consumers.do(Create(EDGE_CURSOR, shard.first_offset, Settings(in_flight_max=10 * _BATCH)))
         cursor = consumers.state.cursors[EDGE_CURSOR]
-        left = [[o, i.deliveries] for o, i in cursor.items.items() if i.state is State.LEASED]
+        left = [(o, i.deliveries) for o, i in cursor.items.items() if i.state is State.LEASED]
         if left:
-            await consumers.do(["nack", EDGE_CURSOR, cursor.epoch, left, 0])
+            await consumers.do(Nack(EDGE_CURSOR, cursor.epoch, left, 0))
         return cursor
 
     async def _take(self, shard: Shard, cursor: Cursor) -> list[Taken]:
@@ -120,13 +121,13 @@ class EdgeStreams:
                     async with asyncio.timeout(_WAIT_S):
                         await watcher.wait()
                 return []
-        found = await shard.consumers.do(["take", EDGE_CURSOR, "", _BATCH, _LEASE_US])
+        found = await shard.consumers.do(Take(EDGE_CURSOR, "", _BATCH, _LEASE_US))
         taken = await self._groups.fetch(shard, cursor, found)
         if len(taken) < len(found):
             # What cannot be read any more was reported; it must not hold up the rest for ever.
             there = {one.message.offset for one in taken}
-            gone = [[offset, delivery] for offset, delivery in found if offset not in there]
-            await shard.consumers.do(["ack", EDGE_CURSOR, cursor.epoch, gone])
+            gone = [(offset, delivery) for offset, delivery in found if offset not in there]
+            await shard.consumers.do(Ack(EDGE_CURSOR, cursor.epoch, gone))
         return taken
 
     async def _process(self, shard: Shard, taken: list[Taken]) -> None:
@@ -146,8 +147,8 @@ class EdgeStreams:
         for one in chain:
             if not _is_result(one):
                 await self._transform(shard, one)
-            pairs = [[one.message.offset, one.delivery]]
-            await shard.consumers.do(["ack", EDGE_CURSOR, cursor.epoch, pairs])
+            pairs = [(one.message.offset, one.delivery)]
+            await shard.consumers.do(Ack(EDGE_CURSOR, cursor.epoch, pairs))
 
     async def _transform(self, shard: Shard, one: Taken) -> None:
         stored = one.message

@@ -16,6 +16,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from millrace.broker.entries.consume import (
+    Ack,
+    Advance,
+    Bury,
+    Configure,
+    Create,
+    Extend,
+    Nack,
+    Reset,
+    Take,
+    Tick,
+    Touch,
+    Void,
+)
 from millrace.broker.entries.meta import DeleteGroup, PutGroup
 from millrace.broker.groups.cursor import TAKEN_BYTES_MAX, Cursor, State
 from millrace.broker.groups.definitions import (
@@ -54,6 +68,8 @@ _BURIED_AT_ONCE_MAX = 1_000
 GROUP_EXPIRY_US = 7 * 24 * 3600 * 1_000_000
 _TOUCH_EVERY_US = 3600 * 1_000_000
 _EXPIRY_CHECK_S = 60.0
+# Takes group, epoch, deliveries and, but for an acknowledgement, a time.
+_SETTLING: dict[str, Callable[..., Ack | Nack | Extend]] = {"ack": Ack, "nack": Nack, "extend": Extend}
 _FULL = "the disk of the node is full; nothing can be taken until there is room"
 
 
@@ -166,10 +182,9 @@ class Groups:
         starts = {s.number: s.next_offset for s in self._shards_of(probe) if s not in known}
         await self._definitions.command(PutGroup(spec, create_only=False, starts=starts))
         group = self.named(spec.name)
-        settings = [spec.settings.deliveries_max, spec.settings.in_flight_max]
         for shard in self._shards_of(group):
             if group.number in shard.consumers.state.cursors:
-                await shard.consumers.do(["set", group.number, settings])
+                await shard.consumers.do(Configure(group.number, spec.settings))
         return group
 
     async def delete(self, name: str) -> None:
@@ -185,7 +200,7 @@ class Groups:
             await self._cursor(group, shard)
             first, end = shard.start_offset, shard.next_offset
             position = first if to == "earliest" else end if to == "latest" else int(to)
-            await shard.consumers.do(["reset", group.number, min(max(position, first), end)])
+            await shard.consumers.do(Reset(group.number, min(max(position, first), end)))
 
     async def advance(self, name: str, positions: Mapping[int, int]) -> None:
         """Everything below these offsets of these shards is done, whoever read it. Never goes back; a shard
@@ -198,10 +213,10 @@ class Groups:
             cursor = await self._cursor(group, shard)
             position = min(max(wanted, shard.start_offset), shard.next_offset)
             if position > cursor.position:
-                await shard.consumers.do(["advance", group.number, position])
+                await shard.consumers.do(Advance(group.number, position))
             if self._wall_us() - cursor.used_us > _TOUCH_EVERY_US:
                 # Whoever reads past the group counts as one who asks it [rule 12].
-                await shard.consumers.do(["touch", group.number])
+                await shard.consumers.do(Touch(group.number))
 
     def held_from(self, shard: Shard) -> int | None:
         """The first offset that a group is not done with, of those that have a place in this shard's log.
@@ -267,7 +282,7 @@ class Groups:
                         await watcher.wait()
 
     async def _take_now(
-        self, group: DurableGroup, shards: "list[Shard]", count: int, lease_us: int, request: str
+        self, group: DurableGroup, shards: list[Shard], count: int, lease_us: int, request: str
     ) -> list[Taken]:
         taken: list[Taken] = []
         if request:
@@ -281,7 +296,7 @@ class Groups:
         voided = [self._voided(group, shard, request) for shard in shards]
         for shard, times in zip(shards, voided, strict=True):
             try:
-                operation = ["take", group.number, request, count - len(taken), lease_us, times]
+                operation = Take(group.number, request, count - len(taken), lease_us, times)
                 taken += await self._take_at(group, shard, shards, operation)
             except MillraceError:
                 # Without a lease it is done, so it must not be lost because there may be more elsewhere.
@@ -294,21 +309,22 @@ class Groups:
         return taken
 
     async def _take_at(
-        self, group: DurableGroup, shard: Shard, shards: "list[Shard]", operation: list[Any]
+        self, group: DurableGroup, shard: Shard, shards: list[Shard], take: Take
     ) -> list[Taken]:
-        _, _, request, wanted, lease_us, _ = operation
         cursor = await self._cursor(group, shard)
         if cursor.has_expired(self._wall_us()) and not self._space.is_refusing:
             # Not with the take: it would give nothing where there is something behind what goes.
-            await shard.consumers.do(["tick", group.number])
-        if not await shard.consumers.has_some(group, wanted, bool(lease_us), self._reading.blocks):
+            await shard.consumers.do(Tick(group.number))
+        if not await shard.consumers.has_some(group, take.count, bool(take.lease_us), self._reading.blocks):
             if self._wall_us() - cursor.used_us > _TOUCH_EVERY_US and not self._space.is_refusing:
-                await shard.consumers.do(["touch", group.number])
+                await shard.consumers.do(Touch(group.number))
             return []
         if self._space.is_refusing:
             raise Unavailable(_FULL)
-        elsewhere = await self._taken_elsewhere(group, [one for one in shards if one is not shard], request)
-        return elsewhere or await self.fetch(shard, cursor, await shard.consumers.do(operation))
+        elsewhere = await self._taken_elsewhere(
+            group, [one for one in shards if one is not shard], take.request
+        )
+        return elsewhere or await self.fetch(shard, cursor, await shard.consumers.do(take))
 
     def _voided(self, group: DurableGroup, shard: Shard, request: str) -> int | None:
         """How often this request of a queue was made void at a shard; None where that is not asked."""
@@ -317,7 +333,7 @@ class Groups:
         cursor = shard.consumers.state.cursors.get(group.number)
         return 0 if cursor is None else cursor.voided(request)
 
-    async def _taken_elsewhere(self, group: DurableGroup, shards: "list[Shard]", request: str) -> list[Taken]:
+    async def _taken_elsewhere(self, group: DurableGroup, shards: list[Shard], request: str) -> list[Taken]:
         """The answer that this request of a queue has in one of these shards. Where there is none, there will
         be none: another node may have been asked before, and what it asked for may still be under way. Groups
         of many shards do not ask: it is an entry in the log of each."""
@@ -328,7 +344,7 @@ class Groups:
             elif self._space.is_refusing:
                 raise Unavailable(_FULL)
             else:
-                known = await shard.consumers.do(["void", group.number, request])
+                known = await shard.consumers.do(Void(group.number, request))
             if known:
                 return await self.fetch(shard, cursor, known)
         return []
@@ -376,8 +392,8 @@ class Groups:
             shard = self._shards.get(number)
             if shard is None or group.number not in shard.consumers.state.cursors:
                 continue
-            pairs = [rows[position][2:] for position in positions]
-            done = await shard.consumers.do([how, group.number, epoch, pairs, *extra])
+            deliveries = [(offset, delivery) for _, _, offset, delivery in map(rows.__getitem__, positions)]
+            done = await shard.consumers.do(_SETTLING[how](group.number, epoch, deliveries, *extra))
             for position, result in zip(positions, done, strict=False):
                 results[position] = result
         if how == "nack":
@@ -386,7 +402,7 @@ class Groups:
 
     @contextmanager
     def watching(
-        self, group: DurableGroup, shards: "list[Shard]", *, is_waiting: bool = False
+        self, group: DurableGroup, shards: list[Shard], *, is_waiting: bool = False
     ) -> "Iterator[asyncio.Event]":
         """An event that is set when one of these shards may have something new, from now on."""
         if is_waiting and self._waiting.total() >= WAITERS_MAX:
@@ -404,7 +420,7 @@ class Groups:
             for shard in shards:
                 shard.consumers.watchers.pop(watcher, None)
 
-    def _slice_s(self, group: DurableGroup, shards: "list[Shard]", left_s: float) -> float:
+    def _slice_s(self, group: DurableGroup, shards: list[Shard], left_s: float) -> float:
         """How long to wait before looking again: until the next lease or delay ends at the latest."""
         now_us = self._wall_us()
         slices = [left_s, _WAIT_SLICE_S]
@@ -418,7 +434,7 @@ class Groups:
 
     # -------------------------------------------------------------------------------------- shards
 
-    def _shards_of(self, group: DurableGroup, *, also_default: bool = False) -> "list[Shard]":
+    def _shards_of(self, group: DurableGroup, *, also_default: bool = False) -> list[Shard]:
         """Every shard that may hold a message of the group, oldest first."""
         table = self._definitions.table
         numbers: set[int] = set(group.starts)
@@ -434,7 +450,7 @@ class Groups:
                 found.append(shard)
         return found
 
-    def _in_turn(self, group: DurableGroup) -> "list[Shard]":
+    def _in_turn(self, group: DurableGroup) -> list[Shard]:
         """Sealed shards first, so that order holds per topic [rule 16], then the open in turn."""
         shards = self._shards_of(group)
         is_old = self._is_former(group)
@@ -455,8 +471,7 @@ class Groups:
         cursors = shard.consumers.state.cursors
         if group.number not in cursors:
             position = max(group.start(shard.number), shard.start_offset)
-            settings = [group.spec.settings.deliveries_max, group.spec.settings.in_flight_max]
-            await shard.consumers.do(["create", group.number, position, settings])
+            await shard.consumers.do(Create(group.number, position, group.spec.settings))
         cursor = cursors.get(group.number)
         if cursor is None:
             raise NoSuchGroup(group.spec.name)
@@ -532,7 +547,7 @@ class Groups:
                         raise
                     # Too far below the others for the window to tell: twice is better than not at all.
                     await self.publishing.publish(message)
-            await shard.consumers.do(["bury", group.number, offset])
+            await shard.consumers.do(Bury(group.number, offset))
 
     # ---------------------------------------------------------------------------------------- view
 

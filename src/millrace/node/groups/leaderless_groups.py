@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from millrace.broker.groups.definitions import QUEUE_PREFIX
 from millrace.broker.groups.joined import JoinedGroup
 from millrace.broker.machine import Broker
-from millrace.broker.messages.message import Run, Segment, expiry_of
+from millrace.broker.messages.message import Segment
 from millrace.broker.topics.filters import matches, overlaps
 from millrace.broker.topics.routing import merge
 from millrace.errors import StorageError
-from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
+from millrace.node.shards.fan_out import row_run
 from millrace.replication.leaderless.messages import (
     Connected,
     Given,
@@ -424,19 +424,3 @@ def _unreadable(span: Span, error: StorageError) -> Span:
     if isinstance(error, RangeDamaged):
         end = min(end, max(span.start + 1, int(error.damage.next_offset)))
     return Span(span.origin, span.start, end)
-
-
-def row_run(block: Block, row: int, now_ms: int, wall_us: int) -> Run:
-    """One message of a block, as it would be delivered now."""
-    columns = block.columns()
-    flag, start = columns.flags[row], columns.packet_positions[row]
-    data = bytes(columns.packets[start : start + columns.packet_sizes[row]])
-    v5, retain = flag >> FLAG_VERSION_SHIFT == 5, bool(flag & FLAG_RETAIN)
-    if retain:
-        data = bytes((data[0] & 0xFE,)) + data[1:]
-    expires_ms = None
-    expiry_s = expiry_of(data) if v5 else None
-    if expiry_s is not None:
-        sent_us = block.header.base_time_us + columns.deltas_us[row]
-        expires_ms = now_ms + (sent_us + expiry_s * 1_000_000 - wall_us) // 1000
-    return Run(data, 1, flag & FLAG_QOS, v5, retain, expires_ms)

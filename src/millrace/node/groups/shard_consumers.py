@@ -11,19 +11,21 @@ again at the position, which `skip` moves now and then.
 """
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from millrace.broker.groups.cursor import Consumers, Cursor, Found
+from millrace.broker.entries.consume import Consume, Delete, Operation, Skip, Take, Tick
+from millrace.broker.groups.consumers import Consumers
+from millrace.broker.groups.cursor import Cursor, Found, Scan
 from millrace.broker.groups.definitions import DurableGroup
 from millrace.broker.messages.message import expiry_of
+from millrace.broker.shards.shard_state import Consumed
 from millrace.errors import LocalError
 from millrace.node.logs.reading import is_v5, keys_of, matching_rows, packet_of, properties_of
-from millrace.replication.contract import EntryKind
-from millrace.storage.block import Block, Kind, opaque_block
+from millrace.node.shards.tokens import Token
+from millrace.storage.block import Block
 from millrace.storage.log import Trimmed
 from millrace.storage.scan import RangeDamaged
 
@@ -48,6 +50,26 @@ ReadBlocks = Callable[["Shard", int, tuple[int, ...] | None], Awaitable[list[Blo
 
 class Unavailable(LocalError):
     """The log cannot take the operation now; nothing happened."""
+
+
+class Answer(Token):
+    """Somebody waits for the result of an entry."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: "asyncio.Future[Any]") -> None:
+        self._future = future
+
+    def answer(self, result: Any) -> None:
+        if not self._future.done():
+            self._future.set_result(result)
+
+    def on_repeated(self) -> None:
+        self.answer(False)
+
+    def lost(self) -> None:
+        if not self._future.done():
+            self._future.set_exception(Unavailable("the change was lost to another leader; try again"))
 
 
 class Ahead:
@@ -107,23 +129,26 @@ class Ahead:
 
 
 class ShardConsumers:
-    """The groups of one shard. Its `state` is part of the shard's."""
+    """The groups of one shard."""
 
     def __init__(self, shard: "Shard", wall_us: Callable[[], int]) -> None:
         self._shard = shard
         self._wall_us = wall_us
-        self.state = Consumers()
         # A dict for its order: a set's would not be the same in every run.
         self.watchers: dict[asyncio.Event, None] = {}
         """Set when there may be something to take."""
-        self._pending: list[tuple[list[Any], asyncio.Future[Any]]] = []
+        self._pending: list[tuple[Operation, asyncio.Future[Any]]] = []
         self._task: asyncio.Task[None] | None = None
         self._ahead: dict[int, Ahead] = {}
         self._last_us = 0
 
+    @property
+    def state(self) -> Consumers:
+        return self._shard.state.consumers
+
     # ---------------------------------------------------------------------------------- operations
 
-    async def do(self, operation: list[Any]) -> Any:
+    async def do(self, operation: Operation) -> Any:
         """Bring an operation into the log and give its result; Unavailable if it did not get there."""
         if len(self._pending) >= _PENDING_MAX:
             raise Unavailable(f"shard {self._shard.number} cannot take this right now; try again")
@@ -148,8 +173,7 @@ class ShardConsumers:
                 del self._pending[: len(batch)]
                 applied: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
                 entry = self._entry([operation for operation, _ in batch])
-                block = opaque_block(Kind.CONTROL, entry).timed(self._last_us)
-                if not self._shard.group.propose([block], [applied], EntryKind.CONTROL):
+                if not self._shard.propose_entries([entry], Answer(applied), self._last_us):
                     applied.set_exception(Unavailable("the log takes nothing right now; try again"))
                 try:
                     results = await applied
@@ -174,60 +198,43 @@ class ShardConsumers:
                     await serving.wait()
         return serving.is_set()
 
-    def _entry(self, operations: list[list[Any]]) -> bytes:
+    def _entry(self, operations: list[Operation]) -> Consume:
         wanted: dict[int, int] = {}
-        for name, group, *rest in operations:
-            if name == "take":
-                wanted[group] = wanted.get(group, 0) + rest[1]
+        for one in operations:
+            if isinstance(one, Take):
+                wanted[one.group] = wanted.get(one.group, 0) + one.count
         # Time never goes back here, whatever the clock does.
         self._last_us = max(self._last_us, self._wall_us())
-        scans = {str(group): self._scan(group, count) for group, count in wanted.items()}
-        fields = {"op": "consume", "now_us": self._last_us, "scans": scans, "do": operations}
-        return json.dumps(fields, separators=(",", ":")).encode()
+        scans = {group: self._scan(group, count) for group, count in wanted.items()}
+        return Consume(self._last_us, scans, operations)
 
-    def _scan(self, group: int, count: int) -> list[Any]:
+    def _scan(self, group: int, count: int) -> Scan:
         """What the look ahead has and what has not expired, up to `count` messages that are not put off."""
         cursor, ahead = self.state.cursors.get(group), self._ahead.get(group)
         if cursor is None or ahead is None or ahead.epoch != cursor.epoch or ahead.end < cursor.position:
-            return [0, 0, []]
+            return Scan(start=0, end=0, found=())
         found: list[Found] = []
         for one in ahead.found:
             if one.offset < cursor.position or one.is_expired(self._last_us):
                 continue
             if count <= 0 or len(found) >= _FOUND_MAX:
-                return [cursor.position, one.offset, found]
+                return Scan(start=cursor.position, end=one.offset, found=tuple(found))
             found.append(one)
             if one.not_before_us <= self._last_us:
                 count -= 1
-        return [cursor.position, ahead.end, found]
+        return Scan(start=cursor.position, end=ahead.end, found=tuple(found))
 
     # ----------------------------------------------------------------------------------- committed
 
-    def apply(self, fields: dict[str, Any], token: Any) -> None:
-        results = self.state.apply(fields)
-        if isinstance(token, asyncio.Future) and not token.done():
-            token.set_result(results)
-        if any(operation[0] in ("nack", "reset", "advance", "set", "tick") for operation in fields["do"]):
+    def applied(self, effect: Consumed, token: Token | None) -> None:
+        if token is not None:
+            token.answer(effect.results)
+        if effect.is_stirring:
             self.on_data()
-
-    def lost(self, token: Any) -> None:
-        if isinstance(token, asyncio.Future) and not token.done():
-            token.set_exception(Unavailable("the change was lost to another leader; try again"))
 
     def on_data(self) -> None:
         for watcher in self.watchers:
             watcher.set()
-
-    def trim(self, first_offset: int, token: Any) -> None:
-        self.state.trim(first_offset)
-        if isinstance(token, asyncio.Future) and not token.done():
-            token.set_result(None)
-
-    def to_json(self) -> list[Any]:
-        return self.state.to_json()
-
-    def restore(self, fields: list[Any]) -> None:
-        self.state = Consumers.from_json(fields)
 
     def close(self) -> None:
         """The shard is gone: whoever waits is told."""
@@ -281,27 +288,27 @@ class ShardConsumers:
             return cursor.position, 0
         return ahead.end, sum(1 for one in ahead.found if one.offset >= cursor.position)
 
-    def chores(self, now_us: int, is_gone: Callable[[int], bool]) -> list[list[Any]]:
+    def chores(self, now_us: int, is_gone: Callable[[int], bool]) -> list[Operation]:
         """Operations that are due: cursors of deleted groups (`is_gone` holds for ever once it does), leases
         that kill, positions far behind."""
-        due: list[list[Any]] = []
+        due: list[Operation] = []
         for number, cursor in self.state.cursors.items():
             ahead = self._ahead.get(number)
             next_us = cursor.next_due_us()
             if is_gone(number):
-                due.append(["delete", number])
+                due.append(Delete(number))
             elif cursor.settings.deliveries_max and next_us is not None and next_us <= now_us:
-                due.append(["tick", number])
+                due.append(Tick(number))
             elif ahead is not None and ahead.epoch == cursor.epoch:
                 nothing_until = ahead.found[0].offset if ahead.found else ahead.end
                 if nothing_until - cursor.position > _SKIP_EVERY:
-                    due.append(["skip", number, cursor.position, nothing_until])
+                    due.append(Skip(number, cursor.position, nothing_until))
         for number in [n for n in self._ahead if n not in self.state.cursors]:
             del self._ahead[number]
         return due
 
 
-def _fail(batch: list[tuple[list[Any], asyncio.Future[Any]]], error: LocalError) -> None:
+def _fail(batch: list[tuple[Operation, asyncio.Future[Any]]], error: LocalError) -> None:
     for _, answer in batch:
         if not answer.done():
             answer.set_exception(error)

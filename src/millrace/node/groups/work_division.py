@@ -17,132 +17,120 @@ node gives up what it owes before it takes part again.
 """
 
 import asyncio
-import json
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from millrace.broker.entries.shard import BeginWork, Introduce, Members, Progress, WorkDone
 from millrace.broker.groups.share_group import ShareGroup
-from millrace.broker.groups.work_division import Counts, Holders, News, Range
+from millrace.broker.groups.work_division import Counts, Holders, News, Range, WorkDivision
 from millrace.broker.machine import Broker
 from millrace.broker.messages.message import Run, Segment
+from millrace.broker.shards.block_facts import edge_inputs
+from millrace.broker.shards.shard_state import WorkChanged
 from millrace.broker.topics.filters import matches
 from millrace.errors import StorageError
 from millrace.node.cluster.silence import Silence
-from millrace.node.groups.leaderless_groups import row_run
 from millrace.node.logs.reading import Reading
 from millrace.node.sessions.session_group import SessionGroup
-from millrace.node.shards.fan_out import inputs_of
+from millrace.node.shards.fan_out import row_run
+from millrace.node.shards.tokens import Token
 from millrace.node.streams.definitions import Definitions
-from millrace.replication.contract import EntryKind
-from millrace.storage.block import Block, Kind, opaque_block
+from millrace.storage.block import Block, Kind
 from millrace.storage.log import Trimmed
 from millrace.storage.scan import RangeDamaged
 
 if TYPE_CHECKING:
     from millrace.node.shards.shard import Shard
 
-log = logging.getLogger("millrace.labour")
+log = logging.getLogger("millrace.work")
 
 # Ranges in one word on how far a node is; more are told coarsely, which repeats more after a crash.
 _RANGES_TOLD_MAX = 500
 _BACKLOG_RANGES_MAX = 10_000
 _FEED_PAUSE_S = 0.02
-_BEGIN = object()
-"""Token of the entry that begins this run in a shard."""
-_INTRODUCTION = object()
-"""Token of the entry that names the groups of older logs."""
+
+
+class _Beginning(Token):
+    """Of the entry that begins this run of the node in a shard."""
+
+    def __init__(self, work: "ShardWorkDivision") -> None:
+        self._work = work
+
+    def lost(self) -> None:
+        self._work.beginning = None
+
+
+class _Introduction(Token):
+    """Of the entry that names the groups of older logs."""
+
+    def __init__(self, work: "ShardWorkDivision") -> None:
+        self._work = work
+
+    def lost(self) -> None:
+        self._work.is_introduced = False
 
 
 class ShardWorkDivision:
     """The shared groups of one shard at this node."""
 
-    def __init__(self, shard: "Shard", broker: Broker, wall_us: Callable[[], int]) -> None:
+    def __init__(self, shard: "Shard", broker: Broker) -> None:
         self._shard = shard
         self._broker = broker
-        self._wall_us = wall_us
         self.is_begun = False
-        self._is_beginning = False
-        self._is_introduced = False
-        self.said: dict[str, Counts] = {}
+        self.beginning: Token | None = None
+        """Of the entry that begins this run here, while it is under way."""
+        self.is_introduced = False
+        """The log was told of the groups that other logs know."""
+        self.proposed: dict[str, Counts] = {}
         """What this node proposed about its members and has not seen applied."""
         self.backlog: dict[str, deque[Range]] = {}
-        self._told: dict[str, Any] = {}
+        self._told: dict[str, Progress] = {}
         self._kept_by: dict[str, ShareGroup | None] = {}
         """The group in memory that knows all that this node owes in the log, None where there was none."""
 
+    @property
+    def _work_division(self) -> WorkDivision:
+        return self._shard.state.work_division
+
     # ------------------------------------------------------------------------------------- entries
 
-    def _say(self, note: dict[str, Any], token: Any = None) -> bool:
-        block = opaque_block(Kind.CONTROL, json.dumps(note, separators=(",", ":")).encode())
-        return self._shard.group.propose([block.timed(self._wall_us())], [token], EntryKind.CONTROL)
-
     def begin(self) -> None:
-        if not self._is_beginning:
-            note = {"op": "labour.begin", "node": self._broker.node}
-            self._is_beginning = self._say(note, _BEGIN)
+        if self.beginning is None:
+            token = _Beginning(self)
+            if self._shard.propose_entries([BeginWork(self._broker.node)], token):
+                self.beginning = token
 
     def introduce(self) -> None:
         """Called before messages are proposed from here: name the groups that other logs know and this one
         does not. Entries of one node keep their order, so the groups are there before its messages; a group
         that is made later is not acknowledged before this log knows it."""
-        if self._is_introduced:
+        if self.is_introduced:
             return
-        work_division = self._shard.work_division
+        work_division = self._work_division
         found: dict[str, Holders] = {}
         for _, other in sorted(self._shard.others.items()):
             for group in other.work_division.groups():
                 if not work_division.knows(group):
                     found.setdefault(group, {}).update(other.work_division.holders(group))
-        note = {"op": "labour.inherit", "groups": sorted(found.items())}
-        self._is_introduced = not found or self._say(note, _INTRODUCTION)
+        entry = Introduce(sorted(found.items()))
+        self.is_introduced = not found or self._shard.propose_entries([entry], _Introduction(self))
 
-    def say(self, group: str, node: str, counts: Counts, *, is_gone: bool = False) -> bool:
-        """Tell all replicas how many members of a group are connected at a node [rule 13]."""
-        note = {"op": "labour", "group": group, "node": node, "connected": counts[0], "holds": counts[1]}
-        return self._say({**note, "gone": True} if is_gone else note)
-
-    def apply(self, fields: dict[str, Any], block: Block, token: Any) -> None:
-        work_division, offset = self._shard.work_division, self._shard.next_offset
-        match fields["op"]:
-            case "labour":
-                is_new = work_division.mark(fields["group"], self._broker.node) is None
-                news = work_division.put(
-                    fields["group"],
-                    fields["node"],
-                    fields["connected"],
-                    fields["holds"],
-                    offset=offset,
-                    time_us=block.header.base_time_us,
-                    is_gone=fields.get("gone", False),
-                )
-                self._apply_changes([news])
-                if is_new:
-                    self._open(fields["group"])
-            case "labour.begin":
-                all_news = work_division.begin(fields["node"], offset=offset)
-                if token is _BEGIN:
-                    self.is_begun = True
-                    self._is_beginning = False
-                    for news in all_news:
-                        self._open(news.group)
-                self._apply_changes(all_news)
-            case "labour.inherit":
-                for group, holders in fields["groups"]:
-                    is_new = not work_division.knows(group)
-                    counts = {node: (connected, holds) for node, (connected, holds) in holders.items()}
-                    work_division.inherit(group, counts, offset=offset, time_us=block.header.base_time_us)
-                    if is_new:
-                        self._open(group)
-            case "labour.done":
-                for group, version, position, owed in fields["groups"]:
-                    ranges = [(first, end, by) for first, end, by in owed]
-                    work_division.done(group, fields["node"], version, position, ranges)
+    def applied(self, effect: WorkChanged, token: Token | None) -> None:
+        if effect.begins and token is not None and token is self.beginning:
+            self.is_begun = True
+            self.beginning = None
+            for news in effect.news:
+                self._open(news.group)
+        for news in effect.news:
+            if self._broker.node in news.joined:
+                self._open(news.group)
+        self._apply_changes(effect.news)
 
     def _open(self, group: str) -> None:
         """What this node owes of a group begins anew, with the members that are here now."""
-        if self._shard.work_division.mark(group, self._broker.node) is None:
+        if self._work_division.mark(group, self._broker.node) is None:
             self._kept_by.pop(group, None)
         else:
             self._kept_by[group] = self._broker.groups.get(group)
@@ -152,7 +140,7 @@ class ShardWorkDivision:
         here = self._broker.groups.get(group)
         return here is not None and self._kept_by.get(group) is here
 
-    def _apply_changes(self, all_news: list[News]) -> None:
+    def _apply_changes(self, all_news: Sequence[News]) -> None:
         if not self.is_begun:
             return
         node = self._broker.node
@@ -170,26 +158,22 @@ class ShardWorkDivision:
                 log.info("shard %d: %s has up to %d messages to give again", number, news.group, count)
                 self.backlog.setdefault(news.group, deque()).extend(granted)
 
-    def lost(self, token: Any) -> None:
-        self.said.clear()
+    def lost(self) -> None:
+        """Something that was proposed here may not have got there: say it again."""
+        self.proposed.clear()
         self._told.clear()
-        if token is _BEGIN:
-            self._is_beginning = False
-        elif token is _INTRODUCTION:
-            self._is_introduced = False
 
     def restored(self) -> None:
         """The state came from a snapshot: what passed meanwhile was not delivered from here."""
-        self.is_begun = self._is_beginning = False
+        self.is_begun, self.beginning = False, None
         self.backlog.clear()
-        self.said.clear()
-        self._told.clear()
+        self.lost()
 
     # ------------------------------------------------------------------------------------- backlog
 
     def put_off(self, group: str, first: int, end: int) -> None:
         """Members cannot take these now."""
-        work_division, node = self._shard.work_division, self._broker.node
+        work_division, node = self._work_division, self._broker.node
         backlog = self.backlog.setdefault(group, deque())
         ((first, end, by),) = work_division.ranges(group, [(first, end)], node)
         at = len(backlog) - 1
@@ -205,9 +189,9 @@ class ShardWorkDivision:
                 return
         backlog.append((first, end, by))
 
-    def tell(self, open_pieces: dict[str, list[tuple[int, int]]]) -> None:
-        """Tell how far the groups are here, where that changed."""
-        node, work_division, position = self._broker.node, self._shard.work_division, self._shard.next_offset
+    def progress(self, open_pieces: dict[str, list[tuple[int, int]]]) -> list[Progress]:
+        """How far the groups are here, where that changed since it was told."""
+        node, work_division, position = self._broker.node, self._work_division, self._shard.next_offset
         rows = []
         for group in work_division.groups():
             mark = work_division.mark(group, node)
@@ -215,11 +199,20 @@ class ShardWorkDivision:
                 continue
             ranges = work_division.ranges(group, open_pieces.get(group, ()), node)
             owed = _coarse([*ranges, *self.backlog.get(group, ())])
-            row: list[Any] = [group, mark.version, position, owed]
+            row = Progress(group, mark.version, position, owed)
             if (mark.position, mark.owed) != (position, owed) and self._told.get(group) != row:
                 rows.append(row)
-        if rows and self._say({"op": "labour.done", "node": node, "groups": rows}):
-            self._told.update((row[0], row) for row in rows)
+        return rows
+
+    def tell(self, members: Sequence[Members], progress: Sequence[Progress]) -> None:
+        """Propose in one block what this node knows of members and of its progress [rule 13]."""
+        entries: list[Members | WorkDone] = [*members]
+        if progress:
+            entries.append(WorkDone(self._broker.node, list(progress)))
+        if entries and self._shard.propose_entries(entries):
+            own = [one for one in members if one.node == self._broker.node]
+            self.proposed.update((one.group, (one.connected, one.holds)) for one in own)
+            self._told.update((row.group, row) for row in progress)
 
 
 def _coarse(ranges: list[Range]) -> list[Range]:
@@ -294,6 +287,7 @@ class NodeWorkDivision:
             if keys:
                 work.begin()
             return
+        told: list[Members] = []
         for key in keys:
             group = self._broker.groups.get(key)
             now = (group.connected, True) if group is not None else (0, False)
@@ -308,17 +302,19 @@ class NodeWorkDivision:
                 now = (0, False)
             is_over = group is None and shard.group.is_leader and work_division.is_over(key, self._wall_us())
             if known == now and not is_over:
-                work.said.pop(key, None)
+                work.proposed.pop(key, None)
                 continue
             is_gone = not is_over and (is_another or group is None) and self._is_held(key)
-            if work.said.get(key) != now and work.say(key, node, now, is_gone=is_gone):
-                work.said[key] = now
+            if work.proposed.get(key) != now:
+                told.append(Members(key, node, *now, is_gone=is_gone))
         if shard.group.is_leader:
             for gone in sorted(work_division.nodes() - members | self._silence.unreachable()):
-                for key in work_division.groups():
-                    if work_division.known(key, gone) != (0, False):
-                        work.say(key, gone, (0, False), is_gone=True)
-        work.tell(pieces)
+                told += [
+                    Members(key, gone, 0, False, is_gone=True)
+                    for key in work_division.groups()
+                    if work_division.known(key, gone) != (0, False)
+                ]
+        work.tell(told, work.progress(pieces))
 
     def _is_passed_on(self, key: str) -> bool:
         """Whether every open log knows the group; until then they learn of it from the sealed ones."""
@@ -475,7 +471,7 @@ class NodeWorkDivision:
             wanted = [matches(group.filter, topic.decode()) for topic in block.topics()]
             if True in wanted:
                 columns = block.columns()
-                inputs = inputs_of(block) if shard.edge else []
+                inputs = edge_inputs(columns) if shard.edge else []
                 for row in range(max(0, at - header.base_offset), header.count):
                     offset = header.base_offset + row
                     if offset >= end or room <= 0:

@@ -13,20 +13,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
+
 from millrace.broker.machine import Broker
 from millrace.broker.messages.inbound import payload_is_empty
 from millrace.broker.messages.intake import Arrival
-from millrace.broker.messages.message import Run, expiry_of
-from millrace.broker.shards.producers import Producers, Verdict
-from millrace.kernels import blocks as kernel
-from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
+from millrace.broker.shards.block_facts import RetainedValue, facts_of
+from millrace.broker.shards.producers import Producers, SavedProducers, Verdict
 from millrace.replication.contract import PeerBody
 from millrace.replication.leaderless.messages import Origin
 from millrace.storage.block import Block
 from millrace.types import Reason
 
 _VERSION = 1
-_HAS_RETAIN = bytes(1 if flag & FLAG_RETAIN else 0 for flag in range(256))
 # Deletions that are remembered; one more forgets the oldest.
 _DELETED_MAX = 100_000
 # Of retained messages in one message to another node, and one more message.
@@ -97,31 +96,17 @@ class StreamKeys:
     # --------------------------------------------------------------------------------------- stored
 
     def learn(self, origin: Origin, block: Block) -> None:
-        columns = block.columns()
-        flags = bytes(columns.flags)
-        if 1 in flags.translate(_HAS_RETAIN):
-            topics = block.topics()
-            for row, flag in enumerate(flags):
-                if flag & FLAG_RETAIN:
-                    start = columns.packet_positions[row]
-                    packet = bytes(columns.packets[start : start + columns.packet_sizes[row]])
-                    stamp = (block.header.base_time_us + columns.deltas_us[row], origin.node)
-                    v5 = flag >> FLAG_VERSION_SHIFT == 5
-                    self._retain(topics[columns.topic_ids[row]].decode(), packet, flag & FLAG_QOS, v5, stamp)
-        for row, producer in enumerate(columns.producer_ids):
-            if producer != kernel.NO_NAME:
-                key = (bytes(columns.names[producer]), columns.sequences[row])
-                self._producers.store(*key)
-                self._in_flight.discard(key)
+        facts = facts_of(block.columns(), block.topics(), block.header.base_time_us)
+        for topic, value in facts.retained:
+            self._retain(topic, value, origin.node)
+        for key in facts.keys:
+            self._producers.store(*key)
+            self._in_flight.discard(key)
 
-    def _retain(self, topic: str, packet: bytes, qos: int, v5: bool, stamp: tuple[int, str]) -> None:
-        if not self._is_newest(topic, stamp):
+    def _retain(self, topic: str, value: RetainedValue, node: str) -> None:
+        if not self._is_newest(topic, (value.time_us, node)):
             return
-        expiry_s = expiry_of(packet) if v5 else None
-        expires_ms = None
-        if expiry_s is not None:
-            expires_ms = self._now_ms() + (stamp[0] + expiry_s * 1_000_000 - self._wall_us()) // 1000
-        run = Run(bytes((packet[0] & 0xFE,)) + packet[1:], 1, qos, v5, True, expires_ms)
+        run = value.run(self._now_ms(), self._wall_us())
         self._broker.retained.keep(topic, run, is_empty=payload_is_empty(run))
 
     def _is_newest(self, topic: str, stamp: tuple[int, str]) -> bool:
@@ -177,7 +162,7 @@ class StreamKeys:
         for topic, time_us, node, packet, qos, v5 in told.values:
             stamp = (time_us, node)
             if packet is not None:
-                self._retain(topic, packet, qos, v5, stamp)
+                self._retain(topic, RetainedValue(packet, qos, v5, time_us), node)
             elif self._is_newest(topic, stamp):
                 self._broker.retained.drop(topic)
 
@@ -194,7 +179,7 @@ class StreamKeys:
             "machine": machine.decode(),
             "applied": sorted([*origin, index] for origin, index in applied.items()),
             "retained": retained,
-            "producers": self._producers.to_json(),
+            "producers": msgspec.to_builtins(self._producers.save()),
         }
         return zlib.compress(json.dumps(fields).encode(), 1)
 
@@ -203,13 +188,14 @@ class StreamKeys:
         if saved is None:
             return {}
         fields = json.loads(zlib.decompress(saved))
-        self._producers = Producers.from_json(fields["producers"])
+        self._producers = Producers.restored(msgspec.convert(fields["producers"], SavedProducers))
         for topic, time_us, node, packet, qos, v5 in fields["retained"]:
             stamp = (time_us, node)
             if packet is None:
                 self._is_newest(topic, stamp)
             else:
-                self._retain(topic, base64.b64decode(packet), qos, v5, stamp)
+                value = RetainedValue(base64.b64decode(packet), qos, v5, time_us)
+                self._retain(topic, value, node)
         return {Origin(node, incarnation): index for node, incarnation, index in fields["applied"]}
 
     @staticmethod

@@ -12,7 +12,6 @@ logs are files that are never synced, and that the next start removes.
 import asyncio
 import json
 import logging
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from millrace.kernels.checksum import crc32c
 from millrace.node.logs.replica_log import ReplicaLog
 from millrace.node.logs.syncer import Job
 from millrace.node.peers.leaderless_codec import block_of, entry_of
+from millrace.node.shards.tail import Tail
 from millrace.replication.contract import Entry, Persist
 from millrace.replication.leaderless.messages import NOWHERE, LogEntry, Origin, PersistLog, Position
 from millrace.storage import files
@@ -43,8 +43,6 @@ _RECORD, _RECORD_TAG = "origins", b"MROR"
 _STATE, _STATE_TAG = "groups", b"MRLG"
 # Retained messages are part of it; its head counts no further.
 _STATE_BYTES_MAX = (1 << 32) - 1
-# Committed blocks kept in memory for readers that are only a little behind.
-_TAIL_BYTES_MAX = 4 * 1024 * 1024
 # Numbers of origins' logs are in the upper half; those that the meta group gives begin at the bottom.
 _UPPER_HALF = 1 << 31
 _TERM = Term(1)
@@ -81,8 +79,7 @@ class OriginLog:
         self.applied = int(replica_log.log.last_index)
         self.intake = Intake(number, False)
         self.intake.is_sealed = True
-        self._tail: deque[Block] = deque()
-        self._tail_bytes = 0
+        self._tail = Tail()
         self.consumers = _Watched()
 
     @property
@@ -99,26 +96,19 @@ class OriginLog:
         """This block is stored, and may be read."""
         self.applied = block.header.index
         self.next_offset = block.header.next_offset
-        self._tail.append(block)
-        self._tail_bytes += block.header.block_bytes
-        while self._tail_bytes > _TAIL_BYTES_MAX and len(self._tail) > 1:
-            self._tail_bytes -= self._tail.popleft().header.block_bytes
+        self._tail.keep(block)
         for watcher in self.consumers.watchers:
             watcher.set()
 
     def begin_again(self, end: Position) -> None:
         """What was there is not the log any more, and nothing is behind `end`."""
-        self._tail.clear()
-        self._tail_bytes = 0
+        self._tail = Tail()
         self.next_offset = end.offset
         self.applied = end.entry
 
     def recent(self, offset: int) -> list[Block] | None:
         """Blocks from the one that holds `offset`, if it is among those in memory."""
-        tail = self._tail
-        if not tail or offset < tail[0].header.base_offset:
-            return None
-        return [block for block in tail if block.header.next_offset > offset]
+        return self._tail.since(offset)
 
 
 class OriginFiles:

@@ -33,8 +33,9 @@ from millrace.node.logs.retention import is_to_end, segment_share, trim_offset
 from millrace.node.peers import leaderless_codec as codec
 from millrace.node.replicas.replicas import KIND_LEADERLESS, TICK_S, Replicas
 from millrace.node.sessions.session_group import SessionGroup
+from millrace.node.shards.batch import logged
 from millrace.node.shards.fan_out import fan_out
-from millrace.node.shards.shard import FINISH_MS, logged
+from millrace.node.shards.shard import FINISH_MS
 from millrace.node.streams.definitions import Definitions
 from millrace.replication.contract import (
     LinkClosed,

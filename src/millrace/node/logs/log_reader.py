@@ -13,15 +13,15 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from millrace.broker.machine import Broker
-from millrace.broker.messages.message import Run, Segment, expiry_of
+from millrace.broker.messages.message import Segment, stored_run
 from millrace.broker.sessions.session import Session
+from millrace.broker.shards.block_facts import edge_inputs
 from millrace.broker.topics.filters import matches
 from millrace.broker.topics.routing import merge
 from millrace.broker.topics.trees import SHARE_PREFIX
 from millrace.errors import StorageError
-from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT, Columns, select_rows
+from millrace.kernels.blocks import FLAG_RETAIN, FLAG_VERSION_SHIFT, Columns, select_rows
 from millrace.node.logs.reading import read_blocks
-from millrace.node.shards.fan_out import inputs_of
 from millrace.node.shards.shard import Shard
 from millrace.storage.block import Block, Kind
 from millrace.storage.log import Trimmed
@@ -323,7 +323,7 @@ class LogReader:
         first = max(0, offset - base)
         done = [(a - base, b - base) for a, b in (session.skip or {}).get(shard.number, ())]
         if shard.edge:
-            done += inputs_of(block)
+            done += edge_inputs(block.columns())
         segments: list[Segment] = []
         no_local = any(s.no_local for s in session.subscriptions.values())
         for start, end in select_rows(columns.topic_ids, bytes(wanted), first, block.header.count):
@@ -376,18 +376,11 @@ class LogReader:
         start = columns.packet_positions[row]
         stop = columns.packet_positions[end - 1] + columns.packet_sizes[end - 1]
         data = bytes(columns.packets[start:stop])
-        v5 = flag >> FLAG_VERSION_SHIFT == 5
-        retain = bool(flag & FLAG_RETAIN)
-        expires_ms = None
-        if v5:
-            expiry_s = expiry_of(data)
-            if expiry_s is not None:
-                sent_us = block.header.base_time_us + columns.deltas_us[row]
-                expires_ms = now_ms + (sent_us + expiry_s * 1_000_000 - self._wall_us()) // 1000
-        run = Run(data, end - row, flag & FLAG_QOS, v5, retain, expires_ms)
+        sent_us = block.header.base_time_us + columns.deltas_us[row]
+        run = stored_run(data, end - row, flag, sent_us, now_ms, self._wall_us())
         run.shard = shard.number
         run.offset = block.header.base_offset + row
-        return Segment(run, end - row, min(run.qos, qos), retain and retain_as_published, extra)
+        return Segment(run, end - row, min(run.qos, qos), run.retain and retain_as_published, extra)
 
     @staticmethod
     def _is_own(session: Session, columns: Columns, topics: tuple[bytes, ...], row: int) -> bool:

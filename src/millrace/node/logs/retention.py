@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from millrace.broker.entries.shard import Marker
 from millrace.broker.streams.stream import Retention as Policy
 from millrace.errors import StorageError
-from millrace.replication.contract import EntryKind
-from millrace.storage.block import Kind, opaque_block
 from millrace.storage.log import SEGMENT_BYTES, SegmentInfo
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class Retention:
             replica_log.log.ends_segment = True
             if is_leader and shard.start_offset >= active.next_offset:
                 # The next one begins with the next write; this is one.
-                group.propose([opaque_block(Kind.CONTROL, b"{}")], [None], EntryKind.CONTROL)
+                shard.propose_entries([Marker()])
         offset = trim_offset(segments, policy, self._wall_us())
         if is_leader and offset > shard.first_offset:
             hard_offset = trim_offset(segments, policy.hard, self._wall_us())
@@ -133,7 +132,7 @@ class Retention:
         older = takewhile(lambda segment: _is_unwanted(shard, segment), segments[:-1])
         if _let_go(group, list(older)) and is_leader:
             # The files go with the next write; this is one.
-            group.propose([opaque_block(Kind.CONTROL, b"{}")], [None], EntryKind.CONTROL)
+            shard.propose_entries([Marker()])
 
 
 def _is_unwanted(shard: "Shard", segment: SegmentInfo) -> bool:

@@ -40,10 +40,12 @@ class GroupLog:
         # Written and not applied.
         self._blocks: dict[int, Block] = {}
         self._driver: ReplicaDriver
+        self._persisted: Callable[[int], None]
 
-    def open(self, driver: ReplicaDriver) -> None:
-        """This driver hears of what is on disk."""
+    def open(self, driver: ReplicaDriver, persisted: Callable[[int], None]) -> None:
+        """`persisted` hears of what is on disk, and tells this driver."""
         self._driver = driver
+        self._persisted = persisted
 
     def write(self, write: Persist) -> None:
         replica_log, blocks = self._replica_log, self._blocks
@@ -60,7 +62,7 @@ class GroupLog:
             block = replica_log.stamp(entry, self._parsed(entry))
             blocks[entry.index] = block
             stamped.append(block)
-        self._syncer.submit(Job(replica_log, write, stamped, self._driver.persisted))
+        self._syncer.submit(Job(replica_log, write, stamped, self._persisted))
 
     def stage(self, snapshot: Snapshot, position: int, data: bytes) -> None:
         self._replica_log.stage(snapshot, position, data)

@@ -14,6 +14,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -62,6 +63,9 @@ log = logging.getLogger("millrace.group")
 _ALONE_TICKS_MAX = 100
 # Offered and not applied: beyond it the group takes nothing more.
 _PENDING_BYTES_MAX = 64 << 20
+# Of what is offered to the machine at once, so that a refusal costs no more than this.
+_OFFER_BLOCKS_MAX = 256
+_OFFER_BYTES_MAX = 4 << 20
 # Ticks without a leader after which whoever waits is told so: a bounded wait, never a false answer.
 _LEADERLESS_TICKS_MAX = 200
 # Ticks without progress after which what is pending is offered again: frames may have been lost.
@@ -112,7 +116,7 @@ class ReplicationGroup:
             },
             on_storage_error=self._on_storage_error,
         )
-        self._log.open(self._driver)
+        self._log.open(self._driver, self._persisted)
         replica_log.applied = lambda: self.applied
         self._last_request = RequestId(0)
         self._sequence = 0
@@ -120,6 +124,9 @@ class ReplicationGroup:
         self._pending_bytes = 0
         # How many of the pending ones were offered to the present leader.
         self._offered = 0
+        # The machine took no more. It is asked again when something was written or applied, or time passes:
+        # asked with every proposal it would refuse all that waits again and again.
+        self._is_refused = False
         self._quiet_ticks = 0
         self._leaderless_ticks = 0
         self._rng = rng
@@ -244,13 +251,14 @@ class ReplicationGroup:
 
     def _offer(self) -> None:
         """Bring what is pending to the leader, whoever it is."""
-        if self._offered >= len(self._pending) or self._driver.is_stepping:
+        if self._offered >= len(self._pending) or self._driver.is_stepping or self._is_refused:
             return
         leader = self._machine.leader
         if self._machine.is_serving:
             while self._offered < len(self._pending):
                 batch = self._batch()
                 if not self._admission.take(batch):
+                    self._is_refused = True
                     return
                 self._offered += len(batch)
         elif leader is not None and leader != self.replica:
@@ -261,13 +269,14 @@ class ReplicationGroup:
                 self._offered += 1
 
     def _batch(self) -> list[Pending]:
-        """The next pending ones of one kind."""
-        first = self._pending[self._offered]
-        batch = [first]
-        for position in range(self._offered + 1, len(self._pending)):
-            if self._pending[position].kind is not first.kind:
+        """The next pending ones of one kind, within bounds."""
+        batch: list[Pending] = []
+        size = 0
+        for pending in islice(self._pending, self._offered, self._offered + _OFFER_BLOCKS_MAX):
+            size += pending.block.header.block_bytes
+            if batch and (pending.kind is not batch[0].kind or size > _OFFER_BYTES_MAX):
                 break
-            batch.append(self._pending[position])
+            batch.append(pending)
         return batch
 
     def take(self, block: Block, kind: EntryKind) -> None:
@@ -292,6 +301,7 @@ class ReplicationGroup:
             if self._leaderless_ticks >= _LEADERLESS_TICKS_MAX:
                 self._abandon()
                 return
+            self._is_refused = False
             self._quiet_ticks += 1
             if self._quiet_ticks >= _OFFER_AGAIN_TICKS:
                 self._quiet_ticks = 0
@@ -425,6 +435,7 @@ class ReplicationGroup:
         if change.leader != self.replica:
             self._admission.forget_early()
         self._offered = 0
+        self._is_refused = False
         self._quiet_ticks = 0
         if change.serving or (change.leader is not None and change.leader != self.replica):
             self.serving.set()
@@ -446,6 +457,12 @@ class ReplicationGroup:
             return None
         block = self._pending[position].block
         return block if block.header.base_time_us == time_us else None
+
+    def _persisted(self, number: int) -> None:
+        self._driver.persisted(number)
+        if self._is_refused and not self._driver.is_stopped:
+            self._is_refused = False
+            self._offer()
 
     def has_applied(self) -> None:
         """`Applied` may lag. Only a leader that is about to serve waits for it; otherwise once for all that

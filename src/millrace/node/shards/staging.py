@@ -7,30 +7,31 @@ where it is much there is no snapshot until less is staged, which only makes a r
 """
 
 import asyncio
-import base64
-import json
-import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from millrace.broker.shards.staging import AttemptKey, BlockKey, Place, Staged, Taken, parse_key
+from millrace.broker.entries.shard import GiveUp, PassOver, Settle, Stage
+from millrace.broker.shards.staging import BlockKey, Place, Staged
 from millrace.errors import LocalError
 from millrace.limits import MIB
-from millrace.node.groups.shard_consumers import Unavailable
+from millrace.node.groups.shard_consumers import Answer, Unavailable
+from millrace.node.shards.control import control_block, entries_of
 from millrace.replication.contract import EntryKind
-from millrace.storage.block import Block, Kind, opaque_block, parse_block, parse_header
+from millrace.storage.block import Block, parse_block
 from millrace.types import Index
 
 if TYPE_CHECKING:
     from millrace.node.shards.shard import Shard
 
-# No other entry begins with this: they are JSON.
-MAGIC = b"MRST"
-_HEAD = struct.Struct("<4sI")
 SNAPSHOT_BYTES_MAX = 16 * MIB
 # Counted for an attempt beside its blocks, which may be next to nothing: what is remembered of it.
 _ATTEMPT_BYTES = 4096
 _ANSWER_S = 30.0
+_NOTES: dict[str, type[Settle] | type[GiveUp] | type[PassOver]] = {
+    "settle": Settle,
+    "give_up": GiveUp,
+    "pass_over": PassOver,
+}
 
 
 class NoRoom(LocalError):
@@ -38,16 +39,18 @@ class NoRoom(LocalError):
 
 
 class ShardStaging:
-    """What writers staged at one shard. Its `state` is part of the shard's."""
+    """What writers staged at one shard."""
 
     def __init__(self, shard: "Shard", staged_bytes_max: int) -> None:
         self._shard = shard
         self._staged_bytes_max = staged_bytes_max
-        self.state = Staged()
-        self._taken = Taken(self.state)
         self._waiting: set[asyncio.Future[Any]] = set()
         # Proposed here and not applied yet.
         self._coming_bytes = 0
+
+    @property
+    def state(self) -> Staged:
+        return self._shard.state.staged
 
     # ------------------------------------------------------------------------------------- proposals
 
@@ -65,7 +68,10 @@ class ShardStaging:
                 f"shard {self._shard.number}: {held} bytes are staged and not decided; "
                 f"the limit is {self._staged_bytes_max} (limits.staged_bytes_max)"
             )
-        entries = [_entry(key, block, user) for key, block in fresh]
+        entries = [
+            control_block([Stage(key.encode(), user, block.header.count, block.to_bytes())])
+            for key, block in fresh
+        ]
         self._coming_bytes += size
         try:
             found = await asyncio.gather(*self.propose(entries, EntryKind.CONTROL))
@@ -85,7 +91,7 @@ class ShardStaging:
         if kind is EntryKind.DATA:
             self._shard.work.introduce()
         timed = [self._shard.timed(block) for block in blocks]
-        if not self._shard.group.propose(timed, answers, kind, is_judged=True):
+        if not self._shard.group.propose(timed, list(map(Answer, answers)), kind, is_judged=True):
             raise Unavailable(f"shard {self._shard.number} takes nothing right now; try again")
         for answer in answers:
             self._waiting.add(answer)
@@ -93,9 +99,8 @@ class ShardStaging:
         return answers
 
     async def note(self, op: str, **fields: Any) -> None:
-        """An entry `settle`, `give_up` or `pass_over`."""
-        text = json.dumps({"op": op, **fields}, separators=(",", ":")).encode()
-        await self.settled(self.propose([opaque_block(Kind.CONTROL, text)], EntryKind.CONTROL))
+        """An entry `settle`, `give_up` or `pass_over`, applied when this returns."""
+        await self.settled(self.propose([control_block([_NOTES[op](**fields)])], EntryKind.CONTROL))
 
     async def settled(self, answers: "Sequence[asyncio.Future[Any]]") -> None:
         """Wait for the answers, for a while: a replica that was set back by a snapshot never sees the entries
@@ -111,46 +116,7 @@ class ShardStaging:
             if not answer.done():
                 answer.set_exception(Unavailable("the shard is gone"))
 
-    # -------------------------------------------------------------------------------------- committed
-
-    def apply_staged(self, block: Block, token: Any) -> None:
-        fields, position = _head_of(block)
-        key = parse_key(fields["key"].encode())
-        place = Place(
-            index=block.header.index,
-            size_bytes=block.header.raw_bytes - position,
-            rows=parse_header(block.body, position).count,
-        )
-        user = fields["user"]
-        self.state.stage(key, place, user=user, time_us=block.header.base_time_us)
-        answer(token, self.state.has(key, user))
-
-    def apply(self, fields: dict[str, Any], token: Any) -> None:
-        if fields["op"] == "settle":
-            self.state.settle(fields["writer"], fields["batch"])
-        elif fields["op"] == "pass_over":
-            # Lost at a node that is alone: as if it were released.
-            self.released(fields["key"].encode())
-        else:
-            self.state.drop([AttemptKey(*owner) for owner in fields["attempts"]])
-        answer(token, True)
-
-    def released(self, key: bytes) -> None:
-        """An ordinary block with this key was applied."""
-        self.state.release(parse_key(key))
-
-    # ------------------------------------------------------------------------------------------ leader
-
-    def begin_term(self) -> None:
-        """Which blocks are taken is what is applied, from now on."""
-        self._taken = Taken(self.state)
-
-    def admits(self, key: bytes) -> bool:
-        """As leader: whether a released block goes into the log, or is there already [rule 28]."""
-        return self._taken.admits(parse_key(key))
-
-    def withdraw(self, key: bytes) -> None:
-        self._taken.withdraw(parse_key(key))
+    # ------------------------------------------------------------------------------------------ reading
 
     def read_all(self, places: Sequence[Place]) -> list[Block]:
         """*blocking* The blocks at these places."""
@@ -161,9 +127,10 @@ class ShardStaging:
         data = place.data
         if data is not None:
             return parse_block(data)
-        (entry,) = self._shard.group.replica_log.blocks(Index(place.index), Index(place.index), 1)
-        _, position = _head_of(entry)
-        return parse_block(entry.body, position)
+        (control,) = self._shard.group.replica_log.blocks(Index(place.index), Index(place.index), 1)
+        (entry,) = entries_of(control)
+        assert isinstance(entry, Stage)
+        return parse_block(entry.block)
 
     def holds(self, index: int) -> bool:
         """Whether something staged is in the log at this index or below."""
@@ -177,23 +144,9 @@ class ShardStaging:
         """Whether a snapshot can carry what is staged."""
         return self.state.size_bytes <= SNAPSHOT_BYTES_MAX
 
-    def to_json(self) -> list[Any]:
-        data = [
-            [
-                base64.b64encode(self.read(place).to_bytes()).decode()
-                for place in attempt.places[attempt.released :]
-            ]
-            for attempt in self.state.attempts.values()
-        ]
-        return [self.state.to_json(), data]
-
-    def restore(self, fields: list[Any]) -> None:
-        state, data = fields
-        self.state = Staged.from_json(state)
-        self._taken = Taken(self.state)
-        for attempt, texts in zip(self.state.attempts.values(), data, strict=True):
-            for place, text in zip(attempt.places[attempt.released :], texts, strict=True):
-                place.data = base64.b64decode(text)
+    def data(self) -> dict[int, bytes]:
+        """The bytes of what is not released, by the index of their entries."""
+        return {place.index: self.read(place).to_bytes() for place in self.state.unreleased()}
 
     def shown(self) -> list[dict[str, Any]]:
         """For people: every attempt that is staged here."""
@@ -210,27 +163,3 @@ class ShardStaging:
             }
             for owner, attempt in self.state.attempts.items()
         ]
-
-
-def _entry(key: BlockKey, block: Block, user: str) -> Block:
-    """The control entry that a staged block is in the log."""
-    head = json.dumps({"key": key.encode().decode(), "user": user}, separators=(",", ":")).encode()
-    return opaque_block(Kind.CONTROL, (_HEAD.pack(MAGIC, len(head)), head, *block.buffers()))
-
-
-def is_staged(block: Block) -> bool:
-    """Whether a control block holds a staged one."""
-    return block.body.startswith(MAGIC)
-
-
-def answer(token: Any, result: Any) -> None:
-    """Tell whoever proposed the entry, if it was this node."""
-    if isinstance(token, asyncio.Future) and not token.done():
-        token.set_result(result)
-
-
-def _head_of(block: Block) -> tuple[dict[str, Any], int]:
-    """What a staged entry says about itself, and where its block begins."""
-    _, size = _HEAD.unpack_from(block.body)
-    fields: dict[str, Any] = json.loads(block.body[_HEAD.size : _HEAD.size + size])
-    return fields, _HEAD.size + size

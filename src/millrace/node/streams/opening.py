@@ -302,6 +302,7 @@ class Opening:
         self._generation = self._definitions.state.generation
         members = self._definitions.state.members.members
         table = self._definitions.table
+        moved: dict[int, list[CarriedOverRetained]] = {}
         for topic, run, taken_by in self._interest.streams_changed():
             writer = taken_by if taken_by in members else min(members)
             stream = table.find(topic)
@@ -311,10 +312,13 @@ class Opening:
                     self._leaderless.streams[stream.shards[0]].inherit(topic)
             elif writer == self._replicas.replica and stream is not None:
                 number = table.shard(stream, topic.encode())
-                if number in self._closed:
-                    self._closed[number].unproposed.append(CarriedOverRetained(topic, run))
-                else:
-                    self._shards[number].inherit(topic, run)
+                value = CarriedOverRetained(topic, run, self._generation)
+                moved.setdefault(number, []).append(value)
+        for number, values in moved.items():
+            if number in self._closed:
+                self._closed[number].unproposed += values
+            else:
+                self._shards[number].inherit(values)
 
     def say_again(self) -> None:
         """Propose again what was lost with a leader: seals, and retained messages that were carried over."""

@@ -3,13 +3,16 @@
 The logs of all replicas are equal and their offsets dense. Every acknowledged message is in the log; at QoS 2
 once. Nothing was delivered that is not in the log. Every durable subscriber received every acknowledged
 message of its filter: at QoS 1 at least once, at QoS 2 exactly once; and the acknowledged messages of one
-publisher on one topic came in their order.
+publisher on one topic came in their order. The state of every shard at every node is what its log, applied
+again from its beginning or from the node's snapshot, comes to.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
+from millrace.broker.shards.block_facts import facts_of
+from millrace.broker.shards.shard_state import ShardState
 from millrace.broker.topics.filters import matches
 from millrace.errors import StorageError
 from millrace.lab.sim.cluster.host import Host
@@ -17,6 +20,7 @@ from millrace.lab.sim.cluster.mqtt_clients import History
 from millrace.lab.sim.surroundings.disk import PowerCut
 from millrace.lab.sim.violation import Violation
 from millrace.node.logs.reading import READ_BYTES_MAX, Stored, read_blocks, stored_rows
+from millrace.node.shards.control import entries_of
 from millrace.node.shards.shard import Shard
 from millrace.storage.block import Kind
 from millrace.types import Index
@@ -136,6 +140,58 @@ def _messages(server: "Server", number: int) -> list[Stored]:
         if expected == before:
             raise Violation("dense", f"shard {number}: nothing can be read at {before}")
     raise Violation("dense", f"shard {number} does not end")
+
+
+def check_states(hosts: list[Host]) -> None:
+    """Of a shard whose messages go past its log, what it remembers of producers does not come from there."""
+    for host in hosts:
+        shards = {} if host.server is None else host.server.engine.shards
+        for shard in shards.values():
+            if shard.stream.spec.is_framed:
+                continue
+            replayed = _replayed(shard)
+            if _comparable(replayed) != _comparable(shard.state):
+                raise Violation(
+                    "replay",
+                    f"shard {shard.number}: the state of {host.name} at {shard.group.applied} is not that of "
+                    f"its log: {_comparable(shard.state)!r} instead of {_comparable(replayed)!r}",
+                )
+            for topic, place in shard.state.retained.places.items():
+                if replayed.retained.places.get(topic) != place:
+                    raise Violation(
+                        "replay",
+                        f"shard {shard.number}: {host.name} has {topic} retained at {place}, its log at "
+                        f"{replayed.retained.places.get(topic)}",
+                    )
+
+
+def _comparable(state: ShardState) -> bytes:
+    """All but the retained topics: a snapshot leaves out those on which a newer log has spoken."""
+    return state.to_bytes([], {place.index: b"" for place in state.staged.unreleased()})
+
+
+def _replayed(shard: Shard) -> ShardState:
+    """What the log of a shard comes to, without the node."""
+    state, replica_log, last = ShardState(shard.number), shard.group.replica_log, shard.group.applied
+    index = replica_log.first_index()
+    if index > 1:
+        snapshot, saved = replica_log.snapshot(), replica_log.snapshot_state()
+        assert snapshot is not None and saved is not None
+        state.restore(saved.partition(b"\n")[2])
+        index = Index(snapshot.index + 1)
+    while index <= last:
+        for block in replica_log.blocks(index, last, READ_BYTES_MAX):
+            header = block.header
+            index = Index(header.index + 1)
+            if header.kind is Kind.DATA:
+                facts = facts_of(
+                    block.columns(), block.topics(), header.base_time_us, has_edge=bool(shard.edge)
+                )
+                state.apply_messages(facts, index=header.index, next_offset=header.next_offset)
+            elif header.kind is Kind.CONTROL:
+                for entry in entries_of(block):
+                    state.apply(entry, index=header.index, time_us=header.base_time_us)
+    return state
 
 
 def check_readable(hosts: list[Host]) -> str:

@@ -18,7 +18,7 @@ import gc
 import logging
 from collections.abc import Callable
 
-from millrace.lab.sim.cluster.checks import Logs, check_groups, check_readable
+from millrace.lab.sim.cluster.checks import Logs, check_groups, check_readable, check_states
 from millrace.lab.sim.cluster.faults import ClusterNemesis
 from millrace.lab.sim.cluster.groups import GroupWork
 from millrace.lab.sim.cluster.operator import Operator
@@ -138,6 +138,7 @@ class ClusterWorld(Scene):
         self.until(_EXAM_S, lambda: all(w.is_examined() for w in self.work), "the exam", self.describe)
         self.until(_SETTLE_S, self.is_quiet, "groups", self.describe)
         logs = Logs(self.members)
+        check_states(self.members)
         for work in self.work:
             work.check(logs)
 

@@ -8,11 +8,15 @@ from millrace.broker.machine import Broker
 from millrace.broker.messages.inbound import Inbound
 from millrace.broker.messages.intake import Arrival, Intake
 from millrace.broker.sessions.session import Session
+from millrace.broker.shards.block_facts import BlockFacts
+from millrace.broker.shards.producers import Producers
+from millrace.broker.shards.shard_state import ShardState
 from millrace.lab.sim.cluster.plan import ClusterPlan
 from millrace.lab.sim.cluster.world import ClusterWorld
 from millrace.lab.sim.planted.bug import Bugs, Method, Plant
 from millrace.lab.sim.trace import Trace
 from millrace.node.replicas.admission import Admission
+from millrace.node.shards.batch import Batch
 from millrace.node.shards.shard import Shard
 
 NODE_BUGS = Bugs()
@@ -112,10 +116,28 @@ def forwarded_out_of_order(plant: Plant) -> None:
 
 @NODE_BUGS.bug("a retained message is kept only where it was published")
 def retained_at_one_node(plant: Plant) -> None:
-    def learn_retained(self: Shard, block: Any) -> None:
-        """Nobody else's counts."""
+    def make(original: Method) -> Method:
+        def facts_of(self: Shard, block: Any, token: Any) -> BlockFacts:
+            facts: BlockFacts = original(self, block, token)
+            # Nobody else's counts.
+            return facts if isinstance(token, Batch) else facts._replace(retained=())
 
-    plant.instead(Shard, "_learn_retained", learn_retained)
+        return facts_of
+
+    plant.around(Shard, "_facts_of", make)
+
+
+@NODE_BUGS.bug("a shard that begins from a snapshot has forgotten which keys it stored")
+def keys_not_in_snapshot(plant: Plant) -> None:
+    def make(original: Method) -> Method:
+        def restore(self: ShardState, state: bytes) -> Any:
+            effects = original(self, state)
+            self.producers = Producers()
+            return effects
+
+        return restore
+
+    plant.around(ShardState, "restore", make)
 
 
 @NODE_BUGS.bug("a repeated request of the queue takes further messages")

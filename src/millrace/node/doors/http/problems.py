@@ -12,8 +12,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from millrace.errors import LocalError, StorageError
-from millrace.node.groups.consumer_groups import GroupExists, NoSuchGroup, Unavailable
+from millrace.node.groups.consumer_groups import GroupExists, NoSuchGroup
 from millrace.node.groups.leaderless_consumers import OrderNeeded
+from millrace.node.groups.shard_consumers import Unavailable
 from millrace.node.shards.publishing import NotStored
 from millrace.storage.log import Trimmed
 from millrace.storage.scan import RangeDamaged

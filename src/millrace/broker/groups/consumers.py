@@ -1,0 +1,108 @@
+"""The cursors of all durable groups in one shard, and the operations that change them.
+
+A part of the shard's replicated state: it changes only by `Consume` entries, and time is in the entry."""
+
+from collections.abc import Callable
+from typing import assert_never
+
+from millrace.broker.entries.consume import (
+    Ack,
+    Advance,
+    Bury,
+    Configure,
+    Consume,
+    Create,
+    Delete,
+    Extend,
+    Nack,
+    Operation,
+    Reset,
+    Skip,
+    Take,
+    Tick,
+    Touch,
+    Void,
+)
+from millrace.broker.groups.cursor import Cursor, Delivery, SavedCursor, Scan
+
+Result = list[Delivery] | list[bool] | bool
+"""What an operation gives: deliveries for `Take` and `Void`, a truth for each delivery that it names, or one
+truth for the rest."""
+
+
+class Consumers:
+    """Cursors by the group's number. A group without a cursor here is one that was deleted: its operations
+    change nothing."""
+
+    __slots__ = ("cursors",)
+
+    def __init__(self) -> None:
+        self.cursors: dict[int, Cursor] = {}
+
+    def apply(self, entry: Consume) -> list[Result]:
+        """The result of each operation."""
+        return [self._do(operation, entry.scans, entry.now_us) for operation in entry.operations]
+
+    def _do(self, operation: Operation, scans: dict[int, Scan], now_us: int) -> Result:
+        group = operation.group
+        cursor = self.cursors.get(group)
+        if isinstance(operation, Create):
+            if cursor is not None:
+                return False
+            self.cursors[group] = Cursor(operation.position, operation.settings, now_us)
+            return True
+        if cursor is None:
+            return [] if isinstance(operation, Take | Void | Ack | Nack | Extend) else False
+        match operation:
+            case Take(_, request, count, lease_us, voided):
+                return cursor.take(request, count, lease_us, now_us, scans.get(group), voided)
+            case Void(_, request):
+                return cursor.void(request)
+            case Ack(_, epoch, deliveries):
+                return _each(cursor, epoch, deliveries, cursor.ack)
+            case Nack(_, epoch, deliveries, delay_us):
+                return _each(cursor, epoch, deliveries, lambda o, n: cursor.nack(o, n, delay_us, now_us))
+            case Extend(_, epoch, deliveries, lease_us):
+                return _each(cursor, epoch, deliveries, lambda o, n: cursor.extend(o, n, lease_us, now_us))
+            case Bury(_, offset):
+                return cursor.bury(offset)
+            case Tick():
+                cursor.advance(now_us)
+                cursor.expire(now_us)
+            case Touch():
+                cursor.used_us = now_us
+            case Skip(_, start, end):
+                if start <= cursor.position < end:
+                    cursor.position = end
+            case Reset(_, position):
+                cursor.reset(position)
+            case Advance(_, position):
+                # Judged here, because another reader may have moved it further since this one looked.
+                if position > cursor.position:
+                    cursor.reset(position)
+            case Configure(_, settings):
+                cursor.set(settings)
+            case Delete():
+                del self.cursors[group]
+            case _:
+                assert_never(operation)
+        return True
+
+    def trim(self, first_offset: int) -> None:
+        for cursor in self.cursors.values():
+            cursor.trim(first_offset)
+
+    def save(self) -> list[tuple[int, SavedCursor]]:
+        return [(group, cursor.save()) for group, cursor in sorted(self.cursors.items())]
+
+    @staticmethod
+    def restored(saved: list[tuple[int, SavedCursor]]) -> "Consumers":
+        consumers = Consumers()
+        consumers.cursors = {group: Cursor.restored(cursor) for group, cursor in saved}
+        return consumers
+
+
+def _each(
+    cursor: Cursor, epoch: int, deliveries: list[Delivery], act: Callable[[int, int], bool]
+) -> list[bool]:
+    return [epoch == cursor.epoch and act(offset, delivery) for offset, delivery in deliveries]
