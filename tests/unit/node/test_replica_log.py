@@ -3,7 +3,7 @@
 from random import Random
 
 from millrace.kernels.blocks import Run
-from millrace.lab.sim.surroundings.disk import SimDisk
+from millrace.lab.sim.surroundings.disk import Keep, SimDisk
 from millrace.node.logs.replica_log import ReplicaLog
 from millrace.replication.contract import Entry, EntryKind, ReplicaId
 from millrace.storage.block import Block, data_blocks
@@ -56,3 +56,65 @@ def test_a_replica_keeps_the_time_that_the_leader_fixed() -> None:
     stamp(old, 1, 1, time_us=900)
     assert stamp(old, 2, 1, time_us=500).header.base_time_us == 500
     assert stamp(young, 1, 1, time_us=500).header.base_time_us == 500
+
+
+def written(disk: SimDisk, count: int) -> ReplicaLog:
+    log = reopened(disk, has_peers=True)
+    for index in range(1, count + 1):
+        log.log.append([stamp(log, index, 3)])
+        log.sync()
+    return log
+
+
+def reopened(disk: SimDisk, *, has_peers: bool) -> ReplicaLog:
+    if disk.exists("/data"):
+        disk.kill()
+        disk.mend()
+    directory = DataDirectory.open(disk, "/data", owner="test", fresh=bytes(24))
+    return ReplicaLog(disk, directory, 7, (ReplicaId("a"),), has_peers=has_peers)
+
+
+def cut_in_half(disk: SimDisk) -> None:
+    """The log's file loses its end, which was synced, as an operator's mistake or a file system may do."""
+    (path,) = (path for path in disk.paths() if path.endswith(".log"))
+    disk.cut(path, len(disk.content(path).rstrip(b"\0")) // 2)
+
+
+def test_a_replica_knows_that_it_lost_what_was_synced() -> None:
+    """Nothing in the file tells a lost end from one that was never written [rule 34]."""
+    disk = SimDisk(Random(1))
+    written(disk, 10)
+    cut_in_half(disk)
+    log = reopened(disk, has_peers=True)
+    assert log.last_index() < 10
+    damage = log.initial_state().damage
+    assert damage is not None and (damage.last_index, damage.last_term) == (10, 3)
+    # Until others have given it again, also after another start.
+    damage = reopened(disk, has_peers=True).initial_state().damage
+    assert damage is not None and damage.last_index == 10
+
+
+def test_a_replica_without_others_goes_on_with_what_is_left() -> None:
+    disk = SimDisk(Random(1))
+    written(disk, 10)
+    cut_in_half(disk)
+    assert reopened(disk, has_peers=False).initial_state().damage is None
+
+
+def test_what_was_cut_on_purpose_is_not_lost() -> None:
+    disk = SimDisk(Random(1))
+    written(disk, 10).cut(Index(4))
+    log = reopened(disk, has_peers=True)
+    assert log.last_index() == 3
+    assert log.initial_state().damage is None
+
+
+def test_what_was_not_synced_is_not_lost() -> None:
+    disk = SimDisk(Random(1))
+    log = written(disk, 5)
+    log.log.append([stamp(log, 6, 3)])
+    disk.cut_power(Keep.NOTHING)
+    disk.mend()
+    log = reopened(disk, has_peers=True)
+    assert log.last_index() == 5
+    assert log.initial_state().damage is None

@@ -211,7 +211,7 @@ class OriginFiles:
         own = self.logs.get(self.origin)
         if own is None or not self.is_durable:
             return False
-        if own.replica_log.log.damages:
+        if own.replica_log.log.damages or own.replica_log.lost_end() is not None:
             return False
         return is_clean or self._replicas.is_synced
 

@@ -40,6 +40,7 @@ from millrace.storage.snapshot import (
     SnapshotStore,
     SnapshotWriter,
 )
+from millrace.storage.synced_end import LogEnd, SyncedEnd
 from millrace.types import Index, Offset, Term
 
 log = logging.getLogger("millrace.log")
@@ -49,6 +50,7 @@ _FOUNDERS = "founders"
 _FOUNDERS_TAG = b"MRFO"
 _DAMAGE = "damage"
 _DAMAGE_TAG = b"MRDA"
+_SYNCED = "synced"
 _WRAPPED = (EntryKind.DATA, EntryKind.CONTROL)
 
 
@@ -81,6 +83,7 @@ class ReplicaLog:
         """A read found it so: another one is to be taken in its place."""
         try:
             self._hard_state = files.read_hard_state(disk, f"{self._path}/{_HARD_STATE}")
+            self._synced = SyncedEnd(disk, f"{self._path}/{_SYNCED}")
             self._open_snapshot()
         except StorageError:
             self.let_go()
@@ -189,22 +192,32 @@ class ReplicaLog:
         log.error("group %d: everything is fetched again from other nodes", self.group)
         # First: after a crash in between nothing else would tell what this replica had.
         self._note_damage(int(max(index, self.log.last_index)))
-        self.log.reset(next_index=Index(1), last_term=Term(0), next_offset=Offset(0))
+        self._reset(Index(1), Term(0), Offset(0))
         if self._snapshot is not None:
             self._snapshot.close()
             self._snapshot = None
         self._snapshots.drop_below(Index(index + 1))
 
-    def _note_damage(self, last_index: int) -> Damage:
+    def _note_damage(self, last_index: int, last_term: Term | None = None) -> Damage:
         """Until it is `repaired`; what was noted before counts as well."""
         path = f"{self._path}/{_DAMAGE}"
         term = int(self._hard_state.term) if self._hard_state is not None else 0
         known = files.read_record(self._disk, path, _DAMAGE_TAG)
         if known is not None:
-            known_index, known_term = json.loads(known)
-            last_index, term = max(last_index, known_index), max(term, known_term)
-        files.write_record(self._disk, path, _DAMAGE_TAG, json.dumps([last_index, term]).encode())
-        return Damage(last_index=Index(last_index), term=Term(term))
+            known_index, known_term, *known_last_term = json.loads(known)
+            term = max(term, known_term)
+            if known_index >= last_index:
+                last_index, last_term = known_index, known_last_term[0] if known_last_term else None
+        files.write_record(self._disk, path, _DAMAGE_TAG, json.dumps([last_index, term, last_term]).encode())
+        return Damage(last_index=Index(last_index), term=Term(term), last_term=last_term)
+
+    def lost_end(self) -> LogEnd | None:
+        """The last entry that was on disk, where neither the log nor the snapshot reaches up to it any
+        more [rule 34]."""
+        end = self._synced.end
+        if end is None or end.index <= max(self.log.last_index, self._covered()):
+            return None
+        return end
 
     def _finish_install(self) -> None:
         """A crash may have come between a snapshot from the leader and the log that begins behind it."""
@@ -214,11 +227,8 @@ class ReplicaLog:
     def _begin_behind(self, snapshot: SnapshotFile) -> None:
         """Drop the log; what the snapshot covers is in it."""
         head, _, _ = snapshot.read(0, snapshot.info.size_bytes).partition(b"\n")
-        self.log.reset(
-            next_index=Index(snapshot.info.index + 1),
-            last_term=snapshot.info.term,
-            next_offset=Offset(json.loads(head)["next_offset"]),
-        )
+        info = snapshot.info
+        self._reset(Index(info.index + 1), info.term, Offset(json.loads(head)["next_offset"]))
 
     def _damage(self) -> Damage | None:
         """What this replica may have acknowledged and lost. Where others have it, the log is cut before the
@@ -227,9 +237,15 @@ class ReplicaLog:
         covered = 0 if self._snapshot is None else int(self._snapshot.info.index)
         is_lost = any(damage.last_index > covered for damage in self.log.damages)
         is_known = self._disk.exists(f"{self._path}/{_DAMAGE}")
-        if not is_known and not (is_lost and self._has_peers):
+        lost_end = self.lost_end()
+        if lost_end is not None:
+            self._tell_lost_end(lost_end.index)
+        if not is_known and not ((is_lost or lost_end is not None) and self._has_peers):
             return None
-        noted = self._note_damage(int(self.log.last_index) if is_lost else 0)
+        if lost_end is not None:
+            noted = self._note_damage(lost_end.index, lost_end.term)
+        else:
+            noted = self._note_damage(int(self.log.last_index) if is_lost else 0)
         if is_lost:
             first = self.log.damages[0].first_index
             log.error("group %d: entries from %d on are fetched again from other nodes", self.group, first)
@@ -237,16 +253,35 @@ class ReplicaLog:
                 # A log cannot be cut behind damage: what goes may be all that tells it from a torn tail.
                 self._begin_behind(self._snapshot)
             else:
-                self.log.truncate_from(Index(first))
+                self._truncate_from(Index(first))
             self._next_offset = int(self.log.next_offset)
             self._last_term = int(self.log.last_term)
+        # What is lost is noted as damage, or was told: from here on the log as it is counts.
+        self._synced.lower(LogEnd(self.log.last_index, self.log.last_term))
         return noted
+
+    def _tell_lost_end(self, lost_end: Index) -> None:
+        cure = "they are fetched again from other nodes" if self._has_peers else "no other node has them"
+        log.error(
+            "group %d: entries from %d to %d were on disk and are gone; %s",
+            *(self.group, max(self.log.last_index, self._covered()) + 1, lost_end, cure),
+        )
 
     def cut(self, index: Index) -> None:
         """Drop this entry and all after it."""
-        self.log.truncate_from(index)
+        self._truncate_from(index)
         self._next_offset = int(self.log.next_offset)
         self._last_term = int(self.log.last_term)
+
+    def _truncate_from(self, index: Index) -> None:
+        if index <= self.log.last_index:
+            # The term is one that the entry before may have: only where the log ends is looked at.
+            self._synced.lower(LogEnd(Index(index - 1), self.log.last_term))
+        self.log.truncate_from(index)
+
+    def _reset(self, next_index: Index, last_term: Term, next_offset: Offset) -> None:
+        self._synced.lower(LogEnd(Index(next_index - 1), last_term))
+        self.log.reset(next_index=next_index, last_term=last_term, next_offset=next_offset)
 
     def start_at(self, index: Index, last_term: Term, next_offset: Offset) -> None:
         """The next write drops everything and begins with this entry."""
@@ -368,10 +403,9 @@ class ReplicaLog:
         if persist.snapshot is not None:
             self._install(persist.snapshot)
         if persist.truncate_from is not None:
-            self.log.truncate_from(persist.truncate_from)
+            self._truncate_from(persist.truncate_from)
         if self._start is not None:
-            index, last_term, next_offset = self._start
-            self.log.reset(next_index=index, last_term=last_term, next_offset=next_offset)
+            self._reset(*self._start)
             self._start = None
         if blocks:
             self.log.append(blocks)
@@ -403,11 +437,7 @@ class ReplicaLog:
         if self._staged is not None:
             self._staged.finish(term=snapshot.term, config=snapshot.config.encode())
             self._staged = None
-        self.log.reset(
-            next_index=Index(snapshot.index + 1),
-            last_term=snapshot.term,
-            next_offset=Offset(self._staged_offset),
-        )
+        self._reset(Index(snapshot.index + 1), snapshot.term, Offset(self._staged_offset))
         old, self._snapshot = self._snapshot, self._snapshots.open(snapshot.index)
         if old is not None:
             old.close()
@@ -415,7 +445,7 @@ class ReplicaLog:
 
     def sync(self) -> None:
         """*worker*"""
-        self.log.sync()
+        self._synced.note(LogEnd(self.log.sync(), self.log.last_term))
 
     def take_snapshot(self, index: Index, term: Term, config: Config, state: bytes) -> SnapshotInfo:
         """*blocking* Make `state` the newest snapshot; older ones are dropped."""
@@ -436,6 +466,7 @@ class ReplicaLog:
     def close(self) -> None:
         if self._snapshot is not None:
             self._snapshot.close()
+        self._synced.close()
         self.log.close()
 
     def let_go(self) -> None:

@@ -1,9 +1,9 @@
 """One shard of a stream on this node: arrivals in, committed blocks out.
 
 The log of the shard is its replication group's log. Blocks are cut once per turn of the loop over all
-connections [rule 4], and what a turn brings besides messages goes into one control block
-[rule 39]. What the log leaves behind is a `ShardState`; here is what this node does about it: it proposes, delivers, answers
-its clients, keeps the last blocks in memory, and wakes whoever waits.
+connections [rule 4], and what a turn brings besides messages goes into one control block [rule 39]. What the
+log leaves behind is a `ShardState`; here is what this node does about it: it proposes, delivers, answers its
+clients, keeps the last blocks in memory, and wakes whoever waits.
 """
 
 import asyncio

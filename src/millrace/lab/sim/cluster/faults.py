@@ -28,6 +28,7 @@ class ClusterNemesis:
             "full disk": self._full_disk,
             "failing sync": self._failing_sync,
             "damage": self._damage,
+            "lost tail": self._lose_tail,
             "broken connections": self._break_connections,
             "clients cut off": self._cut_off_clients,
             "split": self._split,
@@ -137,21 +138,36 @@ class ClusterNemesis:
             host.disk.fail_next_sync()
 
     def _damage(self) -> None:
-        """A bit of a log turns while its node is down. One node at a time, and only while at least two others
+        """A bit of a log turns while its node is down."""
+        host, path = self._killed_for_damage()
+        if host is not None:
+            bit = self._rng.randrange(8 * len(host.disk.content(path)))
+            self._world.note(host.name, f"is killed; bit {bit} of {path} turns")
+            host.disk.flip_bit(path, bit)
+            self._undo(host.start)
+
+    def _lose_tail(self) -> None:
+        """The end of a log goes while its node is down, synced or not, and leaves nothing to see."""
+        host, path = self._killed_for_damage()
+        if host is not None:
+            size = self._rng.randrange(len(host.disk.content(path)))
+            self._world.note(host.name, f"is killed; {path} ends after {size} bytes")
+            host.disk.cut(path, size)
+            self._undo(host.start)
+
+    def _killed_for_damage(self) -> tuple[Host | None, str]:
+        """A node that was killed, and one of its logs. One node at a time, and only while at least two others
         are whole: what exists nowhere cannot be kept."""
         host = self._any_up()
         if host is None or len(self._world.members) < 3 or not self._world.is_whole():
-            return
+            return None, ""
         paths = [path for path in host.disk.paths() if path.endswith(".log") and host.disk.content(path)]
         if not paths:
-            return
+            return None, ""
         path = self._rng.choice(paths)
-        bit = self._rng.randrange(8 * len(host.disk.content(path)))
-        self._world.note(host.name, f"is killed; bit {bit} of {path} turns")
         host.is_wanted = False
         host.crash(is_power_loss=False)
-        host.disk.flip_bit(path, bit)
-        self._undo(host.start)
+        return host, path
 
     # ---------------------------------------------------------------------------------------- network
 

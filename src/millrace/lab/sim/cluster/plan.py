@@ -23,7 +23,7 @@ FAULTS = (
     "clients cut off",
 )
 FAULTS_BETWEEN_NODES = ("split", "one way")
-FAULTS_OF_THREE = ("damage",)
+FAULTS_OF_THREE = ("damage", "lost tail")
 """What needs two others that are whole."""
 CHANGES = ("stream", "shards", "join", "remove", "drain", "replace")
 WORK = ("shared", "wills", "retained", "groups", "short")

@@ -15,6 +15,7 @@ from millrace.lab.sim.cluster.plan import ClusterPlan
 from millrace.lab.sim.cluster.world import ClusterWorld
 from millrace.lab.sim.planted.bug import Bugs, Method, Plant
 from millrace.lab.sim.trace import Trace
+from millrace.node.logs.replica_log import ReplicaLog
 from millrace.node.replicas.admission import Admission
 from millrace.node.shards.batch import Batch
 from millrace.node.shards.shard import Shard
@@ -138,6 +139,14 @@ def keys_not_in_snapshot(plant: Plant) -> None:
         return restore
 
     plant.around(ShardState, "restore", make)
+
+
+@NODE_BUGS.bug("a replica that lost the synced end of its log takes what is left for all there was")
+def lost_end_unnoticed(plant: Plant) -> None:
+    def lost_end(self: ReplicaLog) -> None:
+        """Nothing tells."""
+
+    plant.instead(ReplicaLog, "lost_end", lost_end)
 
 
 @NODE_BUGS.bug("a repeated request of the queue takes further messages")

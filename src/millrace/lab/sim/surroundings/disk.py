@@ -254,6 +254,13 @@ class SimDisk:
             if bit >> 3 < len(content):
                 content[bit >> 3] ^= 1 << (bit & 7)
 
+    def cut(self, path: str, size: int) -> None:
+        """Lose the end of a file, on the platters and for all who read it, whether it was synced or not."""
+        inode = self._file(path)
+        inode.sync()
+        del inode.seen[size:]
+        inode.durable[:] = inode.seen
+
     def paths(self) -> list[str]:
         """All files, sorted."""
         return sorted(path for path, inode in self._seen.items() if inode is not None)
