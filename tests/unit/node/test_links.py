@@ -9,6 +9,7 @@ import pytest
 from millrace.node.config import Address
 from millrace.node.peers import links
 from millrace.node.peers.links import Identity, Links
+from waiting import until_async
 
 
 class Silent:
@@ -54,3 +55,77 @@ def test_an_attempt_that_nobody_answers_is_made_again_soon(monkeypatch: pytest.M
 
     asyncio.run(scene())
     assert lost == ["b", "b"], "each one is told as a lost link is"
+
+
+class Node:
+    """One node's links, on loopback."""
+
+    def __init__(self, replica: str) -> None:
+        self.replica = replica
+        self.opened: list[str] = []
+        self.heard: list[tuple[str, bytes]] = []
+        self.links = Links(
+            replica=replica,
+            identity=lambda: Identity(replica, replica, "", ""),
+            secret=b"of this test",
+            random=Random(1),
+            on_frame=lambda sender, kind, group, body: self.heard.append((sender, body)),
+            on_open=self.opened.append,
+            on_close=lambda other: None,
+            may_accept=lambda identity: True,
+        )
+
+    async def listen(self) -> Address:
+        await self.links.listen(Address("127.0.0.1", 0))
+        return Address("127.0.0.1", self.links.port)
+
+
+NOBODY = Address("127.0.0.1", 1)
+
+
+def test_a_node_that_moved_dials_those_who_know_only_its_old_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smaller id dials first, but at an address where nobody is any more [rule 32]."""
+    monkeypatch.setattr(links, "_PATIENCE_S", 0.05)
+
+    async def scene() -> None:
+        stayed, moved = Node("a"), Node("b")
+        await moved.listen()
+        moved.links.want({"a": await stayed.listen()})
+        stayed.links.want({"b": NOBODY})
+        await until_async(
+            lambda: stayed.links.is_linked("b") and moved.links.is_linked("a"), "the two to be linked"
+        )
+        await stayed.links.stop()
+        await moved.links.stop()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_that_dial_each_other_at_once_keep_one_and_the_same_connection(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "_PATIENCE_S", 0.0)
+
+    async def scene() -> None:
+        nodes = [Node("a"), Node("b")]
+        addresses = [await node.listen() for node in nodes]
+        for node, other, address in zip(nodes, reversed(nodes), reversed(addresses), strict=True):
+            node.links.want({other.replica: address})
+        a, b = nodes
+        await until_async(lambda: bool(a.opened and b.opened), "the two to be linked")
+        for number in range(20):
+            word = b"%d" % number
+
+            def is_heard(word: bytes = word) -> bool:
+                # Again and again: a link may lose what is sent while one connection gives way to the other.
+                a.links.send("b", 7, 0, word)
+                b.links.send("a", 7, 0, word)
+                return ("b", word) in a.heard and ("a", word) in b.heard
+
+            await until_async(is_heard, "both to hear each other")
+        assert len(a.opened) <= 2 and len(b.opened) <= 2
+        await a.links.stop()
+        await b.links.stop()
+
+    asyncio.run(scene())

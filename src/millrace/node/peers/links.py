@@ -1,6 +1,8 @@
 """Links to the other nodes: one connection per pair, made again when it breaks.
 
 Of two nodes the one with the smaller id dials; a newcomer that nobody knows yet dials whoever it was told.
+The other one dials as well if nobody has come for a while: it may have moved, so that those who should dial
+know only its old address [rule 32]. If both dial at once, both keep the connection of the smaller id.
 A connection may look well long after the other side has stopped or the network has failed. So both sides
 send a sign of life now and then; a link on which nothing comes counts as silent soon, and is cut and made
 anew later, because a connection that the network starved recovers only slowly.
@@ -39,6 +41,10 @@ _HANDSHAKE_S = 5.0
 _CONNECT_S = 2.0
 _PAUSE_S_MIN = 0.05
 _PAUSE_S_MAX = 1.0
+# So long the node with the larger id waits for the other one to dial.
+_PATIENCE_S = 1.5
+# Two connections that were made within this time of each other are taken for one attempt from each side.
+_AT_ONCE_S = 2.0
 # Counted in ticks of our own: a node that was itself stopped must not blame the others.
 _SIGN_S = 0.5
 _SILENT_TICKS = 3
@@ -67,6 +73,7 @@ class Link(asyncio.Protocol):
         # Of the socket, where there is a bare one.
         self._descriptor = -1
         self.side = side
+        self._made_s = 0.0
         self._version = 0
         self._quiet_ticks = 0
         self.identity: Identity | None = None
@@ -74,6 +81,7 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self._made_s = self._links.loop.time()
         self._transport.set_write_buffer_limits(high=_QUEUE_BYTES_MAX)
         connected = transport.get_extra_info("socket")
         if connected is not None and transport.get_extra_info("ssl_object") is None:
@@ -131,6 +139,10 @@ class Link(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_paused = False
+
+    def is_twin_of(self, other: "Link") -> bool:
+        """Whether each side made one of the two, at about the same time."""
+        return self.side is not other.side and abs(self._made_s - other._made_s) < _AT_ONCE_S
 
     @property
     def is_silent(self) -> bool:
@@ -276,8 +288,7 @@ class Links:
         """The nodes to be linked with: id -> address. Links to others are closed."""
         self._wanted = {replica: a for replica, a in peers.items() if replica != self._replica}
         for replica, address in self._wanted.items():
-            if self._replica < replica:
-                self._dial(replica, address)
+            self._dial(replica, address)
         for replica in [r for r in self._links if r not in self._wanted]:
             self._links[replica].close()
 
@@ -289,6 +300,8 @@ class Links:
     async def _keep_dialing(self, replica: str, address: Address) -> None:
         pause_s = _PAUSE_S_MIN
         try:
+            if not self._is_first_to_dial(replica):
+                await asyncio.sleep(_PATIENCE_S * (1 + self.random.random()))
             while not self._is_stopping and replica in self._wanted and replica not in self._links:
                 try:
                     await self.connect(address)
@@ -306,6 +319,9 @@ class Links:
                 address = self._wanted.get(replica, address)
         finally:
             self._dialing.pop(replica, None)
+
+    def _is_first_to_dial(self, replica: str) -> bool:
+        return self._replica < replica
 
     async def connect(self, address: Address) -> Link:
         """Dial an address; the link is of use once the other side has said who it is. OSError where nobody
@@ -330,6 +346,10 @@ class Links:
             log.warning("node %s may not link with this one", link.identity.name)
             return False
         old = self._links.get(replica)
+        if old is not None and not old.is_closed and old.is_twin_of(link):
+            dialed_by_first = link if self._is_first_to_dial(replica) == (link.side is Side.DIALED) else old
+            if dialed_by_first is old:
+                return False
         self._links[replica] = link
         if old is not None and old is not link:
             # It connected again before its old connection was seen to be gone.
@@ -349,7 +369,7 @@ class Links:
         if not self._is_stopping:
             log.info("link with %s is lost", link.identity.name)
             self._on_close(replica)
-            if replica in self._wanted and self._replica < replica:
+            if replica in self._wanted:
                 self._dial(replica, self._wanted[replica])
 
     def schedule(self, link: Link) -> None:
