@@ -8,7 +8,8 @@ import pytest
 
 from millrace.node.config import Address
 from millrace.node.peers import links
-from millrace.node.peers.links import Identity, Links
+from millrace.node.peers.links import Links
+from millrace.node.peers.messages import Identity
 
 
 class Silent:
@@ -40,7 +41,7 @@ def test_an_attempt_that_nobody_answers_is_made_again_soon(monkeypatch: pytest.M
             identity=lambda: Identity("a", "a", "", ""),
             secret=b"of this test",
             random=Random(1),
-            on_frame=lambda replica, kind, group, body: None,
+            on_frame=lambda replica, tag, number, body: None,
             on_open=lambda replica: None,
             on_close=lost.append,
             may_accept=lambda identity: True,

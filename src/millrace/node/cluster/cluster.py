@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import msgspec
-
 from millrace.broker.entries.meta import DrainMember, InitCluster, PlaceGroup, PutMember, RemoveMember
 from millrace.broker.meta import state as meta
 from millrace.broker.meta.members import Member, Members
@@ -24,7 +22,7 @@ from millrace.node.cluster.silence import Silence
 from millrace.node.config import Address, Config
 from millrace.node.groups.work_division import NodeWorkDivision
 from millrace.node.pairs.pair_keeper import PairKeeper
-from millrace.node.peers.links import Identity
+from millrace.node.peers.messages import Identity, Join, Joined, PairSwitched, SwitchPair
 from millrace.node.replicas import waiting
 from millrace.node.replicas.replicas import Replicas
 from millrace.node.sessions.session_group import SessionGroup
@@ -93,7 +91,8 @@ class Cluster:
         self._ports = ports
         replicas = self._replicas
         replicas.may_link = self._may_link
-        replicas.answers |= {"join": self._on_join, "pair.switch": self._on_switch}
+        replicas.messenger.answer(Join, self._on_join)
+        replicas.messenger.answer(SwitchPair, self._on_switch)
         known = self._read_peers()
         replicas.has_peers = len(known) > 1
         seeds = [word.strip() for word in self._config.cluster.join.split(",") if word.strip()]
@@ -156,16 +155,16 @@ class Cluster:
                         log.warning("cannot join at %s, trying again: %s", address, error)
                     reason = f"{address}: {error}"
                     continue
-                self._replicas.cluster_id = reply["cluster"]
-                self._want(dict(reply["members"]))
+                self._replicas.cluster_id = reply.cluster
+                self._want(reply.members)
                 await self._definitions.serving()
                 await self._taken_in(deadline_s)
-                log.info("joined cluster %s", reply["cluster"])
+                log.info("joined cluster %s", reply.cluster)
                 return
             await asyncio.sleep(_JOIN_PAUSE_S)
         raise ConfigError(f"could not join: {reason}")
 
-    async def _ask_to_join(self, address: Address) -> Any:
+    async def _ask_to_join(self, address: Address) -> Joined:
         links = self._replicas.links
         assert links is not None
         link = await links.connect(address)
@@ -178,9 +177,7 @@ class Cluster:
                 "the node there closed the link; both nodes need the same cluster.secret or secret_file, "
                 "and certificates of the same authority in cluster.tls_*"
             )
-        return await self._replicas.request(
-            link.identity.replica, {"op": "join", "member": msgspec.to_builtins(self._myself())}
-        )
+        return await self._replicas.messenger.request(link.identity.replica, Join(self._myself()), Joined)
 
     async def _taken_in(self, deadline_s: float) -> None:
         """Serve only once caught up: our own membership is applied here."""
@@ -346,18 +343,18 @@ class Cluster:
 
     # ------------------------------------------------------------------------------------ requests
 
-    async def _on_join(self, replica: str, what: dict[str, Any]) -> dict[str, Any]:
-        member = _member(what["member"])
+    async def _on_join(self, replica: str, request: Join) -> Joined:
+        member = request.member
         if not _can_be_dialed(member.peer):
             raise LocalError(
                 f"node {member.name} cannot be reached at {member.peer!r}: that is not HOST:PORT"
             )
         await self._definitions.command(PutMember(member))
-        members = [[m.replica, m.peer] for m in self.members.members.values()]
-        return {"cluster": self.members.cluster, "members": members}
+        members = {replica: member.peer for replica, member in self.members.members.items()}
+        return Joined(self.members.cluster, members)
 
-    async def _on_switch(self, replica: str, what: dict[str, Any]) -> dict[str, Any]:
-        return await self._pairs.switch(what["shard"])
+    async def _on_switch(self, replica: str, request: SwitchPair) -> PairSwitched:
+        return await self._pairs.switch(request.shard)
 
     # ------------------------------------------------------------------------------------ commands
 
@@ -438,14 +435,6 @@ class Cluster:
                 }
             )
         return rows
-
-
-def _member(said: Any) -> Member:
-    """What another node says of itself."""
-    try:
-        return msgspec.convert(said, Member)
-    except msgspec.ValidationError as error:
-        raise LocalError(f"not a member of a cluster: {error}") from None
 
 
 def _can_be_dialed(peer: str) -> bool:

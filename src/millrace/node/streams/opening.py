@@ -218,7 +218,7 @@ class Opening:
                 now_ms=now_ms,
                 wall_us=wall_us,
                 wake=wake,
-                send=self._replicas.send_frame,
+                send=self._replicas.messenger.send,
                 is_full=lambda: self._space.is_refusing,
             )
         shard.retained.stamps = self._stamps

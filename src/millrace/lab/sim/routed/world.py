@@ -22,8 +22,7 @@ from millrace.lab.sim.surroundings.clock import US_PER_S, Clock
 from millrace.lab.sim.trace import Trace
 from millrace.lab.sim.verdict import Counts, RunResult, judge
 from millrace.lab.sim.violation import Violation
-from millrace.node.peers.codec import ROUTED_CODEC
-from millrace.node.peers.interest import KIND_PUBLISH
+from millrace.node.peers.messages import NodeMessage, RelayedRun
 from millrace.replication.routed.messages import Stamp, Value
 
 _CALLS_MAX = 400_000
@@ -76,19 +75,18 @@ class RoutedWorld:
 
     # ------------------------------------------------------------------------------------- watching
 
-    def _watch(self, sender: str, to: str, kind: int, body: bytes) -> None:
-        """Every frame as it leaves."""
+    def _watch(self, sender: str, to: str, message: NodeMessage) -> None:
+        """Every message as it leaves."""
         if self.trace is not None:
-            shown = f"{len(body)} B" if kind == KIND_PUBLISH else repr(ROUTED_CODEC.decode(body))
+            shown = f"{len(message.packets)} B" if isinstance(message, RelayedRun) else repr(message)
             self.trace.note(self.clock.now_us, sender, f"> {to} {shown}")
-        if kind == KIND_PUBLISH:
-            text = body.rsplit(b"|", 1)[-1].decode()
-            is_group = bool(body[0] & 0x10)
-        else:
-            message = ROUTED_CODEC.decode(body)
-            if not isinstance(message, Value) or not message.is_live or message.value is None:
-                return
+        if isinstance(message, RelayedRun):
+            text = message.packets.rsplit(b"|", 1)[-1].decode()
+            is_group = bool(message.group)
+        elif isinstance(message, Value) and message.is_live and message.value is not None:
             text, is_group = message.value.rsplit(b"|", 1)[-1].decode(), False
+        else:
+            return
         if text not in self._origin:
             return
         if self._origin[text] != sender:
