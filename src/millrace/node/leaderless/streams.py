@@ -518,7 +518,7 @@ class LeaderlessStream:
             self.wake()
 
     async def read(self, origin: Origin, offset: int) -> list[Block]:
-        return await self._owner.reading.blocks(self.files.logs[origin], offset)  # type: ignore[arg-type]
+        return await self._owner.reading.blocks(self.files.logs[origin], offset)
 
     def durable_groups(self) -> dict[str, DurableGroup]:
         return self._owner.durable_groups()
