@@ -48,7 +48,17 @@ MAY_IMPORT = {
 MAY_NAME_RANDOM = ("replication",)
 
 FILE_LINES_MAX = 800
-FUNCTION_LINES_MAX = 100
+FUNCTION_LINES_MAX = 60
+# Exceptions, each with its reason.
+MAY_BE_LONG = {
+    ("kernels/pure.py", "scan"): "one loop over bytes, whose state would have to be passed to every part",
+    (
+        "broker/messages/inbound.py",
+        "publish_runs",
+    ): "every run of packets pays for each call in it",
+    ("broker/sessions/session.py", "__init__"): "one line for each slot, and what it is for",
+    ("cli/sub.py", "sub"): "two thirds are the options of the command, with their help",
+}
 
 
 def modules() -> Iterator[tuple[Path, ast.Module]]:
@@ -170,9 +180,21 @@ def test_files_and_functions_are_small() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or 0) - node.lineno + 1
-                if length > FUNCTION_LINES_MAX:
+                if length > FUNCTION_LINES_MAX and (str(path), node.name) not in MAY_BE_LONG:
                     wrong.append(f"{path}:{node.lineno} {node.name} has {length} lines")
     assert wrong == []
+
+
+def test_what_may_be_long_is_long() -> None:
+    """An exception that is not needed any more goes."""
+    long = {
+        (str(path), node.name)
+        for path, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno + 1 > FUNCTION_LINES_MAX
+    }
+    assert set(MAY_BE_LONG) - long == set()
 
 
 def test_every_module_says_what_it_is_for() -> None:
