@@ -11,6 +11,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from millrace.broker.entries.meta import DrainMember, InitCluster, PlaceGroup, PutMember, RemoveMember
@@ -37,6 +38,8 @@ log = logging.getLogger("millrace.cluster")
 _REVIEW_S = 0.25
 _JOIN_S = 60.0
 _JOIN_PAUSE_S = 0.3
+# How long a node that was dialed may take to say who it is.
+_IDENTITY_S = 2.0
 _META_VOTERS = 5
 _SESSION_VOTERS = 3
 _PEERS = "peers"
@@ -168,10 +171,8 @@ class Cluster:
         links = self._replicas.links
         assert links is not None
         link = await links.connect(address)
-        for _ in range(100):
-            if link.identity is not None or link.is_closed:
-                break
-            await asyncio.sleep(0.02)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(link.settled.wait(), _IDENTITY_S)
         if link.identity is None:
             raise LocalError(
                 "the node there closed the link; both nodes need the same cluster.secret or secret_file, "
@@ -181,10 +182,12 @@ class Cluster:
 
     async def _taken_in(self, deadline_s: float) -> None:
         """Serve only once caught up: our own membership is applied here."""
-        while self._replicas.replica not in self.members.members:
-            if asyncio.get_running_loop().time() > deadline_s:
-                raise ConfigError("joined, but did not catch up in time")
-            await asyncio.sleep(0.02)
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                while self._replicas.replica not in self.members.members:
+                    await self._definitions.next_change()
+        except TimeoutError:
+            raise ConfigError("joined, but did not catch up in time") from None
 
     def _myself(self) -> Member:
         ports = self._ports()

@@ -60,6 +60,8 @@ class Link(asyncio.Protocol):
         self._quiet_ticks = 0
         self.identity: Identity | None = None
         self.is_closed = False
+        self.settled = asyncio.Event()
+        """Set once it is known who is at the other end, or that nobody is."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -95,6 +97,7 @@ class Link(asyncio.Protocol):
                 if not isinstance(first, Identity):
                     raise ProtocolError("it did not say who it is")
                 self.identity = first
+                self.settled.set()
                 if not self._links.accept(self):
                     self.close()
                     return
@@ -106,6 +109,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
+        self.settled.set()
         self._descriptor = -1
         self._links.lost(self)
 
