@@ -19,8 +19,8 @@ from millrace.node.cluster.silence import Silence
 from millrace.node.config import Config
 from millrace.node.edge.functions import EdgeFunctions
 from millrace.node.edge.streams import EdgeStreams
-from millrace.node.groups.consumer_groups import Groups
-from millrace.node.groups.mqtt_members import GroupMembers
+from millrace.node.groups.consumer_groups import ConsumerGroups
+from millrace.node.groups.mqtt_members import MqttGroupMembers
 from millrace.node.groups.work_division import NodeWorkDivision
 from millrace.node.leaderless.streams import LeaderlessStreams
 from millrace.node.logs import snapshots
@@ -110,7 +110,7 @@ class Engine:
         broker, now_ms, wall_us, wake = self._broker, self._now_ms, self._wall_us, self._wake
         logs = ChainMap[int, Any](self.shards, self.leaderless.logs)
         self.reader = LogReader(broker, logs, self._pool, now_ms, wall_us, wake, self.repairs.repaired)
-        self.groups = Groups(
+        self.groups = ConsumerGroups(
             self.definitions,
             self.shards,
             self.reading,
@@ -122,7 +122,7 @@ class Engine:
             wall_us=wall_us,
             wake=wake,
         )
-        self.members = GroupMembers(self.groups, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
+        self.members = MqttGroupMembers(self.groups, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
         self.retention = Retention(self.shards, wall_us, self.groups.held_from, self._state_groups)
         self.writing = Writing(self.definitions, self.shards, self.space, self._pool, wall_us)
         functions = EdgeFunctions(config.edge.modules, config.edge.workers, config.edge.timeout_ms / 1000)

@@ -118,7 +118,7 @@ class Campaign:
     async def _calm(self, number: int) -> None:
         """While all is well each message is acknowledged once in the group."""
         await until(self._is_settled, "the cluster is whole", _WAIT_S)
-        # The first ones while the nodes may still be dividing the labour anew.
+        # The first ones while the nodes may still be dividing the work anew.
         sent = [await post.publish(f"early-{number}") for _ in range(_EARLY_MESSAGES) for post in self.posts]
         await until(self._is_shared, "every node delivers to its member", _WAIT_S)
         sent += [await post.publish(f"calm-{number}") for _ in range(_CALM_MESSAGES) for post in self.posts]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from millrace.broker.groups.definitions import QUEUE_PREFIX, DurableGroup
-from millrace.broker.groups.joined import JoinedGroup
+from millrace.broker.groups.joined import LocalConsumerGroup
 from millrace.broker.machine import Broker
 from millrace.broker.messages.intake import Intake
 from millrace.broker.messages.message import Segment
@@ -89,7 +89,7 @@ class _Tracker:
     def __init__(self, key: str, filters: tuple[str, ...]) -> None:
         self.key = key
         self.filters = filters
-        self.held = JoinedGroup(key)
+        self.held = LocalConsumerGroup(key)
         self.connected = 0
         self.said: dict[str, int] = {}
         """Clients that this node said are members, and when."""
@@ -100,7 +100,7 @@ class _Tracker:
         self.settled: list[Span] = []
 
 
-class StreamGroups:
+class LeaderlessConsumerGroups:
     def __init__(self, stream: MemberStream, broker: Broker) -> None:
         self._stream = stream
         self._broker = broker

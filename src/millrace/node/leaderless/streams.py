@@ -24,7 +24,7 @@ from millrace.broker.topics.filters import overlaps
 from millrace.broker.topics.trees import SHARE_PREFIX
 from millrace.driver.effects import EffectDriver, Runner
 from millrace.errors import ProtocolError, StorageError
-from millrace.node.groups.leaderless_groups import StreamGroups
+from millrace.node.groups.leaderless_groups import LeaderlessConsumerGroups
 from millrace.node.leaderless.keys import Retained, StreamKeys
 from millrace.node.leaderless.origin_logs import OriginFiles, OriginLog
 from millrace.node.leaderless.writer import OriginWriter
@@ -127,7 +127,7 @@ class LeaderlessStream:
             self._forget_logs()
             self.files.let_go()
             raise
-        self.groups = StreamGroups(self, self._broker)
+        self.groups = LeaderlessConsumerGroups(self, self._broker)
 
     def _start(self) -> None:
         while True:

@@ -149,7 +149,7 @@ def retained_last_heard(plant: Plant) -> None:
     plant.instead(RetainedStamps, "_wins", wins)
 
 
-@ROUTED_BUGS.bug("a write is stamped by the wall's clock alone, below what the node has seen")
+@ROUTED_BUGS.bug("a write is stamped by the wall clock alone, below what the node has seen")
 def clock_not_merged(plant: Plant) -> None:
     def next_time(self: Clock, wall_ms: int) -> int:
         return wall_ms << _COUNTER_BITS

@@ -63,8 +63,8 @@ class RoutedWorld:
         self._sent: set[tuple[str, str]] = set()
         # Retained writes by topic: stamp -> (text, the writer's life at that moment).
         self._writes: dict[str, dict[Stamp, tuple[str, int]]] = {topic: {} for topic in _TOPICS}
-        # Pairs that stay apart for now.
-        self._apart: set[frozenset[str]] = set()
+        # Pairs that are kept separated for now.
+        self._separated: set[frozenset[str]] = set()
 
     def _chance(self, actor: str) -> Random:
         return Random(f"{self._seed} {actor}")
@@ -163,14 +163,14 @@ class RoutedWorld:
                 self.note(f"link {host.name}>{other.name} drops")
                 self.links.pause(host.name, other.name, self.rng.randrange(50_000, US_PER_S))
             case 2:
-                apart_us = self.rng.randrange(100_000, 3 * US_PER_S)
+                separated_us = self.rng.randrange(100_000, 3 * US_PER_S)
                 self.note(f"{host.name} is cut off")
                 for peer in self.hosts:
                     if peer is not host:
                         pair = frozenset((host.name, peer.name))
-                        self._apart.add(pair)
+                        self._separated.add(pair)
                         self.links.cut(host.name, peer.name)
-                        self.clock.after(apart_us, self._apart.discard, pair)
+                        self.clock.after(separated_us, self._separated.discard, pair)
             case 3:
                 self._crash(host)
             case _:
@@ -201,7 +201,7 @@ class RoutedWorld:
     def _link(self) -> None:
         for position, host in enumerate(self.hosts):
             for other in self.hosts[position + 1 :]:
-                if frozenset((host.name, other.name)) not in self._apart:
+                if frozenset((host.name, other.name)) not in self._separated:
                     self.links.connect(host, other)
 
     # ---------------------------------------------------------------------------------------- story
@@ -233,7 +233,7 @@ class RoutedWorld:
 
     def _heal(self) -> None:
         self.note("all heals")
-        self._apart.clear()
+        self._separated.clear()
         for host in self.hosts:
             self._restart(host)
         self._link()
