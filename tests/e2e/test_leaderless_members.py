@@ -10,7 +10,6 @@ from e2e.test_leaderless_node import stream_of
 from millrace import Broker
 from millrace.client import Client
 from millrace.node.leaderless.streams import LeaderlessStream
-from millrace.node.peers import leaderless_codec as codec
 from millrace.replication.contract import EntryKind, ReplicaId
 from millrace.replication.leaderless.messages import (
     Entries,
@@ -56,7 +55,7 @@ def test_what_the_last_member_of_a_node_leaves_goes_back(tmp_path: Path) -> None
             )
             entries = tuple(LogEntry(kind=EntryKind.CONTROL, count=0, payload=payload) for payload in said)
             body = Entries(origin=Origin(other, 1), first_index=1, base_offset=0, entries=entries)
-            stream.on_peer(other, codec.encode(body))
+            stream.on_peer(other, body)
             async with Client(broker.url, client_id="p") as publisher:
                 async with Client(broker.url, client_id="m") as member:
                     subscription = member.subscribe(KEY, qos=1, manual_ack=True)

@@ -15,7 +15,6 @@ from millrace.client.http import Http
 from millrace.errors import LocalError, MillraceError
 from millrace.node.leaderless.origin_logs import OriginFiles, OriginLog
 from millrace.node.leaderless.streams import LeaderlessStream
-from millrace.node.peers import leaderless_codec as codec
 from millrace.node.replicas.replicas import Replicas
 from millrace.node.sessions.session_group import SessionGroup
 from millrace.node.shards.producer_keys import client_key
@@ -184,7 +183,7 @@ def test_what_is_retained_reaches_a_node_that_comes_after_its_entries_were_remov
                 monkeypatch.setattr(
                     early.server.engine.leaderless, "send", lambda to, n, body: sent.append(body)
                 )
-                source.on_peer(me, codec.encode(Pull(origin=source.files.origin, first_index=1)))
+                source.on_peer(me, Pull(origin=source.files.origin, first_index=1))
                 assert sent
                 for frame in sent:
                     stream.on_peer(other, frame)
@@ -245,7 +244,7 @@ def test_a_node_whose_records_are_damaged_begins_with_nothing_where_others_have_
             entry = LogEntry(kind=EntryKind.CONTROL, count=0, payload=b'["later"]')
             stream.step(SetMembers(members=(stream.machine.node, ReplicaId("other"))))
             pushed = Entries(origin=Origin("other", 1), first_index=1, base_offset=0, entries=(entry,))
-            stream.on_peer("other", codec.encode(pushed))
+            stream.on_peer("other", pushed)
             await until_async(lambda: len(stream.files.logs) == 2, "the other log")
         spoil(tmp_path / "data" / "shards" / str(stream.files.number) / name, tag)
         with pytest.raises(FileDamaged):
@@ -260,7 +259,7 @@ def test_a_node_whose_records_are_damaged_begins_with_nothing_where_others_have_
                 assert stream.files.origin.incarnation == 2
                 assert stream.machine.positions[stream.files.origin].entry == 0
                 stream.step(SetMembers(members=(stream.machine.node, ReplicaId("other"))))
-                stream.on_peer("other", codec.encode(pushed))
+                stream.on_peer("other", pushed)
                 machine = stream.machine
                 await until_async(partial(is_held, machine, Origin("other", 1)), "the other log again")
 
@@ -311,7 +310,7 @@ def test_clients_of_a_node_that_was_removed_are_gone_without_a_restart(tmp_path:
             )
             entries = tuple(LogEntry(kind=EntryKind.CONTROL, count=0, payload=payload) for payload in said)
             body = Entries(origin=Origin(other, 1), first_index=1, base_offset=0, entries=entries)
-            stream.on_peer(other, codec.encode(body))
+            stream.on_peer(other, body)
             await until_async(lambda: stream.machine.state.find(key), "the group to be known")
             for _ in range(100):
                 stream.tick()
@@ -322,10 +321,10 @@ def test_clients_of_a_node_that_was_removed_are_gone_without_a_restart(tmp_path:
     asyncio.run(body())
 
 
-def pulse_of(stream: LeaderlessStream, position: Position) -> bytes:
+def pulse_of(stream: LeaderlessStream, position: Position) -> Pulse:
     """What another node says that holds so much of this node's log."""
     positions = ((stream.machine.origin, position),)
-    return codec.encode(Pulse(boot=1, number=1, positions=positions, hears=(), work_division=()))
+    return Pulse(boot=1, number=1, positions=positions, hears=(), work_division=())
 
 
 def test_members_go_on_when_others_prove_that_the_log_was_not_whole(tmp_path: Path) -> None:
@@ -363,13 +362,13 @@ def test_what_waits_for_room_is_not_said_to_be_here(tmp_path: Path, monkeypatch:
             stream = await stream_of(broker)
             sent: list[object] = []
             monkeypatch.setattr(
-                broker.server.engine.leaderless, "send", lambda to, n, body: sent.append(codec.decode(body))
+                broker.server.engine.leaderless, "send", lambda to, n, body: sent.append(body)
             )
             stream.step(SetMembers(members=(stream.machine.node, ReplicaId("other"), ReplicaId("third"))))
             entry = LogEntry(kind=EntryKind.CONTROL, count=0, payload=b'["later"]')
             for origin in (other, third):
                 body = Entries(origin=origin, first_index=1, base_offset=0, entries=(entry,))
-                stream.on_peer(origin.node, codec.encode(body))
+                stream.on_peer(origin.node, body)
 
             def had() -> list[Origin]:
                 return [one.origin for one in sent if isinstance(one, Have)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.groups.definitions import GroupSpec
+from millrace.broker.groups.definitions import DurableGroupSpec
 from millrace.broker.streams.stream import StreamSpec
 from millrace.lab.sim.cluster.calls import NoAnswer, call
 from millrace.lab.sim.cluster.host import Host
@@ -31,7 +31,7 @@ class Queue:
         for host in self.world.hosts:
             host.start()
         self.world.until(60, self.world.is_quiet, "forming", self.world.describe)
-        spec = GroupSpec(name=NAME, filters=(TOPIC,))
+        spec = DurableGroupSpec(name=NAME, filters=(TOPIC,))
         self.ask(0, lambda server: server.engine.groups.create(spec, earliest=True))
 
     def ask(self, host: "int | Host", make: Callable[[Server], Coroutine[Any, Any, Any]]) -> Any:

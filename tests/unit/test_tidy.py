@@ -48,7 +48,17 @@ MAY_IMPORT = {
 MAY_NAME_RANDOM = ("replication",)
 
 FILE_LINES_MAX = 800
-FUNCTION_LINES_MAX = 100
+FUNCTION_LINES_MAX = 60
+# Exceptions, each with its reason.
+MAY_BE_LONG = {
+    ("kernels/pure.py", "scan"): "one loop over bytes, whose state would have to be passed to every part",
+    (
+        "broker/messages/inbound.py",
+        "publish_runs",
+    ): "every run of packets pays for each call in it",
+    ("broker/sessions/session.py", "__init__"): "one line for each slot, and what it is for",
+    ("cli/sub.py", "sub"): "two thirds are the options of the command, with their help",
+}
 
 
 def modules() -> Iterator[tuple[Path, ast.Module]]:
@@ -84,6 +94,49 @@ def test_imports_go_one_way() -> None:
             if target != room and FLOORS[target] >= FLOORS[room] and not FLOORS[room] == FLOORS[target] == 0:
                 wrong.append(f"{path}:{line} imports {name}")
     assert wrong == []
+
+
+def imported_modules(name: str, tree: ast.Module, known: set[str]) -> set[str]:
+    """What a module imports of `known`, wherever in it the import stands."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {one if one in known else node.module for one in whole}
+    return (found & known) - {name}
+
+
+def cycle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in a circle; empty where none do."""
+    left = {name: set(targets) for name, targets in graph.items()}
+    while leaves := {name for name, targets in left.items() if not targets}:
+        left = {name: targets - leaves for name, targets in left.items() if name not in leaves}
+    if not left:
+        return []
+    path = [min(left)]
+    while (following := min(left[path[-1]])) not in path:
+        path.append(following)
+    return path[path.index(following) :]
+
+
+def test_no_modules_import_in_a_circle() -> None:
+    """Imports for type checking and inside functions count: what needs one to escape a circle is in one."""
+    trees = {".".join(("millrace", *path.with_suffix("").parts)): tree for path, tree in modules()}
+    trees = {name.removesuffix(".__init__"): tree for name, tree in trees.items()}
+    graph = {name: imported_modules(name, tree, set(trees)) for name, tree in trees.items()}
+    assert cycle(graph) == []
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    late = ast.parse("def f():\n    from a.b import c")
+    typed = ast.parse("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from a import d")
+    known = {"a", "a.b", "a.d", "e"}
+    assert imported_modules("a.d", late, known) == {"a.b"}
+    assert imported_modules("a.b", typed, known) == {"a.d"}
+    assert set(cycle({"a": set(), "a.d": {"a.b", "a"}, "a.b": {"a.d"}, "e": {"a.b"}})) == {"a.b", "a.d"}
+    assert cycle({"a": set(), "a.d": {"a.b"}, "a.b": {"a"}, "e": {"a.b"}}) == []
 
 
 def test_pure_code_stays_pure() -> None:
@@ -127,9 +180,21 @@ def test_files_and_functions_are_small() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or 0) - node.lineno + 1
-                if length > FUNCTION_LINES_MAX:
+                if length > FUNCTION_LINES_MAX and (str(path), node.name) not in MAY_BE_LONG:
                     wrong.append(f"{path}:{node.lineno} {node.name} has {length} lines")
     assert wrong == []
+
+
+def test_what_may_be_long_is_long() -> None:
+    """An exception that is not needed any more goes."""
+    long = {
+        (str(path), node.name)
+        for path, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno + 1 > FUNCTION_LINES_MAX
+    }
+    assert set(MAY_BE_LONG) - long == set()
 
 
 def test_every_module_says_what_it_is_for() -> None:

@@ -32,7 +32,7 @@ from millrace.broker.entries.sessions import (
 )
 from millrace.broker.groups.definitions import DurableGroup
 from millrace.broker.groups.joined import QOS_MAX as JOINED_QOS_MAX
-from millrace.broker.groups.joined import JoinedGroup
+from millrace.broker.groups.joined import LocalConsumerGroup
 from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.messages.inbound import Inbound
 from millrace.broker.messages.intake import Arrival
@@ -99,15 +99,15 @@ class Broker:
         # Groups made by command: the node's look at them, those with a member here by name, and whether
         # one of their members may have room or have answered.
         self.find_group: Callable[[str], DurableGroup | None] = lambda name: None
-        self.joined: dict[str, JoinedGroup] = {}
+        self.joined: dict[str, LocalConsumerGroup] = {}
         # The same for groups on leaderless streams, by stream and group; the node feeds them.
-        self.leaderless_groups: dict[tuple[int, str], JoinedGroup] = {}
+        self.leaderless_groups: dict[tuple[int, str], LocalConsumerGroup] = {}
         self.joined_need_feeding = False
         # Subscriptions made (True) and given up, by filter: the node counts them and tells others.
         self.interest_changes: list[tuple[str, bool]] = []
         # Who owns the sessions that this broker serves, in their records.
         self.node = ""
-        # The wall's clock, which only records need; the node sets it now and then.
+        # The wall clock, which only records need; the node sets it now and then.
         self.wall_us = 0
         # (due, order, epoch, session, will): the session ends where will is None, else a delayed will.
         self._timers: list[tuple[int, int, int, Session, WillPlan | None]] = []
@@ -395,7 +395,7 @@ class Broker:
             self.subscription_count += 1
         session.subscriptions[subscription.filter] = subscription
         if self._joinable(subscription.filter) is not None:
-            self.joined.setdefault(name, JoinedGroup(name)).join(session, subscription)
+            self.joined.setdefault(name, LocalConsumerGroup(name)).join(session, subscription)
             self.joined_need_feeding = True
             return
         node = self.router.tree.node(inner)

@@ -136,14 +136,9 @@ class Client:
         insecure: bool = False,
         epochs: Epochs | None = None,
     ) -> None:
-        if epochs is not None and session_expiry_s:
-            # A session that goes on is not told what stands retained, so it could not judge a new broker.
-            raise ConfigError("epochs are for clients without session_expiry_s")
+        _check_session(client_id, session_expiry_s, epochs)
         _require_range("keep_alive_s", keep_alive_s, 0, KEEP_ALIVE_S_TOP)
-        _require_range("session_expiry_s", session_expiry_s, 0, SESSION_EXPIRY_S_NEVER)
         _require_range("receive_maximum", receive_maximum, 1, PACKET_ID_TOP)
-        if session_expiry_s and not client_id:
-            raise ConfigError("session_expiry_s needs a client_id by which to find the session again")
         if will is not None:
             check_message(will.message, version)
         self._addresses = [parse(one) for one in ([url] if isinstance(url, str) else url)]
@@ -728,6 +723,16 @@ class Client:
         self._full.clear()
         if not isinstance(error, Closed):
             log.warning("%s", error)
+
+
+def _check_session(client_id: str | None, session_expiry_s: int, epochs: Epochs | None) -> None:
+    """Raises ConfigError where a session is asked for that could not be kept."""
+    if epochs is not None and session_expiry_s:
+        # A session that goes on is not told what stands retained, so it could not judge a new broker.
+        raise ConfigError("epochs are for clients without session_expiry_s")
+    _require_range("session_expiry_s", session_expiry_s, 0, SESSION_EXPIRY_S_NEVER)
+    if session_expiry_s and not client_id:
+        raise ConfigError("session_expiry_s needs a client_id by which to find the session again")
 
 
 def _require_range(name: str, value: int, low: int, high: int) -> None:

@@ -19,8 +19,8 @@ from millrace.node.cluster.silence import Silence
 from millrace.node.config import Config
 from millrace.node.edge.functions import EdgeFunctions
 from millrace.node.edge.streams import EdgeStreams
-from millrace.node.groups.consumer_groups import Groups
-from millrace.node.groups.mqtt_members import GroupMembers
+from millrace.node.groups.consumer_groups import ConsumerGroups
+from millrace.node.groups.mqtt_members import MqttGroupMembers
 from millrace.node.groups.work_division import NodeWorkDivision
 from millrace.node.leaderless.streams import LeaderlessStreams
 from millrace.node.logs import snapshots
@@ -30,6 +30,8 @@ from millrace.node.logs.retention import Retention
 from millrace.node.logs.space import DiskSpace
 from millrace.node.pairs.pair_keeper import PairKeeper
 from millrace.node.peers.interest import Interest
+from millrace.node.peers.messages import ClientConnected, FetchBlocks, HandedOn, HandOver, RelayedRun
+from millrace.node.peers.registry import LEADERLESS_MESSAGES, ROUTED_MESSAGES
 from millrace.node.replicas import waiting
 from millrace.node.replicas.repair import Repairs
 from millrace.node.replicas.replicas import Replicas
@@ -108,7 +110,7 @@ class Engine:
         broker, now_ms, wall_us, wake = self._broker, self._now_ms, self._wall_us, self._wake
         logs = ChainMap[int, Any](self.shards, self.leaderless.logs)
         self.reader = LogReader(broker, logs, self._pool, now_ms, wall_us, wake, self.repairs.repaired)
-        self.groups = Groups(
+        self.groups = ConsumerGroups(
             self.definitions,
             self.shards,
             self.reading,
@@ -120,7 +122,7 @@ class Engine:
             wall_us=wall_us,
             wake=wake,
         )
-        self.members = GroupMembers(self.groups, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
+        self.members = MqttGroupMembers(self.groups, broker, now_ms=now_ms, wall_us=wall_us, wake=wake)
         self.retention = Retention(self.shards, wall_us, self.groups.held_from, self._state_groups)
         self.writing = Writing(self.definitions, self.shards, self.space, self._pool, wall_us)
         functions = EdgeFunctions(config.edge.modules, config.edge.workers, config.edge.timeout_ms / 1000)
@@ -177,17 +179,16 @@ class Engine:
         replicas = self.replicas
         replicas.on_link_open = self._link_opened
         replicas.on_link_closed = self._link_closed
-        replicas.on_interest = self.interest.on_interest
-        replicas.on_publish = self.interest.on_publish
-        replicas.on_leaderless = self.leaderless.on_frame
         replicas.on_tick = self._tick
         replicas.before_close = self.leaderless.close
-        replicas.answers |= {
-            "taken": self.presence.on_word,
-            "hand_over": self.handover.on_request,
-            "handed_on": self.handover.on_rest,
-            "blocks": self.repairs.answer,
-        }
+        messenger = replicas.messenger
+        messenger.on(ROUTED_MESSAGES.values(), self.interest.on_peer)
+        messenger.on((RelayedRun,), self.interest.on_relayed)
+        messenger.on(LEADERLESS_MESSAGES.values(), self.leaderless.on_peer)
+        messenger.on((ClientConnected,), self.presence.on_connected)
+        messenger.on((HandedOn,), self.handover.on_rest)
+        messenger.answer(HandOver, self.handover.on_request)
+        messenger.answer(FetchBlocks, self.repairs.on_fetch)
         self.definitions.on_change += [
             lambda result: self.pairs.meta_changed(),
             lambda result: self.writing.on_change(),
@@ -290,8 +291,8 @@ class Engine:
         self.leaderless.when_shared(keys, lambda: self.work.when_shared(keys, then))
 
     def _open_interest(self) -> None:
-        links = self.replicas.links
-        self.interest.open(self.replicas.replica, links, random=self._random, wall_us=self._wall_us)
+        links, messenger = self.replicas.links, self.replicas.messenger
+        self.interest.open(self.replicas.replica, messenger, random=self._random, wall_us=self._wall_us)
         for peer in links.peers() if links is not None else ():
             self.interest.link_opened(peer)
 

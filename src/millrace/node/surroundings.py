@@ -1,4 +1,4 @@
-"""What a node takes from the machine it runs on, apart from its event loop: disk, threads, the wall's clock,
+"""What a node takes from the machine it runs on, apart from its event loop: disk, threads, the wall clock,
 the sockets of its doors.
 
 Production takes `SYSTEM`. A simulation puts its own in their place, and the node does not notice.

@@ -159,6 +159,11 @@ def parse_header(data: bytes, position: int = 0) -> Header:
     )
 
 
+_Place = tuple[int, int, int, int, int]
+"""In a log: shard, term, index, previous term, offset of the first message."""
+_NOWHERE: _Place = (0, 0, 0, 0, 0)
+
+
 @dataclass(slots=True, kw_only=True)
 class Block:
     """A header and the body it describes. Made by this module; the body was checked or built here."""
@@ -177,7 +182,20 @@ class Block:
         base_time_us: int,
     ) -> "Block":
         """The same body under a head with these fields."""
+        place = (shard, term, index, previous_term, base_offset)
+        return self._under(place, base_time_us, self.header.origin, self.header.sequence)
+
+    def timed(self, time_us: int) -> "Block":
+        """The same block as of this time, without a place in a log."""
+        return self._under(_NOWHERE, time_us, self.header.origin, self.header.sequence)
+
+    def offered(self, *, origin: int, sequence: int) -> "Block":
+        """The same block as the one with this number that an origin made."""
+        return self._under(_NOWHERE, self.header.base_time_us, origin, sequence)
+
+    def _under(self, place: _Place, base_time_us: int, origin: int, sequence: int) -> "Block":
         old = self.header
+        shard, term, index, previous_term, base_offset = place
         # Written out: once for every block that is logged, and half the time of `replace`.
         header = Header(
             kind=old.kind,
@@ -194,28 +212,6 @@ class Block:
             previous_term=previous_term,
             base_offset=base_offset,
             base_time_us=base_time_us,
-            origin=old.origin,
-            sequence=old.sequence,
-        )
-        return Block(header=header, body=self.body)
-
-    def timed(self, time_us: int) -> "Block":
-        """The same block as of this time, without a place in a log."""
-        return self.stamped(shard=0, term=0, index=0, previous_term=0, base_offset=0, base_time_us=time_us)
-
-    def offered(self, *, origin: int, sequence: int) -> "Block":
-        """The same block as the one with this number that an origin made."""
-        old = self.header
-        header = Header(
-            kind=old.kind,
-            codec=old.codec,
-            body_bytes=old.body_bytes,
-            plain_bytes=old.plain_bytes,
-            raw_bytes=old.raw_bytes,
-            count=old.count,
-            topics=old.topics,
-            body_checksum=old.body_checksum,
-            base_time_us=old.base_time_us,
             origin=origin,
             sequence=sequence,
         )

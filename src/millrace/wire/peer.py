@@ -3,11 +3,11 @@
 Nothing is parsed before the proof but messages of fixed size. Each side sends a hello with the versions it
 speaks and a nonce; each then proves that it knows the secret by an HMAC over both hellos, with its role in
 the link mixed in, so that a proof cannot be sent back to its maker. From then on a link carries frames:
-length, kind, group, body. What the bodies mean is not known here.
+length, tag, number, body. What the tags, numbers and bodies mean is not known here.
 
 Versions: each side names the lowest and the highest it speaks, and the link runs on the highest common one,
-so that neighbouring versions can run together while a cluster is upgraded. From version 2 on each side sends
-a sign of life where it has nothing else to say.
+so that neighbouring versions can run together while a cluster is upgraded. Nodes of release 0.1 speak
+versions 1 and 2; what they put into a log cannot be read here, nor the other way round, so they are refused.
 """
 
 import hmac
@@ -17,9 +17,8 @@ from enum import Enum
 
 from millrace.errors import MalformedPacket, ProtocolError
 
-VERSION_MIN = 1
-VERSION_MAX = 2
-VERSION_WITH_SIGNS = 2
+VERSION_MIN = 3
+VERSION_MAX = 3
 
 _MAGIC = b"MRPL"
 # magic, lowest and highest version, nonce
@@ -28,7 +27,7 @@ HELLO_BYTES = _HELLO.size
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 
-# body bytes, kind, group
+# body bytes, tag, number
 _FRAME = struct.Struct("<IBI")
 FRAME_HEAD_BYTES = _FRAME.size
 FRAME_BYTES_MAX = 300 << 20
@@ -100,8 +99,14 @@ def _common_version(hello: bytes) -> int:
     return int(version)
 
 
-def frame(kind: int, group: int, body: bytes) -> bytes:
-    return _FRAME.pack(len(body), kind, group) + body
+def frame_head(body_bytes: int, tag: int, number: int) -> bytes:
+    """What stands before a body of that length."""
+    return _FRAME.pack(body_bytes, tag, number)
+
+
+def write_frame_head(frame: bytearray, tag: int, number: int) -> None:
+    """Write the head of a frame over its first `FRAME_HEAD_BYTES`, behind which the body stands."""
+    _FRAME.pack_into(frame, 0, len(frame) - FRAME_HEAD_BYTES, tag, number)
 
 
 class Frames:
@@ -113,7 +118,7 @@ class Frames:
         self._wanted_bytes = FRAME_HEAD_BYTES
 
     def receive(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """(kind, group, body) of every frame that is whole now."""
+        """(tag, number, body) of every frame that is whole now."""
         self._parts.append(data)
         self._held_bytes += len(data)
         if self._held_bytes < self._wanted_bytes:
@@ -122,14 +127,14 @@ class Frames:
         pos, size = 0, len(whole)
         self._wanted_bytes = FRAME_HEAD_BYTES
         while size - pos >= FRAME_HEAD_BYTES:
-            length, kind, group = _FRAME.unpack_from(whole, pos)
+            length, tag, number = _FRAME.unpack_from(whole, pos)
             if length > FRAME_BYTES_MAX:
                 raise MalformedPacket(f"a frame of {length} bytes")
             end = pos + FRAME_HEAD_BYTES + length
             if end > size:
                 self._wanted_bytes = end - pos
                 break
-            yield kind, group, whole[pos + FRAME_HEAD_BYTES : end]
+            yield tag, number, whole[pos + FRAME_HEAD_BYTES : end]
             pos = end
         self._parts = [whole[pos:]] if pos < size else []
         self._held_bytes = size - pos

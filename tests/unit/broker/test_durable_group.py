@@ -4,15 +4,15 @@ import pytest
 
 from millrace.broker.entries.meta import DeleteGroup, PutGroup, PutStream
 from millrace.broker.groups.definitions import (
-    GroupSpec,
+    DurableGroupSpec,
 )
 from millrace.broker.meta.state import MetaState
 from millrace.broker.streams.stream import StreamSpec
 from millrace.errors import LocalError
 
 
-def spec(name: str = "g", *filters: str, **settings: object) -> GroupSpec:
-    return GroupSpec.read({"name": name, "filters": list(filters or ("a/#",)), **settings})
+def spec(name: str = "g", *filters: str, **settings: object) -> DurableGroupSpec:
+    return DurableGroupSpec.read({"name": name, "filters": list(filters or ("a/#",)), **settings})
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def spec(name: str = "g", *filters: str, **settings: object) -> GroupSpec:
 )
 def test_what_makes_no_sense_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(LocalError):
-        GroupSpec.read(fields)
+        DurableGroupSpec.read(fields)
 
 
 def test_a_queue_is_the_group_of_its_topic_and_no_other() -> None:
@@ -48,8 +48,8 @@ def test_a_queue_is_the_group_of_its_topic_and_no_other() -> None:
 
 def test_a_spec_survives_json_and_a_change_keeps_the_rest() -> None:
     full = spec("g", "a/#", "b", deliveries_max=3, dead_letter="dead", in_flight_max=7)
-    assert GroupSpec.read(full.plain()) == full
-    changed = GroupSpec.read({"in_flight_max": 9}, full)
+    assert DurableGroupSpec.read(full.plain()) == full
+    changed = DurableGroupSpec.read({"in_flight_max": 9}, full)
     assert (changed.in_flight_max, changed.deliveries_max, changed.filters) == (9, 3, ("a/#", "b"))
 
 

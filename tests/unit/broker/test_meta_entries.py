@@ -22,7 +22,7 @@ from millrace.broker.entries.meta import (
     ReplaceBackup,
     ReportPair,
 )
-from millrace.broker.groups.definitions import GroupSpec
+from millrace.broker.groups.definitions import DurableGroupSpec
 from millrace.broker.meta.members import Member
 from millrace.broker.meta.state import FIRST_SHARD, MetaState
 from millrace.broker.streams.pair_spec import PairSpec, TopicClass
@@ -39,7 +39,7 @@ PAIR = StreamSpec(
 )
 EDGE = StreamSpec(name="edge", filters=("e/#",), edge="module:function", retention_bytes=5)
 PLAIN = StreamSpec(name="plain", filters=("x/#",))
-GROUP = GroupSpec(name="g", filters=("x/#",), deliveries_max=3, dead_letter="dead")
+GROUP = DurableGroupSpec(name="g", filters=("x/#",), deliveries_max=3, dead_letter="dead")
 SHARD = FIRST_SHARD + 1
 ENTRIES: list[MetaEntry] = [
     InitCluster("c", FIRST),
@@ -50,7 +50,7 @@ ENTRIES: list[MetaEntry] = [
     PutStream(EDGE, create_only=False),
     PutStream(PLAIN, create_only=True),
     PutGroup(GROUP, create_only=True, starts={FIRST_SHARD: 7, SHARD: 1}),
-    PutGroup(GroupSpec(name="queue:t", filters=("t",)), create_only=True, starts={}),
+    PutGroup(DurableGroupSpec(name="queue:t", filters=("t",)), create_only=True, starts={}),
     DeleteGroup("queue:t"),
     CommitBatch("w", 0, {"a": {FIRST_SHARD: 2}}, "ann"),
     CommitBatch("w", 1, {"b": {FIRST_SHARD: 1, SHARD: 1}}, "ann"),

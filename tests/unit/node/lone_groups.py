@@ -13,7 +13,7 @@ from millrace.broker.machine import Broker
 from millrace.broker.meta.state import MetaState
 from millrace.kernels.blocks import Run
 from millrace.limits import DEFAULT_LIMITS
-from millrace.node.groups.consumer_groups import Groups, Taken
+from millrace.node.groups.consumer_groups import ConsumerGroups, Taken
 from millrace.node.logs.reading import Reading
 from millrace.node.shards.publishing import make_run
 from millrace.node.shards.shard import Shard
@@ -92,7 +92,7 @@ class LoneGroups:
         leaderless: Any = SimpleNamespace(groups=lambda stream: {})
         intakes: Any = SimpleNamespace(find=lambda topic: self.shard.intake)
         parts = (self.definitions, self.shards, self.reading, self.space, leaderless, intakes)
-        self.groups = Groups(*parts, broker, **clock)
+        self.groups = ConsumerGroups(*parts, broker, **clock)
 
     def _meta_status(self) -> Any:
         self.on_meta_asked()

@@ -7,7 +7,7 @@ from typing import Any
 from millrace.broker.access import AccessRules
 from millrace.broker.entries.consume import Create
 from millrace.broker.groups.cursor import TAKEN_BYTES_MAX, Settings
-from millrace.broker.groups.definitions import GroupSpec
+from millrace.broker.groups.definitions import DurableGroupSpec
 from millrace.broker.machine import Broker
 from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
 from millrace.limits import DEFAULT_LIMITS
@@ -17,7 +17,7 @@ from millrace.storage.block import Block
 from unit.node.lone_groups import LoneGroups
 
 TURNS = 20
-SPEC = GroupSpec(name="g", filters=("t",))
+SPEC = DurableGroupSpec(name="g", filters=("t",))
 
 
 class Line:

@@ -163,7 +163,7 @@ def test_the_answer_to_a_repeat_comes_no_earlier_than_the_first() -> None:
         broker.server._wake()
         await until_async(lambda: not shard.intake.arrivals, "both are taken in")
         assert answers == []
-        shard.on_frame("another", words.encode(words.TAKEN, [(1, words.IS_TAKEN)]))
+        shard.on_frame_message("another", words.OfferAnswers([(1, words.IS_TAKEN)]))
         assert answers == ["first", "repeat"]
 
     run(scene)
@@ -314,9 +314,9 @@ def test_a_stored_message_that_is_retained_keeps_none_behind_it_from_being_dispa
         for number, (topic, retain) in enumerate((("line/a/1", True), ("line/a/2", False)), 1):
             packet = b"\x32\x0d\x00\x08" + topic.encode() + b"\x00\x07x"
             body = words.encode_run(Run(packet, 1, 1, False, retain), (b"", 0), 0)
-            rows.append((number, 1, False, body))
+            rows.append(words.CopyRow(number, 1, False, body))
         async with client.subscribe("line/#", qos=1) as messages:
-            shard.on_frame("another", words.encode(words.COPY, (1_000, rows)))
+            shard.on_frame_message("another", words.Copies(1_000, rows))
             returned(shard)
             assert [(await messages.get(TIMEOUT_S)).topic for _ in rows] == ["line/a/1", "line/a/2"]
         await until_async(lambda: "line/a/1" in shard.retained, "its note")

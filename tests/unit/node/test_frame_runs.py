@@ -86,10 +86,8 @@ def arrival(run: Run) -> Arrival:
     return Arrival(None, None, 0, run, None, b"")
 
 
-def offered(word: bytes) -> list[tuple[int, list[tuple[str, int]], tuple[bytes, int]]]:
-    op, (_, _, rows) = words.decode(word)
-    assert op == words.OFFER
-    found = [(number, *words.decode_run(body, 0)) for number, body in rows]
+def offered(word: words.OfferedRuns) -> list[tuple[int, list[tuple[str, int]], tuple[bytes, int]]]:
+    found = [(number, *words.decode_run(body, 0)) for number, body in word.rows]
     return [(number, messages(run), key) for number, run, key in found]
 
 
@@ -103,8 +101,8 @@ class Answers:
         self.offers.add(one, [(run, (b"", 0)) for run in runs], 0xAB, 0.0)
         return one
 
-    def words(self, primary: str) -> list[bytes]:
-        return self.offers.words(primary, 0)
+    def words(self, primary: str) -> list[words.OfferedRuns]:
+        return self.offers.messages(primary, 0)
 
 
 class Primary:
@@ -117,9 +115,8 @@ class Primary:
         self.taken: list[tuple[str, int]] = []
         self.may_accept = True
 
-    def hear(self, word: bytes) -> None:
-        _, (origin, first, rows) = words.decode(word)
-        for number, answer in self.intake.take("n1", origin, first, rows, self._take):
+    def hear(self, word: words.OfferedRuns) -> None:
+        for number, answer in self.intake.take("n1", word, self._take):
             self._offers.on_answer(number, answer)
 
     def _take(self, body: bytes) -> int:
@@ -273,15 +270,6 @@ def test_who_waits_when_it_ends_is_named_once() -> None:
     one, other = answers.add(run_of("a/1"), run_of("b/1")), answers.add(run_of("a/1"))
     assert answers.offers.end() == [one, other]
     assert answers.offers.end() == []
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"\x63", b"\x00\xff", words.encode(words.COPY, "no rows"), words.encode(words.TAKEN, [(1,)])],
-)
-def test_a_word_that_cannot_be_read_is_the_fault_of_who_sent_it(body: bytes) -> None:
-    with pytest.raises(MalformedPacket):
-        words.decode(body)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

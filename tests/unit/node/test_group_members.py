@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from millrace.broker.groups.definitions import GroupSpec
+from millrace.broker.groups.definitions import DurableGroupSpec
 from millrace.broker.sessions.session import Session
-from millrace.node.groups.mqtt_members import GroupMembers
+from millrace.node.groups.mqtt_members import MqttGroupMembers
 from millrace.types import Subscription
 from unit.node.lone_groups import LoneGroups
 from waiting import until_async
@@ -30,9 +30,9 @@ def test_a_worker_that_left_the_group_still_acknowledges_what_it_was_given(
 
     async def scene() -> None:
         node = LoneGroups()
-        await node.groups.create(GroupSpec(name="g", filters=("t",)))
+        await node.groups.create(DurableGroupSpec(name="g", filters=("t",)))
         clock = {"now_ms": lambda: 0, "wall_us": lambda: node.wall_us, "wake": lambda: None}
-        members = GroupMembers(node.groups, node.broker, **clock)
+        members = MqttGroupMembers(node.groups, node.broker, **clock)
         session = worker(node)
         node.store(b"work")
         members.flush()

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from millrace.broker.entries.consume import Consume, Create, Touch
 from millrace.broker.groups.consumers import Consumers
 from millrace.broker.groups.cursor import Cursor, Settings
-from millrace.broker.groups.definitions import DurableGroups, GroupSpec
+from millrace.broker.groups.definitions import DurableGroups, DurableGroupSpec
 from millrace.node.groups.consumer_groups import GROUP_EXPIRY_US, is_idle
 from unit.node.lone_groups import LoneGroups
 
@@ -35,7 +35,7 @@ def test_asking_an_empty_group_counts() -> None:
     assert not is_idle(list(consumers.cursors.values()), NOW_US + GROUP_EXPIRY_US)
 
 
-SPEC = GroupSpec(name="g", filters=("t",))
+SPEC = DurableGroupSpec(name="g", filters=("t",))
 
 
 def test_chores_keep_the_cursor_of_a_group_that_this_node_has_not_heard_of() -> None:

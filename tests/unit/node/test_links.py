@@ -8,7 +8,9 @@ import pytest
 
 from millrace.node.config import Address
 from millrace.node.peers import links
-from millrace.node.peers.links import Identity, Links
+from millrace.node.peers.links import Links
+from millrace.node.peers.messages import Identity, Refused
+from millrace.node.peers.registry import encode
 from waiting import until_async
 
 
@@ -41,7 +43,7 @@ def test_an_attempt_that_nobody_answers_is_made_again_soon(monkeypatch: pytest.M
             identity=lambda: Identity("a", "a", "", ""),
             secret=b"of this test",
             random=Random(1),
-            on_frame=lambda replica, kind, group, body: None,
+            on_frame=lambda replica, tag, number, body: None,
             on_open=lambda replica: None,
             on_close=lost.append,
             may_accept=lambda identity: True,
@@ -63,13 +65,13 @@ class Node:
     def __init__(self, replica: str) -> None:
         self.replica = replica
         self.opened: list[str] = []
-        self.heard: list[tuple[str, bytes]] = []
+        self.heard: list[tuple[str, int]] = []
         self.links = Links(
             replica=replica,
             identity=lambda: Identity(replica, replica, "", ""),
             secret=b"of this test",
             random=Random(1),
-            on_frame=lambda sender, kind, group, body: self.heard.append((sender, body)),
+            on_frame=lambda sender, tag, number, body: self.heard.append((sender, number)),
             on_open=self.opened.append,
             on_close=lambda other: None,
             may_accept=lambda identity: True,
@@ -115,13 +117,13 @@ def test_two_that_dial_each_other_at_once_keep_one_and_the_same_connection(
         a, b = nodes
         await until_async(lambda: bool(a.opened and b.opened), "the two to be linked")
         for number in range(20):
-            word = b"%d" % number
+            frame = encode(Refused("not now"), number)
 
-            def is_heard(word: bytes = word) -> bool:
+            def is_heard(number: int = number, frame: bytes = bytes(frame)) -> bool:
                 # Again and again: a link may lose what is sent while one connection gives way to the other.
-                a.links.send("b", 7, 0, word)
-                b.links.send("a", 7, 0, word)
-                return ("b", word) in a.heard and ("a", word) in b.heard
+                a.links.send("b", frame)
+                b.links.send("a", frame)
+                return ("b", number) in a.heard and ("a", number) in b.heard
 
             await until_async(is_heard, "both to hear each other")
         assert len(a.opened) <= 2 and len(b.opened) <= 2

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from millrace.broker.access import AccessRules
-from millrace.broker.groups.joined import JoinedGroup
+from millrace.broker.groups.joined import LocalConsumerGroup
 from millrace.broker.machine import Broker
 from millrace.limits import DEFAULT_LIMITS
-from millrace.node.groups.mqtt_members import GroupMembers
+from millrace.node.groups.mqtt_members import MqttGroupMembers
 
 NAMES = ("a", "b", "c")
 
@@ -25,9 +25,9 @@ def test_a_group_that_cannot_be_settled_takes_no_time_from_the_others() -> None:
 
         groups: Any = SimpleNamespace(by_name={}, settle=settle)
         broker = Broker(DEFAULT_LIMITS, AccessRules(()))
-        members = GroupMembers(groups, broker, now_ms=lambda: 0, wall_us=lambda: 0, wake=lambda: None)
+        members = MqttGroupMembers(groups, broker, now_ms=lambda: 0, wall_us=lambda: 0, wake=lambda: None)
         for name in NAMES:
-            group = broker.joined[name] = JoinedGroup(name)
+            group = broker.joined[name] = LocalConsumerGroup(name)
             group.given_back.append(f"receipt of {name}")
         broker.joined_need_feeding = True
         members.flush()

@@ -7,7 +7,8 @@ import pytest
 
 from millrace.broker.entries.sessions import SESSION_ENTRIES, Discarded, SessionBatch
 from millrace.broker.messages.message import Segment
-from millrace.broker.sessions.unfinished import pack
+from millrace.broker.sessions.unfinished import PackedSegment, pack
+from millrace.node.peers.messages import HandedOn, HandedOver
 from millrace.node.sessions.handover import Handover
 from millrace.node.sessions.session_group import SessionGroup
 from millrace.storage.block import Kind, opaque_block
@@ -113,7 +114,7 @@ def test_the_will_of_the_old_connection_is_published_as_on_one_node(
     assert watcher.payloads() == ([b"x"] if is_published else [])
 
 
-def handed_over(house: House, *texts: str) -> tuple[Handover, list[Any]]:
+def handed_over(house: House, *texts: str) -> tuple[Handover, list[PackedSegment]]:
     handover = Handover(house.broker, None, is_on=True, now_ms=lambda: house.now_ms)  # type: ignore[arg-type]
     segments = [Segment(run(text), 1, 1, False, b"") for text in texts]
     return handover, pack(segments, house.now_ms)[0]
@@ -127,7 +128,7 @@ def test_what_came_along_stays_before_what_comes_and_with_a_client_that_goes(goe
     client.subscribe("t", qos=1)
     client.drop()
     handover, messages = handed_over(house, "1", "2")
-    handover._hold("c", {"messages": messages, "received": []})
+    handover._hold("c", HandedOver(tuple(messages)))
     known: list[Any] = []
     house.door.session_opened, house.door.when_known = handover.opened, known.append
     client = house.open()
@@ -149,8 +150,8 @@ def test_the_rest_waits_for_a_session_that_opens_next() -> None:
     house.connect("c", resume=True).subscribe("t", qos=1)
     house.broker.release(house.broker.sessions["c"])
     handover, messages = handed_over(house, "1", "2")
-    handover.on_rest("other", {"client": "c", "messages": messages[:1]})
-    handover.on_rest("other", {"client": "c", "messages": messages[1:]})
+    handover.on_rest("other", 0, HandedOn("c", tuple(messages[:1])))
+    handover.on_rest("other", 0, HandedOn("c", tuple(messages[1:])))
     house.door.session_opened = handover.opened
     assert house.connect("c", resume=True).payloads() == [b"1", b"2"]
 

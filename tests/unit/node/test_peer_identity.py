@@ -9,7 +9,8 @@ import pytest
 
 from millrace.errors import ConfigError
 from millrace.node.config import load
-from millrace.node.peers.links import Identity, Links
+from millrace.node.peers.links import Links
+from millrace.node.peers.messages import Identity
 from millrace.node.peers.secret import make_secret_file, secret_of
 
 PEER = "listeners.peer=127.0.0.1:0"
@@ -40,7 +41,7 @@ def test_links_refuse_to_prove_an_empty_secret() -> None:
                 identity=lambda: Identity("a", "a", "", ""),
                 secret=b"",
                 random=Random(1),
-                on_frame=lambda replica, kind, group, body: None,
+                on_frame=lambda replica, tag, number, body: None,
                 on_open=lambda replica: None,
                 on_close=lambda replica: None,
                 may_accept=lambda identity: True,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millrace.broker.entries.meta import PutStream
-from millrace.broker.groups.definitions import GroupSpec
+from millrace.broker.groups.definitions import DurableGroupSpec
 from millrace.broker.streams.stream import Capture, StreamSpec
 from millrace.errors import LocalError
 from millrace.node.doors.http.queue import MessageForm, put_message
@@ -19,7 +19,7 @@ def test_a_message_whose_topic_loses_its_log_on_the_way_is_not_reported_as_store
 
     async def scene() -> None:
         node = LoneGroups()
-        await node.groups.create(GroupSpec(name="queue:t", filters=("t",)))
+        await node.groups.create(DurableGroupSpec(name="queue:t", filters=("t",)))
 
         def lose_the_log() -> None:
             spec = StreamSpec(name="fast", filters=("t",), capture=Capture.NONE)

@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from millrace.kernels.blocks import Run
 from millrace.lab.sim.surroundings.disk import SimDisk
 from millrace.node.logs.reading import Reading
 from millrace.node.logs.replica_log import ReplicaLog
+from millrace.node.peers.messages import FetchBlocks, FetchedBlocks
 from millrace.node.replicas.repair import Repairs
 from millrace.node.replicas.replicas import Replicas
 from millrace.node.replicas.replication_group import ReplicationGroup
@@ -146,10 +147,14 @@ class Node:
         (path,) = (path for path in self.disk.paths() if path.endswith(".snap"))
         self.disk.flip_bit(path, 8 * self.disk.content(path).index(b"origins"))
 
-    async def request(self, replica: str, what: dict[str, Any]) -> Any:
+    @property
+    def messenger(self) -> "Node":
+        return self
+
+    async def request(self, replica: str, request: FetchBlocks, kind: type[FetchedBlocks]) -> FetchedBlocks:
         if replica not in self.peers:
             raise LocalError("there is no link to that node right now")
-        return self.peers[replica].repairs.answer(replica, what)
+        return self.peers[replica].repairs.on_fetch(replica, request)
 
     def blocks(self) -> list[Block]:
         return self.log.blocks(self.log.first_index(), Index(LAST), 1 << 20)

@@ -266,7 +266,7 @@ def test_a_full_backlog_takes_own_messages_in_behind_those_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A range means the turns of one node: what joins that of another would be passed over."""
-    monkeypatch.setattr("millrace.node.groups.work_division._BACKLOG_RANGES_MAX", 2)
+    monkeypatch.setattr("millrace.node.groups.shard_work_division._BACKLOG_RANGES_MAX", 2)
     node = Node()
     work_division, work = node.shard.work_division, node.shard.work
     work_division.put(G, "here", 1, True, offset=0)

@@ -12,6 +12,7 @@ from millrace.broker.streams.stream import StreamSpec
 from millrace.errors import LocalError
 from millrace.local_cluster import PortBlock
 from millrace.node import config as settings
+from millrace.node.peers.messages import Join
 from millrace.node.server import Server
 
 TIMEOUT_S = 20.0
@@ -82,13 +83,13 @@ def test_the_only_voter_of_the_meta_group_comes_back_to_a_shard_that_it_shares_w
 async def unreachable_address(data: Path, port: int) -> None:
     server = node("first", data, port)
     await server.start()
-    cluster, newcomer = server.engine.cluster, {"replica": "ff", "name": "second", "mqtt": "", "http": ""}
+    cluster, newcomer = server.engine.cluster, Member(replica="ff", name="second", peer="node2")
     try:
         with pytest.raises(LocalError, match=r"second.*'node2'.*HOST:PORT"):
-            await cluster._on_join("ff", {"member": {**newcomer, "peer": "node2"}})
+            await cluster._on_join("ff", Join(newcomer))
         assert len(cluster.members.members) == 1
         # As a node that took it would have put it.
-        await server.engine.definitions.command(PutMember(Member(replica="ff", name="second", peer="node2")))
+        await server.engine.definitions.command(PutMember(newcomer))
         await until(lambda: {row["state"] for row in cluster.status()["members"]} == {"up", "suspect"})
     finally:
         await server.stop()

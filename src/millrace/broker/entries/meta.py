@@ -5,7 +5,7 @@ are named as orders, where the entries of other logs are named as facts.
 """
 
 from millrace.broker.entries.codec import Entry, EntryCodec
-from millrace.broker.groups.definitions import GroupSpec
+from millrace.broker.groups.definitions import DurableGroupSpec
 from millrace.broker.meta.members import Member
 from millrace.broker.meta.writers import Winners
 from millrace.broker.streams.stream import StreamSpec
@@ -25,7 +25,7 @@ class DeleteStream(Entry, frozen=True, tag="stream.delete"):
 class PutGroup(Entry, frozen=True, tag="group.put"):
     """Make or change a durable group; `starts` says by shard where it begins."""
 
-    spec: GroupSpec
+    spec: DurableGroupSpec
     create_only: bool
     starts: dict[int, int]
 

@@ -23,7 +23,7 @@ class Retain(Entry, frozen=True, tag="retain"):
     qos: int
     v5: bool
     time_us: int
-    """When it was published, on the wall's clock: its expiry counts from then."""
+    """When it was published, on the wall clock: its expiry counts from then."""
     carried_over: int = 0
     """It was retained while no log kept the topic, which came to this log with this routing generation: what
     the log has said since then stays. 0: it was published to this log."""

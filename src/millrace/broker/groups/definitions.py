@@ -30,7 +30,7 @@ _DELIVERIES_TOP = 1_000_000
 _IN_FLIGHT_TOP = 100_000
 
 
-class GroupSpec(Settings, frozen=True, kw_only=True):
+class DurableGroupSpec(Settings, frozen=True, kw_only=True):
     """Raises LocalError where it makes no sense."""
 
     NOUN: ClassVar[str] = "group"
@@ -92,7 +92,7 @@ class DurableGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A group as it stands."""
 
     number: int
-    spec: GroupSpec
+    spec: DurableGroupSpec
     starts: dict[int, int] = {}
     """Shard -> offset, for the shards that were there when the group was made, and those its topics left."""
 
@@ -120,7 +120,7 @@ class DurableGroups:
         """Whether the group of this number was deleted; not one that others made and nobody told us yet."""
         return 0 < number < self.next_number and number not in self._names
 
-    def put(self, spec: GroupSpec, create_only: bool, starts: Mapping[int, int]) -> None:
+    def put(self, spec: DurableGroupSpec, create_only: bool, starts: Mapping[int, int]) -> None:
         """Make or change a group. A change keeps the cursors, also where the filters are others."""
         self.changes += 1
         old = self.by_name.get(spec.name)

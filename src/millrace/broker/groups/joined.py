@@ -20,7 +20,7 @@ QOS_MAX = 1
 _WAITING_BYTES_MAX = 2 * TAKEN_BYTES_MAX
 
 
-class JoinedGroup:
+class LocalConsumerGroup:
     """One group's members at this node."""
 
     __slots__ = ("_joins", "_turn", "acknowledged", "given_back", "held", "members", "name")

@@ -1,4 +1,4 @@
-"""Division of labour: which node gives a message of a shared group to one of its members, and what it owes.
+"""Division of work: which node gives a message of a shared group to one of its members, and what it owes.
 
 A part of each shard's replicated state [rule 13]. An entry says how many members of a group are
 connected at a node; it governs the offsets from its own position on, and as every node applies the same
@@ -78,7 +78,7 @@ class _Era:
         return self.names[bisect_right(self.sums, offset % self.sums[-1])]
 
 
-class _Group:
+class _DividedGroup:
     __slots__ = ("eras", "marks", "nodes", "orphaned_us", "orphans")
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class WorkDivision:
     __slots__ = ("_groups",)
 
     def __init__(self) -> None:
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, _DividedGroup] = {}
 
     # ------------------------------------------------------------------------------------- entries
 
@@ -177,7 +177,7 @@ class WorkDivision:
         news = News(group)
         if not (connected or holds) and group not in self._groups:
             return news
-        state = self._groups.setdefault(group, _Group())
+        state = self._groups.setdefault(group, _DividedGroup())
         if connected or holds:
             state.nodes[node] = (connected, holds)
             if node not in state.marks:
@@ -202,7 +202,7 @@ class WorkDivision:
     def _end(
         self,
         group: str,
-        state: _Group,
+        state: _DividedGroup,
         node: str,
         offset: int,
         time_us: int,
@@ -219,7 +219,7 @@ class WorkDivision:
         state.orphaned_us = time_us
         del state.marks[node]
 
-    def _release(self, state: _Group, offset: int, news: News) -> None:
+    def _release(self, state: _DividedGroup, offset: int, news: News) -> None:
         is_anybody_there = any(connected for connected, _ in state.nodes.values())
         for name in sorted(state.marks):
             connected = state.nodes[name][0] if name in state.nodes else 0
@@ -255,7 +255,7 @@ class WorkDivision:
         news = News(group)
         if group in self._groups or not holders:
             return news
-        state = self._groups[group] = _Group()
+        state = self._groups[group] = _DividedGroup()
         there = {node: counts for node, counts in holders.items() if counts != _GONE}
         state.nodes = there or {min(holders): _GONE}
         state.turn(offset)
@@ -354,7 +354,7 @@ class WorkDivision:
         return [(first, end, by) for by, rows in sorted(joined.items()) for first, end in rows]
 
     @staticmethod
-    def _is_next(state: _Group | None, by: str, start: int, offset: int) -> bool:
+    def _is_next(state: _DividedGroup | None, by: str, start: int, offset: int) -> bool:
         if state is None or offset - start > _STEPS_MAX:
             return False
         return all(state.natural(between) != by for between in range(start, offset))
@@ -378,7 +378,7 @@ class WorkDivision:
     def restored(saved: list["SavedGroup"]) -> "WorkDivision":
         work_division = WorkDivision()
         for row in saved:
-            state = work_division._groups[row.group] = _Group()
+            state = work_division._groups[row.group] = _DividedGroup()
             state.nodes = dict(row.nodes)
             state.eras = [_Era(start, list(names), list(sums)) for start, names, sums in row.eras]
             state.orphaned_us, state.orphans = row.orphaned_us, list(row.orphans)

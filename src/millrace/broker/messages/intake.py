@@ -55,7 +55,7 @@ class Arrival:
         # only an answer waits.
         self.topic = topic
         self.ack = ack
-        # The how manyth it is of all that came in; 0: not in yet.
+        # Its number among all that came in; 0: not in yet.
         self.arrival_number = 0
         # Delivered from memory already; only the value to retain is logged [rule 6].
         self.is_retained_only = False

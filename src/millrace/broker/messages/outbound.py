@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from millrace.broker.entries.sessions import Qos2Sent
-from millrace.broker.groups.joined import JoinedGroup
+from millrace.broker.groups.joined import LocalConsumerGroup
 from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.messages.message import UNHELD, Run, Segment
 from millrace.broker.sessions.session import Session
@@ -265,7 +265,7 @@ class Outbound:
             return
         if not (
             # It is leased from a log, and would count as acknowledged; the group takes no more meanwhile.
-            isinstance(segment.group, JoinedGroup)
+            isinstance(segment.group, LocalConsumerGroup)
             or self._has_room(session.queued_messages, session.queued_bytes, segment)
         ):
             if self.is_put_off(segment):

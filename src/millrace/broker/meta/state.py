@@ -32,6 +32,7 @@ from millrace.broker.groups.definitions import DurableGroup, DurableGroups
 from millrace.broker.meta.members import Members
 from millrace.broker.meta.pairs import QUORUM_MEMBERS, Pair, Pairs
 from millrace.broker.meta.writers import Writer, Writers
+from millrace.broker.saved_state import read_saved
 from millrace.broker.streams.stream import (
     DEFAULT_SPEC,
     DEFAULT_STREAM,
@@ -247,12 +248,7 @@ class MetaState:
 
     @staticmethod
     def from_bytes(data: bytes) -> "MetaState":
-        try:
-            snapshot = _decoder.decode(data)
-        except msgspec.MsgspecError as error:
-            raise LocalError(f"the state of the meta group cannot be read: {error}") from None
-        if snapshot.version != _STATE_VERSION:
-            raise LocalError(f"state of the meta group has version {snapshot.version}, not {_STATE_VERSION}")
+        snapshot = read_saved(_decoder, data, _STATE_VERSION, "state of the meta group")
         state = MetaState()
         state.generation = snapshot.generation
         state._next_shard = snapshot.next_shard

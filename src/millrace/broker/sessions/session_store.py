@@ -39,7 +39,7 @@ from millrace.broker.entries.sessions import (
     WentAway,
     WillStored,
 )
-from millrace.errors import LocalError
+from millrace.broker.saved_state import read_saved
 
 _STATE_VERSION = 2
 
@@ -246,12 +246,7 @@ class SessionStore:
 
     @staticmethod
     def from_bytes(data: bytes) -> "SessionStore":
-        try:
-            snapshot = _decoder.decode(data)
-        except msgspec.MsgspecError as error:
-            raise LocalError(f"the sessions on disk cannot be read: {error}") from None
-        if snapshot.version != _STATE_VERSION:
-            raise LocalError(f"sessions on disk have version {snapshot.version}, not {_STATE_VERSION}")
+        snapshot = read_saved(_decoder, data, _STATE_VERSION, "state of the sessions")
         store = SessionStore()
         store.incarnations = snapshot.incarnations
         for record in snapshot.records:

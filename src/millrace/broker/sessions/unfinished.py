@@ -7,14 +7,13 @@ which the client knows them ([MQTT-4.4.0-1]), and so do the ids of routed QoS 2 
 not yet released, which tell a message sent again from a new one. For a message that a log is to keep the
 record tells: one that it does not know may never have got there, and must be taken when it comes again.
 
-Plain lists, because they travel as JSON; bounded, because a session's queue may hold far more than a client
+Bounded, because a session's queue may hold far more than a client
 should wait for: beyond the bound the newest are left behind, and counted.
 """
 
-import base64
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import NamedTuple
 
 from millrace.broker.messages.message import Run, Segment
 from millrace.broker.sessions.session import Session
@@ -22,6 +21,22 @@ from millrace.kernels import PACKET_ID_MAX, skip
 from millrace.limits import MIB
 
 PACKED_BYTES_MAX = 16 * MIB
+
+
+class PackedSegment(NamedTuple):
+    """A segment as plain values. Its messages are of one run, whose form they keep."""
+
+    first_id: int
+    messages: int
+    qos: int
+    retain: bool
+    extra: bytes
+    run_qos: int
+    v5: bool
+    run_retain: bool
+    left_ms: int | None
+    """Until it expires; None: never."""
+    packets: bytes
 
 
 def unfinished(session: Session) -> list[Segment]:
@@ -35,9 +50,9 @@ def received_unlogged(session: Session) -> list[int]:
     return sorted((session.received or set()) - (session.logged_ids or set()))
 
 
-def pack(segments: Iterable[Segment], now_ms: int) -> tuple[list[Any], int]:
+def pack(segments: Iterable[Segment], now_ms: int) -> tuple[list[PackedSegment], int]:
     """The segments as plain values, and how many messages did not fit."""
-    packed: list[Any] = []
+    packed: list[PackedSegment] = []
     size = left_out = 0
     for segment in segments:
         run = segment.run
@@ -49,18 +64,16 @@ def pack(segments: Iterable[Segment], now_ms: int) -> tuple[list[Any], int]:
             continue
         size += len(data)
         left_ms = None if run.expires_ms is None else run.expires_ms - now_ms
-        form = [run.qos, run.v5, run.retain, left_ms]
-        extra = base64.b64encode(segment.extra).decode()
-        body = base64.b64encode(data).decode()
-        packed.append([segment.first_id, segment.count, segment.qos, segment.retain, extra, form, body])
+        first_id, count, qos, retain = segment.first_id, segment.count, segment.qos, segment.retain
+        form = (run.qos, run.v5, run.retain, left_ms)
+        packed.append(PackedSegment(first_id, count, qos, retain, segment.extra, *form, data))
     return packed, left_out
 
 
-def unpack(packed: list[Any], now_ms: int) -> list[Segment]:
-    """The other way; ValueError, TypeError or IndexError where it is not what `pack` made."""
+def unpack(packed: Iterable[PackedSegment], now_ms: int) -> list[Segment]:
+    """The other way; ValueError or IndexError where it is not what `pack` made."""
     segments = []
-    for first_id, count, qos, retain, extra, (run_qos, v5, run_retain, left_ms), body in packed:
-        data = base64.b64decode(body)
+    for first_id, count, qos, retain, extra, run_qos, v5, run_retain, left_ms, data in packed:
         if (
             not 0 < count <= PACKET_ID_MAX
             or not 0 <= first_id <= PACKET_ID_MAX
@@ -69,7 +82,7 @@ def unpack(packed: list[Any], now_ms: int) -> list[Segment]:
             raise ValueError("messages of a session that cannot be read")
         expires_ms = None if left_ms is None else now_ms + left_ms
         run = Run(data, count, run_qos, v5, run_retain, expires_ms)
-        segments.append(Segment(run, count, qos, retain, base64.b64decode(extra), first_id))
+        segments.append(Segment(run, count, qos, retain, extra, first_id))
     return segments
 
 

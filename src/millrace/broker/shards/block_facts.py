@@ -26,7 +26,7 @@ class RetainedValue(NamedTuple):
     qos: int
     v5: bool
     time_us: int
-    """When it was published, on the wall's clock: its expiry counts from then."""
+    """When it was published, on the wall clock: its expiry counts from then."""
 
     def run(self, now_ms: int, wall_us: int) -> Run:
         """As it would be delivered now."""

@@ -7,20 +7,17 @@ message published at any node must be acknowledged by exactly one member, once; 
 (majority) is in the logs of every node, and was given to a member at least once.
 """
 
-import argparse
 import asyncio
-import logging
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
 
 from millrace.client import Client
 from millrace.client.http import Http
 from millrace.errors import MillraceError
+from millrace.lab.campaign.kills_in_turns import Wanted, run_command
 from millrace.lab.campaign.logs import blocks_of, messages_of
 from millrace.lab.campaign.report import Report, Say
 from millrace.lab.campaign.stage import Late, until
@@ -121,7 +118,7 @@ class Campaign:
     async def _calm(self, number: int) -> None:
         """While all is well each message is acknowledged once in the group."""
         await until(self._is_settled, "the cluster is whole", _WAIT_S)
-        # The first ones while the nodes may still be dividing the labour anew.
+        # The first ones while the nodes may still be dividing the work anew.
         sent = [await post.publish(f"early-{number}") for _ in range(_EARLY_MESSAGES) for post in self.posts]
         await until(self._is_shared, "every node delivers to its member", _WAIT_S)
         sent += [await post.publish(f"calm-{number}") for _ in range(_CALM_MESSAGES) for post in self.posts]
@@ -182,34 +179,10 @@ def _logs(node: NodeProcess) -> set[str]:
     return held
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m millrace.lab.campaign.leaderless", description=__doc__)
-    parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--kills", type=int, default=3, help="at least so many")
-    parser.add_argument("--minutes", type=float, default=0.0, help="and for at least so long")
-    parser.add_argument("--down-s", type=float, default=2.0)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    logging.basicConfig(level=logging.ERROR)
-    report = Report(f"leaderless, kills in turns on {given.nodes} nodes")
-    began_s = time.monotonic()
-
-    def say(text: str) -> None:
-        print(f"{time.monotonic() - began_s:8.1f}  {text}", file=sys.stderr, flush=True)
-
-    async def body(data: Path) -> None:
-        async with LocalCluster(given.nodes, data) as cluster:
-            campaign = Campaign(cluster, report, say)
-            await campaign.run(kills=given.kills, seconds=given.minutes * 60, down_s=given.down_s)
-
-    with tempfile.TemporaryDirectory(prefix="millrace-campaign-") as directory:
-        try:
-            asyncio.run(body(Path(directory)))
-        except (Late, MillraceError, TimeoutError) as error:
-            report.violate(f"the campaign ended early: {error!r}")
-    print(report.as_json() if given.json else report.table())
-    return 1 if report.violations else 0
+async def run_leaderless(cluster: LocalCluster, wanted: Wanted, report: Report, say: Say) -> None:
+    campaign = Campaign(cluster, report, say)
+    await campaign.run(kills=wanted.kills, seconds=wanted.seconds, down_s=wanted.down_s)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command("leaderless", __doc__, run_leaderless, down_s=2.0))

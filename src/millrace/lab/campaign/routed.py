@@ -7,19 +7,16 @@ the recovery of all subscriptions took [E7], and beyond the bound it is a violat
 all nodes are there, a round of numbered messages between all pairs must arrive exactly once.
 """
 
-import argparse
 import asyncio
-import logging
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
 
 from millrace.client import Client
 from millrace.client.http import Http
 from millrace.errors import MillraceError
+from millrace.lab.campaign.kills_in_turns import Wanted, run_command
 from millrace.lab.campaign.report import Report, Say
 from millrace.lab.campaign.stage import Late, until
 from millrace.local_cluster import LocalCluster, NodeProcess
@@ -147,40 +144,16 @@ async def run_routed(
     report.times("return to all subscriptions recovered", took_s, p50_max_s=0.0, p99_max_s=RECOVERY_S_MAX)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m millrace.lab.campaign.routed", description=__doc__)
-    parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--kills", type=int, default=3, help="at least so many")
-    parser.add_argument("--minutes", type=float, default=0.0, help="and for at least so long")
-    parser.add_argument("--down-s", type=float, default=1.0)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    logging.basicConfig(level=logging.ERROR)
-    report = Report(f"routed, kills in turns on {given.nodes} nodes")
-    began_s = time.monotonic()
-
-    def say(text: str) -> None:
-        print(f"{time.monotonic() - began_s:8.1f}  {text}", file=sys.stderr, flush=True)
-
-    async def body(data: Path) -> None:
-        async with LocalCluster(given.nodes, data) as cluster:
-            await run_routed(
-                cluster,
-                kills=given.kills,
-                seconds=given.minutes * 60,
-                down_s=given.down_s,
-                report=report,
-                say=say,
-            )
-
-    with tempfile.TemporaryDirectory(prefix="millrace-campaign-") as directory:
-        try:
-            asyncio.run(body(Path(directory)))
-        except (Late, MillraceError, TimeoutError) as error:
-            report.violate(f"the campaign ended early: {error!r}")
-    print(report.as_json() if given.json else report.table())
-    return 1 if report.violations else 0
+async def _run(cluster: LocalCluster, wanted: Wanted, report: Report, say: Say) -> None:
+    await run_routed(
+        cluster,
+        kills=wanted.kills,
+        seconds=wanted.seconds,
+        down_s=wanted.down_s,
+        report=report,
+        say=say,
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command("routed", __doc__, _run, down_s=1.0))

@@ -133,40 +133,44 @@ async def subscribe(port: int, topics: list[Topic], ready: asyncio.Event) -> Non
         return
 
 
+def stream_of(schedule: str, check_ms: int) -> dict[str, object]:
+    """The stream's definition, with a topic class for each category."""
+    classes = [
+        {
+            "filter": f"alarms/{number}/#",
+            "period_ms": period,
+            "deadline_ms": deadline,
+            "loss_tolerance": tolerance,
+            "retention": retention,
+        }
+        for number, (period, deadline, tolerance, retention) in enumerate(CATEGORIES)
+    ]
+    pair = {
+        "schedule": schedule,
+        "check_interval_ms": check_ms,
+        "failover_ms": 3 * check_ms + check_ms // 2,
+        "publisher_ms": 0.5,
+        "subscriber_ms": 0.5,
+        "backup_ms": 0.2,
+        "topics": classes,
+    }
+    return {
+        "name": "alarms",
+        "filters": ["alarms/#"],
+        "replication": "primary-backup",
+        "primary_backup": pair,
+    }
+
+
 async def run_once(schedule: str, count: int, seconds: float, check_ms: int) -> list[dict[str, object]]:
     with tempfile.TemporaryDirectory(prefix="frame-") as directory:
         async with LocalCluster(2, Path(directory)) as cluster:
-            classes = [
-                {
-                    "filter": f"alarms/{number}/#",
-                    "period_ms": period,
-                    "deadline_ms": deadline,
-                    "loss_tolerance": tolerance,
-                    "retention": retention,
-                }
-                for number, (period, deadline, tolerance, retention) in enumerate(CATEGORIES)
-            ]
-            pair = {
-                "schedule": schedule,
-                "check_interval_ms": check_ms,
-                "failover_ms": 3 * check_ms + check_ms // 2,
-                "publisher_ms": 0.5,
-                "subscriber_ms": 0.5,
-                "backup_ms": 0.2,
-                "topics": classes,
-            }
-            body = {
-                "name": "alarms",
-                "filters": ["alarms/#"],
-                "replication": "primary-backup",
-                "primary_backup": pair,
-            }
             while True:
                 status = await call(cluster.nodes[0], "GET", "/status")
                 if len(status["cluster"]["members"]) == 2 and status["cluster"]["is_settled"]:
                     break
                 await asyncio.sleep(0.1)
-            await call(cluster.nodes[0], "POST", "/v1/streams", body)
+            await call(cluster.nodes[0], "POST", "/v1/streams", stream_of(schedule, check_ms))
             primary, backup = await settled(cluster)
             ports = [int(node.url.rsplit(":", 1)[1]) for node in (primary, backup)]
             topics = [Topic(number, number % 6, 0.0) for number in range(count)]

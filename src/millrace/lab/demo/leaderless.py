@@ -19,10 +19,7 @@ async def run() -> None:
     story.title("Every node takes messages; two groups share them, wherever their members are")
     async with cluster_of(story, 3) as cluster:
         one, two, three = cluster.nodes
-        stream = {"name": "jobs", "filters": ["jobs/#"], "replication": "leaderless"}
-        await asyncio.to_thread(Http(one.http_url).call, "POST", "/v1/streams", stream)
-        story.say("stage", "stream jobs: leaderless, acknowledged by a majority")
-        await _logs(cluster)
+        await _make_stream(story, cluster)
         sent: list[str] = []
         audit = await _member(story, "audit", three, "$share/audit/jobs/#")
         first = await _member(story, "billing-1", one, "$share/billing/jobs/#")
@@ -77,6 +74,13 @@ async def run() -> None:
             "all nodes hold the same logs at the end": len({str(row) for row in logs}) == 1,
         }
     )
+
+
+async def _make_stream(story: Story, cluster: LocalCluster) -> None:
+    stream = {"name": "jobs", "filters": ["jobs/#"], "replication": "leaderless"}
+    await asyncio.to_thread(Http(cluster.nodes[0].http_url).call, "POST", "/v1/streams", stream)
+    story.say("stage", "stream jobs: leaderless, acknowledged by a majority")
+    await _logs(cluster)
 
 
 class _Member(Listener):

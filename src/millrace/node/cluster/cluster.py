@@ -11,9 +11,8 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
-
-import msgspec
 
 from millrace.broker.entries.meta import DrainMember, InitCluster, PlaceGroup, PutMember, RemoveMember
 from millrace.broker.meta import state as meta
@@ -24,7 +23,7 @@ from millrace.node.cluster.silence import Silence
 from millrace.node.config import Address, Config
 from millrace.node.groups.work_division import NodeWorkDivision
 from millrace.node.pairs.pair_keeper import PairKeeper
-from millrace.node.peers.links import Identity
+from millrace.node.peers.messages import Identity, Join, Joined, PairSwitched, SwitchPair
 from millrace.node.replicas import waiting
 from millrace.node.replicas.replicas import Replicas
 from millrace.node.sessions.session_group import SessionGroup
@@ -39,6 +38,8 @@ log = logging.getLogger("millrace.cluster")
 _REVIEW_S = 0.25
 _JOIN_S = 60.0
 _JOIN_PAUSE_S = 0.3
+# How long a node that was dialed may take to say who it is.
+_IDENTITY_S = 2.0
 _META_VOTERS = 5
 _SESSION_VOTERS = 3
 _PEERS = "peers"
@@ -93,7 +94,8 @@ class Cluster:
         self._ports = ports
         replicas = self._replicas
         replicas.may_link = self._may_link
-        replicas.answers |= {"join": self._on_join, "pair.switch": self._on_switch}
+        replicas.messenger.answer(Join, self._on_join)
+        replicas.messenger.answer(SwitchPair, self._on_switch)
         known = self._read_peers()
         replicas.has_peers = len(known) > 1
         seeds = [word.strip() for word in self._config.cluster.join.split(",") if word.strip()]
@@ -156,38 +158,36 @@ class Cluster:
                         log.warning("cannot join at %s, trying again: %s", address, error)
                     reason = f"{address}: {error}"
                     continue
-                self._replicas.cluster_id = reply["cluster"]
-                self._want(dict(reply["members"]))
+                self._replicas.cluster_id = reply.cluster
+                self._want(reply.members)
                 await self._definitions.serving()
                 await self._taken_in(deadline_s)
-                log.info("joined cluster %s", reply["cluster"])
+                log.info("joined cluster %s", reply.cluster)
                 return
             await asyncio.sleep(_JOIN_PAUSE_S)
         raise ConfigError(f"could not join: {reason}")
 
-    async def _ask_to_join(self, address: Address) -> Any:
+    async def _ask_to_join(self, address: Address) -> Joined:
         links = self._replicas.links
         assert links is not None
         link = await links.connect(address)
-        for _ in range(100):
-            if link.identity is not None or link.is_closed:
-                break
-            await asyncio.sleep(0.02)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(link.settled.wait(), _IDENTITY_S)
         if link.identity is None:
             raise LocalError(
                 "the node there closed the link; both nodes need the same cluster.secret or secret_file, "
                 "and certificates of the same authority in cluster.tls_*"
             )
-        return await self._replicas.request(
-            link.identity.replica, {"op": "join", "member": msgspec.to_builtins(self._myself())}
-        )
+        return await self._replicas.messenger.request(link.identity.replica, Join(self._myself()), Joined)
 
     async def _taken_in(self, deadline_s: float) -> None:
         """Serve only once caught up: our own membership is applied here."""
-        while self._replicas.replica not in self.members.members:
-            if asyncio.get_running_loop().time() > deadline_s:
-                raise ConfigError("joined, but did not catch up in time")
-            await asyncio.sleep(0.02)
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                while self._replicas.replica not in self.members.members:
+                    await self._definitions.next_change()
+        except TimeoutError:
+            raise ConfigError("joined, but did not catch up in time") from None
 
     def _myself(self) -> Member:
         ports = self._ports()
@@ -346,18 +346,18 @@ class Cluster:
 
     # ------------------------------------------------------------------------------------ requests
 
-    async def _on_join(self, replica: str, what: dict[str, Any]) -> dict[str, Any]:
-        member = _member(what["member"])
+    async def _on_join(self, replica: str, request: Join) -> Joined:
+        member = request.member
         if not _can_be_dialed(member.peer):
             raise LocalError(
                 f"node {member.name} cannot be reached at {member.peer!r}: that is not HOST:PORT"
             )
         await self._definitions.command(PutMember(member))
-        members = [[m.replica, m.peer] for m in self.members.members.values()]
-        return {"cluster": self.members.cluster, "members": members}
+        members = {replica: member.peer for replica, member in self.members.members.items()}
+        return Joined(self.members.cluster, members)
 
-    async def _on_switch(self, replica: str, what: dict[str, Any]) -> dict[str, Any]:
-        return await self._pairs.switch(what["shard"])
+    async def _on_switch(self, replica: str, request: SwitchPair) -> PairSwitched:
+        return await self._pairs.switch(request.shard)
 
     # ------------------------------------------------------------------------------------ commands
 
@@ -438,14 +438,6 @@ class Cluster:
                 }
             )
         return rows
-
-
-def _member(said: Any) -> Member:
-    """What another node says of itself."""
-    try:
-        return msgspec.convert(said, Member)
-    except msgspec.ValidationError as error:
-        raise LocalError(f"not a member of a cluster: {error}") from None
 
 
 def _can_be_dialed(peer: str) -> bool:

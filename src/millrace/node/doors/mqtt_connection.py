@@ -13,6 +13,7 @@ import logging
 from dataclasses import replace
 from typing import Any, assert_never
 
+from millrace.broker.entries.sessions import Opened
 from millrace.broker.machine import ConnectRequest
 from millrace.broker.sessions.session import Session
 from millrace.broker.topics.routing import Table
@@ -484,22 +485,10 @@ class MqttConnection(PacedOutput):
     def _accept(self, packet: Connect, authentication_data: bytes | None) -> None:
         door = self._door
         limits, broker = door.limits, door.broker
-        client_id, assigned = packet.client_id, None
-        if not client_id:
-            if (not packet.clean_start and not self._v5) or packet.version == Version.MQTT_3_1:
-                # [MQTT-3.1.3-8] of 3.1.1; 3.1 knows no empty id
-                self._refuse(Reason.CLIENT_ID_NOT_VALID, "a session without a client id cannot be kept")
-                return
-            client_id = assigned = door.assigned_id()
-        if len(client_id.encode()) > limits.client_id_bytes_max:
-            self._refuse(
-                Reason.CLIENT_ID_NOT_VALID, f"a client id has at most {limits.client_id_bytes_max} bytes"
-            )
-            return
-        if broker.connected >= limits.connections_max or (
-            len(broker.sessions) >= limits.sessions_max and client_id not in broker.sessions
-        ):
-            self._refuse(Reason.QUOTA_EXCEEDED, "no more clients can be served")
+        client_id = packet.client_id or door.assigned_id()
+        refused = terms.refused_client(packet, client_id, broker, limits)
+        if refused is not None:
+            self._refuse(*refused)
             return
         principal = broker.rules.principal(self.username, client_id)
         refused = terms.refused_will(packet.will, principal, door.settings, limits)
@@ -518,6 +507,7 @@ class MqttConnection(PacedOutput):
             will=None if packet.will is None else terms.will_of(packet.will, self._v5, self.seen_ms),
             username=self.username,
         )
+        assigned = None if packet.client_id else client_id
         answer = terms.connack(packet, request, door.settings, limits, assigned, authentication_data)
         if self._client_bytes_max and len(encode(answer, self.version)) > self._client_bytes_max:
             # [MQTT-3.1.2-24]: what it says cannot be left out, and a client must not wait for it in vain.
@@ -526,8 +516,14 @@ class MqttConnection(PacedOutput):
         operation = broker.opening(request, self.username)
         if operation is None:
             self._open(packet, request, answer, is_opened=False)
-            return
-        # Whoever leaves something behind is accepted once that is on disk [rules 7, 10].
+        else:
+            self._open_recorded(packet, request, answer, operation)
+
+    def _open_recorded(
+        self, packet: Connect, request: ConnectRequest, answer: Connack, operation: Opened
+    ) -> None:
+        """Whoever leaves something behind is accepted once that is on disk [rules 7, 10]."""
+        door, client_id = self._door, request.client_id
         self._state = _OPENING
 
         def begin() -> None:
@@ -540,7 +536,7 @@ class MqttConnection(PacedOutput):
             door.opening[client_id] = self
             if earlier is not None:
                 earlier.supersede()
-            broker.journal.add(operation, written)
+            door.broker.journal.add(operation, written)
             self._wake()
 
         def written() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from millrace.broker.access import Principal
-from millrace.broker.machine import ConnectRequest
+from millrace.broker.machine import Broker, ConnectRequest
 from millrace.broker.messages.message import Run
 from millrace.broker.sessions.session import WillPlan
 from millrace.limits import PACKET_ID_TOP, Limits
@@ -64,6 +64,23 @@ def connack(
         authentication_method=packet.authentication_method,
         authentication_data=authentication_data,
     )
+
+
+def refused_client(
+    packet: Connect, client_id: str, broker: Broker, limits: Limits
+) -> tuple[Reason, str] | None:
+    """Why a client of this id, perhaps one that was given to it, is not served; None where it is."""
+    keeps_session = not packet.clean_start and packet.version != Version.MQTT_5
+    if not packet.client_id and (keeps_session or packet.version == Version.MQTT_3_1):
+        # [MQTT-3.1.3-8] of 3.1.1; 3.1 knows no empty id
+        return Reason.CLIENT_ID_NOT_VALID, "a session without a client id cannot be kept"
+    if len(client_id.encode()) > limits.client_id_bytes_max:
+        return Reason.CLIENT_ID_NOT_VALID, f"a client id has at most {limits.client_id_bytes_max} bytes"
+    if broker.connected >= limits.connections_max or (
+        len(broker.sessions) >= limits.sessions_max and client_id not in broker.sessions
+    ):
+        return Reason.QUOTA_EXCEEDED, "no more clients can be served"
+    return None
 
 
 def refused_will(

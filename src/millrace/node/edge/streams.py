@@ -17,12 +17,12 @@ from contextlib import suppress
 
 from millrace.broker.entries.consume import Ack, Create, Nack, Take
 from millrace.broker.groups.cursor import Cursor, Settings, State
-from millrace.broker.groups.definitions import DurableGroup, GroupSpec
+from millrace.broker.groups.definitions import DurableGroup, DurableGroupSpec
 from millrace.broker.shards.block_facts import EDGE_PRODUCER
 from millrace.broker.shards.producers import PRODUCER, RANGES_MAX
 from millrace.errors import LocalError, MillraceError
 from millrace.node.edge.functions import RESULTS_MAX, EdgeFailed, EdgeFunctions, EdgeUnavailable
-from millrace.node.groups.consumer_groups import Groups, Taken
+from millrace.node.groups.consumer_groups import ConsumerGroups, Taken
 from millrace.node.groups.shard_consumers import Unavailable
 from millrace.node.logs.reading import Reading
 from millrace.node.logs.space import DiskSpace
@@ -35,7 +35,7 @@ log = logging.getLogger("millrace.edge")
 EDGE_CURSOR = 0
 """In place of a group's number, which begins at 1."""
 
-_GROUP = DurableGroup(number=EDGE_CURSOR, spec=GroupSpec(name="edge", filters=("#",)))
+_GROUP = DurableGroup(number=EDGE_CURSOR, spec=DurableGroupSpec(name="edge", filters=("#",)))
 _BATCH = 32
 # The leader alone takes, so a lease ends only with it; it must outlast a batch of slow calls.
 _LEASE_US = 3600 * 1_000_000
@@ -57,7 +57,7 @@ class EdgeStreams:
         shards: Mapping[int, Shard],
         reading: Reading,
         space: DiskSpace,
-        groups: Groups,
+        groups: ConsumerGroups,
         functions: EdgeFunctions,
     ) -> None:
         self._shards = shards

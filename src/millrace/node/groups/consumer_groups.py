@@ -36,7 +36,7 @@ from millrace.broker.groups.definitions import (
     QUEUE_PREFIX,
     DurableGroup,
     DurableGroups,
-    GroupSpec,
+    DurableGroupSpec,
 )
 from millrace.broker.machine import Broker
 from millrace.broker.streams.stream import DEFAULT_STREAM, Replication
@@ -91,7 +91,7 @@ class Taken:
     receipt: str
 
 
-class Groups:
+class ConsumerGroups:
     def __init__(
         self,
         definitions: Definitions,
@@ -139,7 +139,7 @@ class Groups:
             raise NoSuchGroup(name)
         return group
 
-    async def create(self, spec: GroupSpec, *, earliest: bool = False) -> DurableGroup:
+    async def create(self, spec: DurableGroupSpec, *, earliest: bool = False) -> DurableGroup:
         """Make a group that begins at the end of the logs, or at their beginning."""
         if spec.name in self.by_name:
             raise GroupExists(f"group {spec.name!r} exists")
@@ -158,7 +158,7 @@ class Groups:
             await self._cursor(group, shard)
         return group
 
-    def check_stored(self, spec: GroupSpec) -> None:
+    def check_stored(self, spec: DurableGroupSpec) -> None:
         """A group reads logs: where no stream of its filters has one, it would wait for ever."""
         name = remedy = ""
         for filter in spec.filters:
@@ -173,7 +173,7 @@ class Groups:
             f" read. Subscribe by MQTT, or: millrace stream alter {name} {remedy}"
         )
 
-    async def alter(self, spec: GroupSpec) -> DurableGroup:
+    async def alter(self, spec: DurableGroupSpec) -> DurableGroup:
         """Change filters or settings; the cursors stay where they are."""
         group = self.named(spec.name)
         probe = DurableGroup(number=0, spec=spec)
@@ -644,7 +644,7 @@ def _parsed(receipt: str) -> tuple[int, int, int, int]:
     return shard, epoch, offset, delivery
 
 
-def _dead_letter(spec: GroupSpec, stored: Stored, deliveries: int) -> Message:
+def _dead_letter(spec: DurableGroupSpec, stored: Stored, deliveries: int) -> Message:
     given = stored.properties
     user = (
         *(pair for pair in given.user if not pair[0].startswith("millrace-")),
@@ -667,4 +667,12 @@ def queue_name(topic: str) -> str:
     return QUEUE_PREFIX + topic
 
 
-__all__ = ["GroupExists", "Groups", "NoSuchGroup", "ShardConsumers", "Taken", "Unavailable", "queue_name"]
+__all__ = [
+    "ConsumerGroups",
+    "GroupExists",
+    "NoSuchGroup",
+    "ShardConsumers",
+    "Taken",
+    "Unavailable",
+    "queue_name",
+]

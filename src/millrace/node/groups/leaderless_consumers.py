@@ -8,7 +8,7 @@ for each node and no order between them, so its part of the group is shared out 
 from collections.abc import Iterator
 from typing import Any
 
-from millrace.broker.groups.definitions import GroupSpec
+from millrace.broker.groups.definitions import DurableGroupSpec
 from millrace.broker.streams.stream import Replication, Stream, StreamTable
 from millrace.broker.topics.filters import covers
 from millrace.errors import LocalError
@@ -19,7 +19,7 @@ from millrace.node.leaderless.streams import LeaderlessStreams
 class OrderNeeded(LocalError):
     """The messages are in a stream without an order to take from."""
 
-    def __init__(self, spec: GroupSpec, stream: str) -> None:
+    def __init__(self, spec: DurableGroupSpec, stream: str) -> None:
         what = f"the queue of {spec.filters[0]!r}" if spec.is_queue else f"group {spec.name!r}"
         name = "NAME" if spec.is_queue else spec.name
         super().__init__(
@@ -29,7 +29,7 @@ class OrderNeeded(LocalError):
         )
 
 
-def check_order(table: StreamTable, spec: GroupSpec) -> None:
+def check_order(table: StreamTable, spec: DurableGroupSpec) -> None:
     """Raise `OrderNeeded` where every message of these filters goes to a leaderless stream."""
     found = [_leaderless_over(table, filter) for filter in spec.filters]
     if found[0] is not None and None not in found:

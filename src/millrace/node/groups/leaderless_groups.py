@@ -12,20 +12,26 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from millrace.broker.groups.definitions import QUEUE_PREFIX
-from millrace.broker.groups.joined import JoinedGroup
+from millrace.broker.groups.definitions import QUEUE_PREFIX, DurableGroup
+from millrace.broker.groups.joined import LocalConsumerGroup
 from millrace.broker.machine import Broker
+from millrace.broker.messages.intake import Intake
 from millrace.broker.messages.message import Segment
 from millrace.broker.topics.filters import matches, overlaps
 from millrace.broker.topics.routing import merge
 from millrace.errors import StorageError
+from millrace.node.leaderless.origin_logs import OriginFiles
 from millrace.node.shards.fan_out import row_run
+from millrace.replication.contract import RequestId
+from millrace.replication.leaderless.machine import Leaderless
 from millrace.replication.leaderless.messages import (
     Connected,
     Given,
     GroupRemoved,
+    LeaderlessEvent,
+    Origin,
     Release,
     RemoveGroup,
     Settle,
@@ -38,9 +44,6 @@ from millrace.storage.block import Block, Kind
 from millrace.storage.log import Trimmed
 from millrace.storage.scan import RangeDamaged
 
-if TYPE_CHECKING:
-    from millrace.node.leaderless.streams import LeaderlessStream
-
 log = logging.getLogger("millrace.leaderless")
 
 COMMAND_PREFIX = "group/"
@@ -52,13 +55,41 @@ _SAY_AGAIN_TICKS = 20
 _READ_AGAIN_TICKS = 200
 
 
+class MemberStream(Protocol):
+    """What the groups need of their stream. Implemented by `LeaderlessStream`; see there."""
+
+    machine: Leaderless
+    files: OriginFiles
+    intake: Intake
+    origins: dict[int, Origin]
+
+    @property
+    def leads_definitions(self) -> bool: ...
+
+    def durable_groups(self) -> dict[str, DurableGroup]: ...
+
+    def now_ms(self) -> int: ...
+
+    def wall_us(self) -> int: ...
+
+    def wake(self) -> None: ...
+
+    def request(self, then: Callable[[], None] | None) -> RequestId: ...
+
+    def step(self, event: LeaderlessEvent) -> None: ...
+
+    def take(self, group: str, count: int) -> None: ...
+
+    async def read(self, origin: Origin, offset: int) -> list[Block]: ...
+
+
 class _Tracker:
     """One group's members here."""
 
     def __init__(self, key: str, filters: tuple[str, ...]) -> None:
         self.key = key
         self.filters = filters
-        self.held = JoinedGroup(key)
+        self.held = LocalConsumerGroup(key)
         self.connected = 0
         self.said: dict[str, int] = {}
         """Clients that this node said are members, and when."""
@@ -69,8 +100,8 @@ class _Tracker:
         self.settled: list[Span] = []
 
 
-class StreamGroups:
-    def __init__(self, stream: "LeaderlessStream", broker: Broker) -> None:
+class LeaderlessConsumerGroups:
+    def __init__(self, stream: MemberStream, broker: Broker) -> None:
         self._stream = stream
         self._broker = broker
         self.trackers: dict[str, _Tracker] = {}
@@ -409,11 +440,11 @@ class StreamGroups:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _receipt(span: Span, stream: "LeaderlessStream") -> str:
+def _receipt(span: Span, stream: MemberStream) -> str:
     return f"{stream.files.logs[span.origin].number}.{span.start}"
 
 
-def _span(stream: "LeaderlessStream", receipt: str) -> Span:
+def _span(stream: MemberStream, receipt: str) -> Span:
     number, _, offset = receipt.partition(".")
     return Span(stream.origins[int(number)], int(offset), int(offset) + 1)
 

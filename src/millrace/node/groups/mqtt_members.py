@@ -11,12 +11,12 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from millrace.broker.groups.joined import JoinedGroup
+from millrace.broker.groups.joined import LocalConsumerGroup
 from millrace.broker.machine import Broker
 from millrace.broker.messages.message import Run, Segment, expiry_of
 from millrace.broker.topics.routing import merge
 from millrace.errors import LocalError
-from millrace.node.groups.consumer_groups import Groups, NoSuchGroup, Taken
+from millrace.node.groups.consumer_groups import ConsumerGroups, NoSuchGroup, Taken
 from millrace.types import Message, Version
 from millrace.wire.mqtt.codec import encode
 from millrace.wire.mqtt.packets import Publish
@@ -37,7 +37,7 @@ _GOODBYE_S = 1.0
 class _Feed:
     """The work for one group."""
 
-    def __init__(self, group: JoinedGroup) -> None:
+    def __init__(self, group: LocalConsumerGroup) -> None:
         self.group = group
         self.has_room = asyncio.Event()
         self.taking: asyncio.Task[None] | None = None
@@ -45,10 +45,10 @@ class _Feed:
         self.renewed_s = 0.0
 
 
-class GroupMembers:
+class MqttGroupMembers:
     def __init__(
         self,
-        groups: Groups,
+        groups: ConsumerGroups,
         broker: Broker,
         *,
         now_ms: Callable[[], int],
@@ -112,7 +112,7 @@ class GroupMembers:
         await asyncio.gather(*(self._give_back(feed.group) for feed in self._feeds.values()))
         self._feeds.clear()
 
-    async def _give_back(self, group: JoinedGroup) -> None:
+    async def _give_back(self, group: LocalConsumerGroup) -> None:
         group.settle()
         with contextlib.suppress(LocalError, TimeoutError):
             async with asyncio.timeout(_GOODBYE_S):
@@ -163,7 +163,7 @@ class GroupMembers:
         finally:
             feed.taking = None
 
-    def _give(self, group: JoinedGroup, taken: Taken) -> None:
+    def _give(self, group: LocalConsumerGroup, taken: Taken) -> None:
         session = group.next_member()
         if session is None:
             # They left, or filled up, while the log was asked.
@@ -207,7 +207,7 @@ class GroupMembers:
             self._broker.joined_need_feeding = True
             self._wake()
 
-    async def _settle_some(self, name: str, group: JoinedGroup) -> None:
+    async def _settle_some(self, name: str, group: LocalConsumerGroup) -> None:
         done, back = group.acknowledged[:_SETTLE_MAX], group.given_back[:_SETTLE_MAX]
         if done:
             await self._groups.settle(name, "ack", done)

@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millrace.broker.entries.consume import Consume, Delete, Operation, Skip, Take, Tick
 from millrace.broker.groups.consumers import Consumers
@@ -24,13 +24,11 @@ from millrace.broker.messages.message import expiry_of
 from millrace.broker.shards.shard_state import Consumed
 from millrace.errors import LocalError
 from millrace.node.logs.reading import is_v5, keys_of, matching_rows, packet_of, properties_of
+from millrace.node.shards.shard_log import ShardLog
 from millrace.node.shards.tokens import Token
 from millrace.storage.block import Block
 from millrace.storage.log import Trimmed
 from millrace.storage.scan import RangeDamaged
-
-if TYPE_CHECKING:
-    from millrace.node.shards.shard import Shard
 
 NOT_BEFORE = "millrace-not-before"
 """User property: microseconds since 1970 before which a group is not given the message."""
@@ -45,7 +43,7 @@ _SERVED_S_MAX = 5.0
 # One look ahead reads no more than this many times; a caller that found nothing comes again.
 _READS_MAX = 64
 
-ReadBlocks = Callable[["Shard", int, tuple[int, ...] | None], Awaitable[list[Block]]]
+ReadBlocks = Callable[[ShardLog, int, tuple[int, ...] | None], Awaitable[list[Block]]]
 
 
 class Unavailable(LocalError):
@@ -131,7 +129,7 @@ class Ahead:
 class ShardConsumers:
     """The groups of one shard."""
 
-    def __init__(self, shard: "Shard", wall_us: Callable[[], int]) -> None:
+    def __init__(self, shard: ShardLog, wall_us: Callable[[], int]) -> None:
         self._shard = shard
         self._wall_us = wall_us
         # A dict for its order: a set's would not be the same in every run.

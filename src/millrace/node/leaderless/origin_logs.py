@@ -21,12 +21,11 @@ from millrace.broker.streams.stream import Stream
 from millrace.kernels.checksum import crc32c
 from millrace.node.logs.replica_log import ReplicaLog
 from millrace.node.logs.syncer import Job
-from millrace.node.peers.leaderless_codec import block_of, entry_of
 from millrace.node.shards.tail import Tail
-from millrace.replication.contract import Entry, Persist
+from millrace.replication.contract import Entry, EntryKind, Persist
 from millrace.replication.leaderless.messages import NOWHERE, LogEntry, Origin, PersistLog, Position
 from millrace.storage import files
-from millrace.storage.block import Block
+from millrace.storage.block import Block, Kind, opaque_block, parse_block
 from millrace.storage.disk import DiskFull
 from millrace.storage.files import FileDamaged
 from millrace.storage.scan import RangeDamaged
@@ -363,3 +362,18 @@ def _cut(one: OriginLog, first: int) -> None:
 
 def _ignore(number: int) -> None:
     """Nobody waits for it."""
+
+
+def block_of(entry: LogEntry) -> Block:
+    """What an entry is on disk, before it has its place there."""
+    if entry.kind is EntryKind.DATA:
+        return parse_block(entry.payload)
+    return opaque_block(Kind.CONTROL, entry.payload)
+
+
+def entry_of(block: Block) -> LogEntry:
+    header = block.header
+    if header.kind is not Kind.DATA:
+        return LogEntry(kind=EntryKind.CONTROL, count=0, payload=block.payload())
+    bare = block.timed(header.base_time_us)
+    return LogEntry(kind=EntryKind.DATA, count=header.count, payload=bare.to_bytes())

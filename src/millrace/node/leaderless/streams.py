@@ -24,14 +24,13 @@ from millrace.broker.topics.filters import overlaps
 from millrace.broker.topics.trees import SHARE_PREFIX
 from millrace.driver.effects import EffectDriver, Runner
 from millrace.errors import ProtocolError, StorageError
-from millrace.node.groups.leaderless_groups import StreamGroups
+from millrace.node.groups.leaderless_groups import LeaderlessConsumerGroups
 from millrace.node.leaderless.keys import Retained, StreamKeys
 from millrace.node.leaderless.origin_logs import OriginFiles, OriginLog
 from millrace.node.leaderless.writer import OriginWriter
 from millrace.node.logs.reading import READ_BYTES_MAX, Reading
 from millrace.node.logs.retention import is_to_end, segment_share, trim_offset
-from millrace.node.peers import leaderless_codec as codec
-from millrace.node.replicas.replicas import KIND_LEADERLESS, TICK_S, Replicas
+from millrace.node.replicas.replicas import TICK_S, Replicas
 from millrace.node.sessions.session_group import SessionGroup
 from millrace.node.shards.batch import logged
 from millrace.node.shards.fan_out import fan_out
@@ -128,7 +127,7 @@ class LeaderlessStream:
             self._forget_logs()
             self.files.let_go()
             raise
-        self.groups = StreamGroups(self, self._broker)
+        self.groups = LeaderlessConsumerGroups(self, self._broker)
 
     def _start(self) -> None:
         while True:
@@ -234,8 +233,8 @@ class LeaderlessStream:
         if isinstance(body, Begin) and not self.intake.is_sealed:
             # First: it is saved with the beginning that takes the place of its entries.
             for told in self.keys.told_by(body.origin.node):
-                self._owner.send(to, self.files.number, codec.encode(told))
-        self._owner.send(to, self.files.number, codec.encode(body))
+                self._owner.send(to, self.files.number, told)
+        self._owner.send(to, self.files.number, body)
 
     def _runners(self) -> dict[type, Runner]:
         return {
@@ -509,18 +508,17 @@ class LeaderlessStream:
                 log.error("%s: a node did not get the end of this node's log in time: order is lost", name)
         return self._spread_by_ms is not None
 
-    def on_peer(self, sender: str, body: bytes) -> None:
-        decoded = codec.decode(body)
-        if isinstance(decoded, Retained):
+    def on_peer(self, sender: str, body: PeerBody) -> None:
+        if isinstance(body, Retained):
             if sender in self.machine.members and not self.intake.is_sealed:
-                self.keys.take_in(decoded)
+                self.keys.take_in(body)
             return
-        self.step(PeerMessage(sender=ReplicaId(sender), body=decoded))
+        self.step(PeerMessage(sender=ReplicaId(sender), body=body))
         if self._spread_by_ms is not None and not self.is_spreading:
             self.wake()
 
     async def read(self, origin: Origin, offset: int) -> list[Block]:
-        return await self._owner.reading.blocks(self.files.logs[origin], offset)  # type: ignore[arg-type]
+        return await self._owner.reading.blocks(self.files.logs[origin], offset)
 
     def durable_groups(self) -> dict[str, DurableGroup]:
         return self._owner.durable_groups()
@@ -644,9 +642,8 @@ class LeaderlessStreams:
     def leads_definitions(self) -> bool:
         return self._definitions.group.is_leader
 
-    def send(self, to: ReplicaId, number: int, body: bytes) -> None:
-        if self.replicas.links is not None:
-            self.replicas.links.send(to, KIND_LEADERLESS, number, body)
+    def send(self, to: ReplicaId, number: int, body: PeerBody) -> None:
+        self.replicas.messenger.send(to, body, number)
 
     def holds(self, stream: LeaderlessStream) -> dict[int, int]:
         """The lowest offset that a durable session still wants of each log of a stream, where it is not at
@@ -737,7 +734,7 @@ class LeaderlessStreams:
         for one in self.streams.values():
             one.step(LinkClosed(peer=ReplicaId(replica)))
 
-    def on_frame(self, replica: str, number: int, body: bytes) -> None:
+    def on_peer(self, replica: str, number: int, body: PeerBody) -> None:
         one = self.streams.get(number)
         if one is not None:
             one.on_peer(replica, body)

@@ -9,10 +9,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT, Columns, select_rows
 from millrace.kernels.publish import body_start
+from millrace.node.logs.replica_log import ReplicaLog
 from millrace.storage.block import Block, Kind
 from millrace.storage.log import Trimmed
 from millrace.storage.scan import RangeDamaged
@@ -20,9 +21,6 @@ from millrace.storage.summary import filter_keys
 from millrace.types import NO_PROPERTIES, Index, Offset, Properties, Version
 from millrace.wire.mqtt.codec import decode
 from millrace.wire.mqtt.packets import Publish
-
-if TYPE_CHECKING:
-    from millrace.node.shards.shard import Shard
 
 READ_BYTES_MAX = 1024 * 1024
 
@@ -44,6 +42,34 @@ class Stored:
     properties: Properties
 
 
+class AppliedLog(Protocol):
+    """A log on disk, and how far it may be read."""
+
+    @property
+    def replica_log(self) -> ReplicaLog: ...
+
+    @property
+    def applied(self) -> int: ...
+
+
+class ReadableLog(Protocol):
+    """The log of a shard, or of an origin of a leaderless stream, as readers see it."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def group(self) -> AppliedLog: ...
+
+    @property
+    def first_offset(self) -> int: ...
+
+    @property
+    def next_offset(self) -> int: ...
+
+    def recent(self, offset: int) -> list[Block] | None: ...
+
+
 class Reading:
     """The readers of a node."""
 
@@ -52,7 +78,9 @@ class Reading:
         self._pool = pool
         self._repaired = repaired
 
-    async def blocks(self, shard: "Shard", offset: int, keys: tuple[int, ...] | None = None) -> list[Block]:
+    async def blocks(
+        self, shard: ReadableLog, offset: int, keys: tuple[int, ...] | None = None
+    ) -> list[Block]:
         """Committed blocks from the one that holds `offset` on, at most about 1 MiB; none at the end.
 
         With `keys` (see `keys_of`) segments without such a topic are passed over: the first block may then
@@ -74,7 +102,7 @@ class Reading:
                 raise
         return await loop.run_in_executor(self._pool, read_blocks, shard, offset, keys)
 
-    async def messages(self, shard: "Shard", offsets: list[int]) -> dict[int, Stored]:
+    async def messages(self, shard: ReadableLog, offsets: list[int]) -> dict[int, Stored]:
         """The messages at these offsets, in rising order; StorageError where one cannot be had."""
         found: dict[int, Stored] = {}
         at = 0
@@ -94,7 +122,7 @@ class Reading:
         return found
 
 
-def read_blocks(shard: "Shard", offset: int, keys: tuple[int, ...] | None = None) -> list[Block]:
+def read_blocks(shard: ReadableLog, offset: int, keys: tuple[int, ...] | None = None) -> list[Block]:
     """In a worker thread: committed blocks from the one that holds `offset`."""
     replica_log = shard.group.replica_log
     index = replica_log.block_at_offset(offset)

@@ -1,19 +1,12 @@
-"""What the two nodes of a frame schedule say to each other, and how it is written.
+"""What the nodes of a frame schedule say to each other.
 
-    copy      epoch, rows of: number, count, whether an echo is wanted, the messages
-    discard   epoch, numbers
-    offer     origin, the first number that is not answered, rows of: number, the messages; from a node that
-              is not primary
-    taken     rows of: number, what became of it
-    echo      epoch, number
-
-Messages are a run of one topic class: one key, if any, is for all of them. Words are gathered and leave
-together once per turn of the loop, in frames of a bounded size. What expires comes alone, and with the time
-that is left. What cannot be read raises MalformedPacket.
+The messages of clients travel as a run of one topic class, encoded by `encode_run`: one key, if any, is for
+all of them. Runs are gathered and leave together once per turn of the loop, in messages of a bounded size.
+What expires comes alone, and with the time that is left.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,10 +14,9 @@ from millrace.broker.messages.message import Run, expiry_of
 from millrace.errors import MalformedPacket
 from millrace.kernels import skip
 
-COPY, DISCARD, OFFER, TAKEN, ECHO = range(5)
 # What becomes of an offer; one that came to a node that is not primary right now is made again.
 IS_REFUSED, IS_TAKEN, IS_LATER = range(3)
-# What one frame carries; one run may be larger.
+# What one message carries; one run may be larger.
 _BATCH_MAX = 256
 _BATCH_BYTES_MAX = 256 * 1024
 
@@ -34,13 +26,59 @@ Wire = tuple[bytes, int, int, bool, bool, bytes, int]
 """Packets, how many, QoS, version 5, retain, producer, sequence."""
 _ENCODER = msgspec.msgpack.Encoder()
 _WIRE = msgspec.msgpack.Decoder(Wire)
-_DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
-    COPY: msgspec.msgpack.Decoder(tuple[int, list[tuple[int, int, bool, bytes]]]),
-    DISCARD: msgspec.msgpack.Decoder(tuple[int, list[int]]),
-    OFFER: msgspec.msgpack.Decoder(tuple[int, int, list[tuple[int, bytes]]]),
-    TAKEN: msgspec.msgpack.Decoder(list[tuple[int, int]]),
-    ECHO: msgspec.msgpack.Decoder(tuple[int, int]),
-}
+
+
+class CopyRow(NamedTuple):
+    number: int
+    messages: int
+    wants_echo: bool
+    run: bytes
+
+
+class Copies(msgspec.Struct, frozen=True, array_like=True):
+    """From the primary: runs to keep until they are discarded."""
+
+    epoch: int
+    rows: list[CopyRow]
+
+
+class Discards(msgspec.Struct, frozen=True, array_like=True):
+    """From the primary: the runs with these numbers are dispatched."""
+
+    epoch: int
+    numbers: list[int]
+
+
+class OfferedRuns(msgspec.Struct, frozen=True, array_like=True):
+    """From a node that is not primary: what its clients published."""
+
+    origin: int
+    first: int
+    """The first number that is not answered."""
+    rows: list[tuple[int, bytes]]
+    """Number and run."""
+
+
+class OfferAnswers(msgspec.Struct, frozen=True, array_like=True):
+    """From the primary: what became of each offer, by its number."""
+
+    rows: list[tuple[int, int]]
+
+
+class Echo(msgspec.Struct, frozen=True, array_like=True):
+    """From the backup: a copy that wanted an echo has arrived."""
+
+    epoch: int
+    number: int
+
+
+FrameMessage: TypeAlias = Copies | Discards | OfferedRuns | OfferAnswers | Echo
+
+
+def check_copies(copies: Copies) -> None:
+    """What cannot be read is refused now, not in a failover. Raises MalformedPacket."""
+    for row in copies.rows:
+        decode_run(row.run, 0)
 
 
 def encode_run(run: Run, key: Key, now_ms: int) -> bytes:
@@ -48,6 +86,7 @@ def encode_run(run: Run, key: Key, now_ms: int) -> bytes:
 
 
 def decode_run(body: bytes, now_ms: int) -> tuple[Run, Key]:
+    """The other way; MalformedPacket where it is not a run."""
     try:
         packets, count, qos, v5, retain, producer, sequence = _WIRE.decode(body)
         if count < 1 or skip(packets, count) != len(packets):
@@ -57,19 +96,6 @@ def decode_run(body: bytes, now_ms: int) -> tuple[Run, Key]:
         raise MalformedPacket(f"messages of a frame schedule that cannot be read: {error}") from None
     expires_ms = None if expiry_s is None else now_ms + expiry_s * 1000
     return Run(packets, count, qos, v5, retain, expires_ms), (producer, sequence)
-
-
-def encode(op: int, body: Any) -> bytes:
-    return bytes((op,)) + _ENCODER.encode(body)
-
-
-def decode(body: bytes) -> tuple[int, Any]:
-    if not body or body[0] not in _DECODERS:
-        raise MalformedPacket(f"a word of an unknown kind {body[:1].hex()} about a frame schedule")
-    try:
-        return body[0], _DECODERS[body[0]].decode(memoryview(body)[1:])
-    except msgspec.DecodeError as error:
-        raise MalformedPacket(f"a word about a frame schedule that cannot be read: {error}") from None
 
 
 def batches(rows: Iterable[Row], bytes_of: Callable[[Row], int]) -> Iterator[list[Row]]:

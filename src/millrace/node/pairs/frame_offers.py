@@ -5,8 +5,8 @@ when another node is primary, which knows it again by its key. The publisher is 
 what it sent are: acknowledged if each was taken, refused if one was not, or if nobody answered for too long.
 
 The primary takes the offers of a node in the order of their numbers, so that a topic keeps its order though a
-word is lost with its link: what comes before its turn is put off, and then everything that waits for an
-answer is said again. Each word says which offers are settled, so that none is waited for in vain.
+message is lost with its link: what comes before its turn is put off, and then everything that waits for an
+answer is said again. Each message says which offers are settled, so that none is waited for in vain.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,9 @@ from millrace.node.pairs.frame_messages import (
     IS_LATER,
     IS_REFUSED,
     IS_TAKEN,
-    OFFER,
     Key,
+    OfferedRuns,
     batches,
-    encode,
     encode_run,
 )
 
@@ -114,7 +113,7 @@ class Offers:
     def is_due(self) -> bool:
         return bool(self._due)
 
-    def words(self, primary: str, now_ms: int) -> list[bytes]:
+    def messages(self, primary: str, now_ms: int) -> list[OfferedRuns]:
         """What is to be said to the primary: all of it if it is another one than before, or put one off."""
         offers = self._offers
         is_all = self._is_put_off or primary != self._primary
@@ -122,9 +121,7 @@ class Offers:
         self._due, self._primary, self._is_put_off = {}, primary, False
         first = next(iter(offers), 0)
         rows = [(n, encode_run(offers[n].run, offers[n].key, now_ms)) for n in numbers]
-        return [
-            encode(OFFER, (self._origin, first, batch)) for batch in batches(rows, lambda row: len(row[1]))
-        ]
+        return [OfferedRuns(self._origin, first, batch) for batch in batches(rows, lambda row: len(row[1]))]
 
     def on_answer(self, number: int, answer: int) -> None:
         if number not in self._offers:
@@ -178,16 +175,15 @@ class OfferedOrder:
     def take(
         self,
         sender: str,
-        origin: int,
-        first: int,
-        rows: list[tuple[int, bytes]],
+        offered: OfferedRuns,
         take: Callable[[bytes], int],
     ) -> list[tuple[int, int]]:
         """Give each to `take` unless one before it is still to come; what became of them, by number."""
+        origin, first = offered.origin, offered.first
         known, turn = self._next.get(sender, (origin, 0))
         turn = max(turn, first) if known == origin else first
         answers = []
-        for number, body in rows:
+        for number, body in offered.rows:
             answer = take(body) if number <= turn else IS_LATER
             answers.append((number, answer))
             if number == turn and answer != IS_LATER:

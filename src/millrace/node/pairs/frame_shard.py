@@ -22,9 +22,23 @@ from millrace.broker.messages.inbound import payload_is_empty, split_messages, t
 from millrace.broker.messages.intake import Arrival
 from millrace.broker.messages.message import Run
 from millrace.broker.shards.producers import Verdict
-from millrace.node.pairs import frame_messages as words
 from millrace.node.pairs.frame_classes import FrameClass, FrameClasses, Measured
-from millrace.node.pairs.frame_messages import Key
+from millrace.node.pairs.frame_messages import (
+    IS_LATER,
+    IS_REFUSED,
+    IS_TAKEN,
+    Copies,
+    CopyRow,
+    Discards,
+    Echo,
+    FrameMessage,
+    Key,
+    OfferAnswers,
+    OfferedRuns,
+    batches,
+    decode_run,
+    encode_run,
+)
 from millrace.node.pairs.frame_offers import OfferedOrder, Offers
 from millrace.node.pairs.pair_keeper import PairGroup
 from millrace.node.replicas.replicas import FrameApp
@@ -97,7 +111,7 @@ class _Held:
         if len(self.parts) > 1:
             data = b"".join([part.data for _, part in self.parts])
             run = Run(data, sum(part.count for _, part in self.parts), run.qos, run.v5)
-        return words.encode_run(run, self.key, now_ms)
+        return encode_run(run, self.key, now_ms)
 
 
 _Copy = tuple[Replicate, _Held, bool]
@@ -404,7 +418,7 @@ class FrameShard(Shard, FrameApp):
             self._send_copies(list(copies.values()))
         backup = self._pair.partner
         if discards and backup is not None:
-            self._send(backup, self.number, words.encode(words.DISCARD, (self._epoch, discards)))
+            self._send(backup, Discards(self._epoch, discards), self.number)
 
     def _send_copies(self, copies: list[_Copy]) -> None:
         backup, now_ms = self._pair.partner, self._now_ms()
@@ -412,9 +426,9 @@ class FrameShard(Shard, FrameApp):
             return
         rows = []
         for job, held, wants_echo in copies:
-            rows.append((job.number, job.count, wants_echo, held.encoded(now_ms)))
-        for batch in words.batches(rows, lambda row: len(row[3])):
-            if not self._send(backup, self.number, words.encode(words.COPY, (self._epoch, batch))):
+            rows.append(CopyRow(job.number, job.count, wants_echo, held.encoded(now_ms)))
+        for batch in batches(rows, lambda row: len(row.run)):
+            if not self._send(backup, Copies(self._epoch, batch), self.number):
                 self.uncopied += sum(count for _, count, _, _ in batch)
                 self._alert("%d messages were not copied: the link is full or closed", self.uncopied)
                 continue
@@ -448,7 +462,7 @@ class FrameShard(Shard, FrameApp):
             self._alert("%s takes %.1f ms, its bound is %g ms", *_named(self._failover))
         recovered = 0
         for body in stored:
-            run, key = words.decode_run(body, now_ms)
+            run, key = decode_run(body, now_ms)
             recovered += run.count
             if run.retain:
                 self._retain(run)
@@ -465,30 +479,29 @@ class FrameShard(Shard, FrameApp):
             log.warning("stream %s: dispatched %d stored messages", self.stream.spec.name, recovered)
         self._wake()
 
-    def on_frame(self, sender: str, body: bytes) -> None:
+    def on_frame_message(self, sender: str, message: FrameMessage) -> None:
         """What another node says about this shard; MalformedPacket closes its link."""
-        op, data = words.decode(body)
-        if op == words.COPY:
-            self._on_copies(sender, *data)
-        elif op == words.DISCARD:
-            epoch, numbers = data
-            for number in numbers:
-                self._frame.step(Discarded(epoch=epoch, number=number))
-        elif op == words.OFFER:
-            self._on_offers(sender, *data)
-        elif op == words.TAKEN:
-            for number, answer in data:
-                self._offers.on_answer(number, answer)
-            self._offer_again()
-        else:
-            self._on_echo(data[1])
+        match message:
+            case Copies():
+                self._on_copies(sender, message)
+            case Discards():
+                for number in message.numbers:
+                    self._frame.step(Discarded(epoch=message.epoch, number=number))
+            case OfferedRuns():
+                self._on_offers(sender, message)
+            case OfferAnswers():
+                for number, answer in message.rows:
+                    self._offers.on_answer(number, answer)
+                self._offer_again()
+            case Echo():
+                self._on_echo(message.number)
 
-    def _on_copies(self, sender: str, epoch: int, copies: list[tuple[int, int, bool, bytes]]) -> None:
-        for number, count, wants_echo, messages in copies:
-            words.decode_run(messages, 0)  # what cannot be read is refused now, not in a failover
-            self._frame.step(Copied(epoch=epoch, number=number, messages=messages, count=count))
+    def _on_copies(self, sender: str, copies: Copies) -> None:
+        epoch = copies.epoch
+        for number, count, wants_echo, run in copies.rows:
+            self._frame.step(Copied(epoch=epoch, number=number, messages=run, count=count))
             if wants_echo:
-                self._send(sender, self.number, words.encode(words.ECHO, (epoch, number)))
+                self._send(sender, Echo(epoch, number), self.number)
 
     def _on_echo(self, number: int) -> None:
         sent_s = self._echo_s.pop(number, None)
@@ -531,9 +544,9 @@ class FrameShard(Shard, FrameApp):
         if leader is None or self._pair.is_leader:
             self._offer_again()
             return
-        for word in self._offers.words(leader, self._now_ms()):
+        for message in self._offers.messages(leader, self._now_ms()):
             # One that is lost on the way is repeated by `tick`.
-            self._send(leader, self.number, word)
+            self._send(leader, message, self.number)
 
     def _offer_again(self) -> None:
         """Nobody is primary at this moment, or who was asked is not: ask soon."""
@@ -550,22 +563,22 @@ class FrameShard(Shard, FrameApp):
         elif not self._pair.is_closed:
             self._send_offers()
 
-    def _on_offers(self, sender: str, origin: int, first: int, offers: list[tuple[int, bytes]]) -> None:
+    def _on_offers(self, sender: str, offered: OfferedRuns) -> None:
         """As primary. Offers are repeated until they are answered, so they are known by their keys."""
         now_ms = self._now_ms()
 
         def take(body: bytes) -> int:
-            return self._take_offered(*words.decode_run(body, now_ms))
+            return self._take_offered(*decode_run(body, now_ms))
 
-        answers = self._offered.take(sender, origin, first, offers, take)
+        answers = self._offered.take(sender, offered, take)
         # At once: a note that the same node sends behind them is the newer one.
         self._log_notes()
-        self._send(sender, self.number, words.encode(words.TAKEN, answers))
+        self._send(sender, OfferAnswers(answers), self.number)
 
     def _take_offered(self, run: Run, key: Key) -> int:
         if not self._pair.may_accept:
-            return words.IS_LATER
-        return words.IS_REFUSED if self._take_one(run, key, None) is not None else words.IS_TAKEN
+            return IS_LATER
+        return IS_REFUSED if self._take_one(run, key, None) is not None else IS_TAKEN
 
     def _answer(self, arrival: Arrival, is_taken: bool) -> None:
         if is_taken:

@@ -26,6 +26,7 @@ from millrace.broker.streams.pair_spec import PairSpec
 from millrace.broker.streams.stream import Replication, Stream
 from millrace.broker.topics.filters import overlaps
 from millrace.errors import LocalError
+from millrace.node.peers.messages import PairSwitched, SwitchPair
 from millrace.node.replicas.app import Machine
 from millrace.node.replicas.replicas import FrameApp, Replicas
 from millrace.node.replicas.replication_group import ReplicationGroup
@@ -391,7 +392,7 @@ class PairKeeper:
 
     # ------------------------------------------------------------------------------------ commands
 
-    async def switch(self, number: int) -> dict[str, Any]:
+    async def switch(self, number: int) -> PairSwitched:
         """A planned switch-over of one shard; LocalError says why not."""
         group = self.groups().get(number)
         if group is None:
@@ -400,10 +401,7 @@ class PairKeeper:
             leader = group.status().leader
             if leader is None or leader == self._replicas.replica:
                 raise LocalError(f"shard {number} has no primary right now; try again")
-            answer: dict[str, Any] = await self._replicas.request(
-                leader, {"op": "pair.switch", "shard": number}
-            )
-            return answer
+            return await self._replicas.messenger.request(leader, SwitchPair(number), PairSwitched)
         if group.is_counting_alone:
             raise LocalError(f"the backup of shard {number} is not in sync; try again")
         group.transfer(None)
@@ -411,7 +409,7 @@ class PairKeeper:
         while asyncio.get_running_loop().time() < deadline_s:
             status = group.status()
             if not group.is_leader and status.leader not in (None, group.replica):
-                return {"shard": number, "epoch": int(status.term), "primary": str(status.leader)}
+                return PairSwitched(number, int(status.term), str(status.leader))
             await asyncio.sleep(0.01)
         raise LocalError(f"shard {number} was not switched over within {_SWITCH_S:.0f} s")
 

@@ -20,7 +20,7 @@ from millrace.broker.messages.message import Run, expiry_of
 from millrace.driver.effects import EffectDriver
 from millrace.errors import MalformedPacket
 from millrace.kernels import skip
-from millrace.node.peers.codec import ROUTED_CODEC
+from millrace.node.peers.messages import NodeMessage, RelayedRun
 from millrace.replication.contract import LinkClosed, LinkOpened, PeerBody, PeerMessage, ReplicaId, Tick
 from millrace.replication.routed.machine import (
     Forgotten,
@@ -37,16 +37,16 @@ from millrace.replication.routed.retained import Deliver, Keep
 
 log = logging.getLogger("millrace.interest")
 
-KIND_INTEREST, KIND_PUBLISH = 5, 6
 # About half a second.
 _KNOWN_TICKS_MAX = 10
-_QOS, _V5, _RETAIN, _GROUP = 0x03, 0x04, 0x08, 0x10
+# The form of a retained value, in the first byte before its packet.
+_QOS, _V5 = 0x03, 0x04
 
 
 class Sender(Protocol):
-    """The links, as far as they are needed here."""
+    """The messenger, as far as it is needed here."""
 
-    def send(self, replica: str, kind: int, group: int, body: bytes) -> bool: ...
+    def send(self, replica: str, message: NodeMessage) -> bool: ...
 
 
 class Interest:
@@ -57,11 +57,10 @@ class Interest:
         self._now_ms = now_ms
         self._wake = wake
         self._wall_us: Callable[[], int] = lambda: 0
-        self._links: Sender | None = None
+        self._messenger: Sender | None = None
         self._machine: Routed | None = None
         self._driver: EffectDriver[RoutedEvent, RoutedEffect]
         self._expired: list[str] = []
-        self._encoded: tuple[object, bytes] = (None, b"")
         self._ticks = 0
         # Who waits until others know our filters: up to which version, and until when.
         self._waiting: deque[tuple[int, int, Callable[[], None]]] = deque()
@@ -69,13 +68,13 @@ class Interest:
     def open(
         self,
         replica: str,
-        links: Sender | None,
+        messenger: Sender,
         *,
         random: Random,
         wall_us: Callable[[], int],
         options: RoutedOptions | None = None,
     ) -> None:
-        self._links = links
+        self._messenger = messenger
         self._wall_us = wall_us
         machine = Routed(
             ReplicaId(replica),
@@ -168,13 +167,8 @@ class Interest:
         return [(topic, run, stamps[topic][1]) for topic, run in found if run is not None]
 
     def _forward(self, peer: str, run: Run, group: str) -> None:
-        head = run.qos | (_V5 if run.v5 else 0) | (_RETAIN if run.retain else 0)
-        if group:
-            key = group.encode()
-            prefix = bytes((head | _GROUP,)) + len(key).to_bytes(4, "little") + key
-        else:
-            prefix = bytes((head,))
-        if self._links is None or not self._links.send(peer, KIND_PUBLISH, 0, prefix + run.data):
+        relayed = RelayedRun(run.qos, run.v5, run.retain, group, run.data)
+        if self._messenger is None or not self._messenger.send(peer, relayed):
             self._broker.stats.dropped_relay += run.count
 
     def _stamp(self, topic: str, run: Run) -> None:
@@ -197,26 +191,23 @@ class Interest:
             self._driver.step(LinkClosed(peer=ReplicaId(peer)))
             self._answer()
 
-    def on_interest(self, peer: str, body: bytes) -> None:
+    def on_peer(self, peer: str, _: int, body: PeerBody) -> None:
+        """A message of another node's machine."""
         if self._machine is not None:
-            message = PeerMessage(sender=ReplicaId(peer), body=ROUTED_CODEC.decode(body))
-            self._driver.step(message)
+            self._driver.step(PeerMessage(sender=ReplicaId(peer), body=body))
             self._answer()
 
-    def on_publish(self, peer: str, body: bytes) -> None:
-        if not body:
-            raise MalformedPacket("an empty publish")
-        head = body[0]
+    def on_relayed(self, peer: str, _: int, relayed: RelayedRun) -> None:
+        """What was published at another node and is wanted here."""
         inbound = self._broker.inbound
-        form = (head & _QOS, bool(head & _V5), bool(head & _RETAIN), self._now_ms())
+        form = (relayed.qos, relayed.v5, relayed.retain, self._now_ms())
         try:
-            if head & _GROUP:
-                end = 5 + int.from_bytes(body[1:5], "little")
-                group = self._broker.groups.get(body[5:end].decode())
+            if relayed.group:
+                group = self._broker.groups.get(relayed.group)
                 if group is not None:
-                    inbound.relayed_to_group(group, body[end:], *form)
+                    inbound.relayed_to_group(group, relayed.packets, *form)
             else:
-                inbound.relayed(body[1:], *form)
+                inbound.relayed(relayed.packets, *form)
         except (ValueError, IndexError) as error:
             raise MalformedPacket(f"packets that cannot be read: {error}") from None
         self._wake()
@@ -224,11 +215,8 @@ class Interest:
     # -------------------------------------------------------------------------------------- effects
 
     def send(self, to: ReplicaId, body: PeerBody) -> None:
-        if self._encoded[0] is not body:
-            # The same body to several nodes is encoded once.
-            self._encoded = (body, ROUTED_CODEC.encode(body))
-        if self._links is not None:
-            self._links.send(to, KIND_INTEREST, 0, self._encoded[1])
+        if self._messenger is not None:
+            self._messenger.send(to, body)
 
     def _reroute(self, effect: InterestChanged) -> None:
         if effect.filters is None:

@@ -24,16 +24,15 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
-import msgspec
-
-from millrace.errors import ConfigError, RemoteError
+from millrace.errors import ConfigError, ProtocolError, RemoteError
 from millrace.node.config import Address
-from millrace.wire.peer import NONCE_BYTES, VERSION_WITH_SIGNS, Frames, Handshake, Side, frame
+from millrace.node.peers.messages import Identity, SignOfLife
+from millrace.node.peers.registry import decode, encode
+from millrace.wire.peer import NONCE_BYTES, Frames, Handshake, Side
 
 log = logging.getLogger("millrace.links")
 
-KIND_IDENTITY = 0
-KIND_SIGN = 255
+_SIGN_OF_LIFE = encode(SignOfLife())
 _QUEUE_BYTES_MAX = 64 << 20
 _HANDSHAKE_S = 5.0
 # The system repeats what a network drops after 1, 3, 7, 15, 31 seconds; after a partition a new attempt is
@@ -51,15 +50,6 @@ _SILENT_TICKS = 3
 _CUT_TICKS = 10
 
 
-class Identity(msgspec.Struct, array_like=True):
-    """Who is at the other end, said by itself once the secret is proved."""
-
-    replica: str
-    name: str
-    cluster: str
-    peer_address: str
-
-
 class Link(asyncio.Protocol):
     """One connection to another node."""
 
@@ -67,17 +57,18 @@ class Link(asyncio.Protocol):
         self._links = links
         self._handshake: Handshake | None = Handshake(side, links.secret, links.random.randbytes(NONCE_BYTES))
         self._frames = Frames()
-        self._out: list[bytes] = []
+        self._out: list[bytes | bytearray] = []
         self._transport: Any = None
         self._is_paused = False
         # Of the socket, where there is a bare one.
         self._descriptor = -1
         self.side = side
         self._made_s = 0.0
-        self._version = 0
         self._quiet_ticks = 0
         self.identity: Identity | None = None
         self.is_closed = False
+        self.settled = asyncio.Event()
+        """Set once it is known who is at the other end, or that nobody is."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -104,30 +95,29 @@ class Link(asyncio.Protocol):
                     self._transport.write(answer)
                 if not self._handshake.is_proved:
                     return
-                self._version = self._handshake.version
                 self._handshake = None
-                self.send(KIND_IDENTITY, 0, msgspec.msgpack.encode(self._links.identity()))
-            for kind, group, body in self._frames.receive(data):
-                if self.identity is None:
-                    if kind != KIND_IDENTITY:
-                        raise ProtocolErrorBeforeIdentity
-                    self.identity = msgspec.msgpack.decode(body, type=Identity)
-                    if not self._links.accept(self):
-                        self.close()
-                        return
-                elif kind != KIND_SIGN:
-                    self._links.on_frame(self.identity.replica, kind, group, body)
+                self.send(encode(self._links.identity()))
+            for tag, number, body in self._frames.receive(data):
+                if self.identity is not None:
+                    self._links.on_frame(self.identity.replica, tag, number, body)
+                    continue
+                first = decode(tag, body)
+                if not isinstance(first, Identity):
+                    raise ProtocolError("it did not say who it is")
+                self.identity = first
+                self.settled.set()
+                if not self._links.accept(self):
+                    self.close()
+                    return
             if self.identity is not None:
                 self._links.after_frames()
-        except (RemoteError, msgspec.DecodeError) as error:
+        except RemoteError as error:
             log.warning("a link to %s was closed: %s", self.name, error)
-            self._transport.abort()
-        except ProtocolErrorBeforeIdentity:
-            log.warning("a link was closed: the other side did not say who it is")
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
+        self.settled.set()
         self._descriptor = -1
         self._links.lost(self)
 
@@ -146,28 +136,28 @@ class Link(asyncio.Protocol):
 
     @property
     def is_silent(self) -> bool:
-        return self._version >= VERSION_WITH_SIGNS and self._quiet_ticks >= _SILENT_TICKS
+        return self._handshake is None and self._quiet_ticks >= _SILENT_TICKS
 
     def tick(self) -> None:
         """Give a sign of life, and see whether the other side gives any."""
         self._quiet_ticks += 1
-        if self._version < VERSION_WITH_SIGNS:
+        if self._handshake is not None:
             return
         if self._quiet_ticks > _CUT_TICKS:
             log.warning("link with %s is cut: nothing came for %.0f s", self.name, _CUT_TICKS * _SIGN_S)
             self._transport.abort()
         else:
-            self.send(KIND_SIGN, 0, b"")
+            self.send(_SIGN_OF_LIFE)
 
     @property
     def name(self) -> str:
         return self.identity.name if self.identity is not None else "an unknown node"
 
-    def send(self, kind: int, group: int, body: bytes) -> bool:
+    def send(self, frame: bytes | bytearray) -> bool:
         """Queue a frame; False where the other side does not keep up and it was dropped."""
         if self.is_closed or self._is_paused:
             return False
-        self._out.append(frame(kind, group, body))
+        self._out.append(frame)
         self._links.schedule(self)
         return True
 
@@ -176,7 +166,7 @@ class Link(asyncio.Protocol):
         if out and not self.is_closed:
             self._write(out[0] if len(out) == 1 else b"".join(out))
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes | bytearray) -> None:
         """Straight to the socket where nothing waits before it: a transport may keep what it is given until
         the end of the turn, and this turn may wait for the disk first."""
         if self._descriptor >= 0 and not self._transport.get_write_buffer_size():
@@ -190,10 +180,6 @@ class Link(asyncio.Protocol):
         self.flush()
         self._descriptor = -1
         self._transport.close()
-
-
-class ProtocolErrorBeforeIdentity(Exception):
-    """A frame before the identity."""
 
 
 class PeerTls:
@@ -385,10 +371,10 @@ class Links:
 
     # -------------------------------------------------------------------------------------- send
 
-    def send(self, replica: str, kind: int, group: int, body: bytes) -> bool:
+    def send(self, replica: str, frame: bytes | bytearray) -> bool:
         """A frame for a node; False where it was dropped."""
         link = self._links.get(replica)
-        if link is None or not link.send(kind, group, body):
+        if link is None or not link.send(frame):
             self.dropped += 1
             return False
         return True

@@ -8,13 +8,13 @@ the log. Readers wait for that, within a bound.
 """
 
 import asyncio
-import base64
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millrace.errors import LocalError, StorageError
 from millrace.node.logs.syncer import Job
+from millrace.node.peers.messages import FetchBlocks, FetchedBlocks
 from millrace.replication.contract import Persist, ReplicaId
 from millrace.storage.block import Block, parse_block
 from millrace.storage.disk import DiskFull
@@ -101,15 +101,16 @@ class Repairs:
     async def _fetch(self, replica: ReplicaId, number: int, first: int, last: int) -> list[Block]:
         blocks: list[Block] = []
         while first <= last:
-            question = {"op": "blocks", "group": number, "first": first, "last": last}
-            answer = await self._replicas.request(replica, question)
-            for text in answer["blocks"]:
-                block = parse_block(base64.b64decode(text))
+            answer = await self._replicas.messenger.request(
+                replica, FetchBlocks(number, first, last), FetchedBlocks
+            )
+            for data in answer.blocks:
+                block = parse_block(data)
                 if block.header.index != first:
                     raise LocalError(f"{replica} gave entry {block.header.index} in place of {first}")
                 blocks.append(block)
                 first += 1
-            if not answer["blocks"]:
+            if not answer.blocks:
                 raise LocalError(f"{replica} gave nothing")
         return blocks
 
@@ -125,10 +126,10 @@ class Repairs:
         self._replicas.syncer.submit(Job(group.replica_log, Persist(number=0), [], written))
         await done
 
-    def answer(self, replica: str, what: dict[str, Any]) -> dict[str, Any]:
+    def on_fetch(self, replica: str, request: FetchBlocks) -> FetchedBlocks:
         """Another replica lost these entries."""
-        group = self._replicas.groups.get(what["group"])
-        first, last = Index(what["first"]), Index(what["last"])
+        group = self._replicas.groups.get(request.group)
+        first, last = Index(request.first), Index(request.last)
         if group is None or group.is_closed or group.applied < last:
             raise LocalError("they are not applied here")
         if first < group.replica_log.first_index():
@@ -137,4 +138,4 @@ class Repairs:
             blocks = group.replica_log.blocks(first, last, _ANSWER_BYTES_MAX)
         except StorageError as error:
             raise LocalError(str(error)) from None
-        return {"blocks": [base64.b64encode(block.to_bytes()).decode() for block in blocks]}
+        return FetchedBlocks(tuple(block.to_bytes() for block in blocks))

@@ -1,11 +1,10 @@
 """All replication groups of a node, the disk under them and the links between nodes that carry them.
 
-A frame names its group; what it holds is a message of the group's machine, a block on its way to the group's
-leader, or a request to another node. Nothing here decides what is replicated where: see `cluster`.
+The number of a frame names its group; what it holds is a message of the group's machine, or a block on its
+way to the group's leader. Nothing here decides what is replicated where: see `cluster`.
 """
 
 import asyncio
-import json
 import logging
 import os
 from abc import ABC, abstractmethod
@@ -14,28 +13,27 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
-from millrace.errors import LocalError, MalformedPacket, RemoteError, StorageError
+from millrace.errors import StorageError
 from millrace.node.config import Address, Config
 from millrace.node.logs.replica_log import ReplicaLog, write_damage
 from millrace.node.logs.syncer import Syncer
-from millrace.node.peers.codec import LOG_CODEC
-from millrace.node.peers.links import Identity, Links, PeerTls
+from millrace.node.pairs.frame_messages import FrameMessage
+from millrace.node.peers.links import Links, PeerTls
+from millrace.node.peers.messages import ForwardedBlock, Identity
+from millrace.node.peers.messenger import Messenger
+from millrace.node.peers.registry import FRAME_MESSAGES, LOG_MESSAGES
 from millrace.node.peers.secret import secret_of
 from millrace.node.replicas.app import App
 from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.node.surroundings import Surroundings
 from millrace.replication.contract import EntryKind, LinkClosed, LinkOpened, PeerBody, ReplicaId
-from millrace.storage.block import Block, parse_block
+from millrace.storage.block import Block
 from millrace.storage.directory import DataDirectory
 from millrace.storage.disk import DiskFull
 
 log = logging.getLogger("millrace.replicas")
 
 TICK_S = 0.05
-KIND_RAFT, KIND_BLOCK, KIND_REQUEST, KIND_ANSWER, KIND_INTEREST, KIND_PUBLISH = range(1, 7)
-KIND_LEADERLESS = 8
-KIND_FRAME = 9
-_REQUEST_S = 5.0
 
 
 class FrameApp(ABC):
@@ -43,7 +41,7 @@ class FrameApp(ABC):
     whether an app is one is asked for every frame."""
 
     @abstractmethod
-    def on_frame(self, sender: str, body: bytes) -> None: ...
+    def on_frame_message(self, sender: str, message: FrameMessage) -> None: ...
 
     @abstractmethod
     def tick(self) -> None: ...
@@ -70,30 +68,24 @@ class Replicas:
         self.directory: DataDirectory
         self.syncer: Syncer
         self.replica: ReplicaId
-        self.links: Links | None = None
+        self.messenger = Messenger()
+        self.messenger.on(LOG_MESSAGES.values(), self._on_group_message)
+        self.messenger.on((ForwardedBlock,), self._on_forwarded)
+        self.messenger.on(FRAME_MESSAGES.values(), self._on_frame_message)
         # Who this node is to others; set by the cluster once it knows.
         self.cluster_id = ""
         # Whether other nodes have what this one may have lost.
         self.has_peers = False
         self.may_link: Callable[[Identity], bool] = _anybody
-        self.answers: dict[str, Callable[[str, dict[str, Any]], Any]] = {}
-        """By the name of a request: who answers it, with a value or an awaitable. Filled by the node."""
         self.on_link_open: Callable[[str], None] = _no_peer
         self.on_link_closed: Callable[[str], None] = _no_peer
-        self.on_interest: Callable[[str, bytes], None] = _no_frame
-        self.on_publish: Callable[[str, bytes], None] = _no_frame
         self.on_tick: Callable[[], None] = _nothing
-        self.on_leaderless: Callable[[str, int, bytes], None] = _no_stream
         # The last write is done, and the directory is still this node's.
         self.before_close: Callable[[], None] = _nothing
         # Write what the clients of this node wait for. Set by the node.
         self.flush_clients: Callable[[], None] = _nothing
         # How to close what is removed as soon as nothing of it is on its way to the disk.
         self._leaving: dict[int, Callable[[], None]] = {}
-        self._encoded: tuple[PeerBody | None, bytes] = None, b""
-        self._next_request = 0
-        self._requests: dict[int, asyncio.Future[Any]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.is_open = False
 
@@ -114,20 +106,20 @@ class Replicas:
         self.is_open = True
         address = self._config.listeners.peer
         if address is not None:
-            self.links = Links(
+            links = self.messenger.links = Links(
                 replica=self.replica,
                 identity=self._identity,
                 secret=secret_of(self._config.cluster),
                 random=self._random,
-                on_frame=self._on_frame,
+                on_frame=self.messenger.receive,
                 on_open=self._on_open,
                 on_close=self._on_close,
                 may_accept=lambda identity: self.may_link(identity),
                 tls=self._peer_tls(),
             )
-            self.links.after_frames = self._after_frames
-            self.syncer.before_sync = self.links.flush
-            await self.links.listen(address)
+            links.after_frames = self._after_frames
+            self.syncer.before_sync = links.flush
+            await links.listen(address)
         self._tick()
 
     def _peer_tls(self) -> PeerTls | None:
@@ -234,22 +226,17 @@ class Replicas:
         write_damage(self.disk, self.directory, number, last_index, term)
 
     def _send(self, group: int, to: ReplicaId, body: PeerBody) -> None:
-        if self.links is None:
-            return
-        if body is not self._encoded[0]:
-            # Followers that stand at the same place are sent the same message.
-            self._encoded = body, LOG_CODEC.encode(body)
-        self.links.send(to, KIND_RAFT, group, self._encoded[1])
-
-    def send_frame(self, to: str, number: int, body: bytes) -> bool:
-        return self.links is not None and self.links.send(to, KIND_FRAME, number, body)
+        self.messenger.send(to, body, group)
 
     def _forward(self, group: int, to: ReplicaId, kind: EntryKind, block: Block) -> bool:
-        if self.links is None:
-            return False
-        return self.links.send(to, KIND_BLOCK, group, bytes((kind,)) + block.to_bytes())
+        return self.messenger.send(to, ForwardedBlock(kind, block), group)
 
     # --------------------------------------------------------------------------------------- links
+
+    @property
+    def links(self) -> Links | None:
+        """None at a node that does not listen for others."""
+        return self.messenger.links
 
     @property
     def peer_address(self) -> str:
@@ -277,34 +264,20 @@ class Replicas:
         for group in list(self.groups.values()):
             group.step(LinkClosed(peer=ReplicaId(replica)))
 
-    def _on_frame(self, replica: str, kind: int, number: int, body: bytes) -> None:
+    def _on_group_message(self, replica: str, number: int, body: PeerBody) -> None:
         group = self.groups.get(number)
-        if kind == KIND_RAFT:
-            if group is not None:
-                group.on_peer(ReplicaId(replica), LOG_CODEC.decode(body))
-        elif kind == KIND_BLOCK:
-            if group is not None and body:
-                try:
-                    group.take(parse_block(body[1:]), EntryKind(body[0]))
-                except (StorageError, ValueError) as error:
-                    raise MalformedPacket(f"a forwarded block cannot be read: {error}") from None
-        elif kind == KIND_FRAME:
-            if group is not None and isinstance(group.app, FrameApp):
-                group.app.on_frame(replica, body)
-        elif kind == KIND_PUBLISH:
-            self.on_publish(replica, body)
-        elif kind == KIND_INTEREST:
-            self.on_interest(replica, body)
-        elif kind == KIND_LEADERLESS:
-            self.on_leaderless(replica, number, body)
-        elif kind == KIND_REQUEST:
-            self._answer(replica, number, _json(body))
-        elif kind == KIND_ANSWER:
-            waiting = self._requests.pop(number, None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(_json(body))
-        else:
-            raise MalformedPacket(f"a frame of an unknown kind {kind}")
+        if group is not None:
+            group.on_peer(ReplicaId(replica), body)
+
+    def _on_forwarded(self, replica: str, number: int, forwarded: ForwardedBlock) -> None:
+        group = self.groups.get(number)
+        if group is not None:
+            group.take(forwarded.block, forwarded.kind)
+
+    def _on_frame_message(self, replica: str, number: int, message: FrameMessage) -> None:
+        group = self.groups.get(number)
+        if group is not None and isinstance(group.app, FrameApp):
+            group.app.on_frame_message(replica, message)
 
     def _after_frames(self) -> None:
         """The end of what one read of a link brought: without another turn of the loop sync what a leader
@@ -315,56 +288,6 @@ class Replicas:
             self.links.flush()
         self.flush_clients()
 
-    # ------------------------------------------------------------------------------------ requests
-
-    async def request(self, replica: str, what: dict[str, Any]) -> Any:
-        """Ask another node; its answer, or LocalError with its reason."""
-        if self.links is None:
-            raise LocalError("this node has no links: give it --peer HOST:PORT")
-        # 0 is for notices, which nobody answers.
-        self._next_request = self._next_request % 0xFFFF_FFFE + 1
-        number = self._next_request
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._requests[number] = answer
-        try:
-            if not self.links.send(replica, KIND_REQUEST, number, json.dumps(what).encode()):
-                raise LocalError("there is no link to that node right now")
-            result = await asyncio.wait_for(answer, _REQUEST_S)
-        except TimeoutError:
-            raise LocalError(f"no answer from that node within {_REQUEST_S:.0f} s") from None
-        finally:
-            self._requests.pop(number, None)
-        if isinstance(result, dict) and result.get("error") is not None:
-            raise LocalError(result["error"])
-        return result
-
-    def notify(self, replica: str, what: dict[str, Any]) -> None:
-        """Tell another node; whether it hears it is left open."""
-        if self.links is not None:
-            self.links.send(replica, KIND_REQUEST, 0, json.dumps(what).encode())
-
-    def _answer_to(self, replica: str, what: Any) -> Any:
-        name = what.get("op") if isinstance(what, dict) else None
-        answer = self.answers.get(name) if isinstance(name, str) else None
-        if answer is None:
-            raise LocalError(f"this node does not answer requests for {name!r}")
-        return answer(replica, what)
-
-    def _answer(self, replica: str, number: int, what: Any) -> None:
-        async def work() -> None:
-            try:
-                result = self._answer_to(replica, what)
-                if asyncio.iscoroutine(result):
-                    result = await result
-            except (LocalError, RemoteError) as error:
-                result = {"error": str(error)}
-            if self.links is not None and number:
-                self.links.send(replica, KIND_ANSWER, number, json.dumps(result).encode())
-
-        task = asyncio.get_running_loop().create_task(work())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
 
 def _finish(call: Callable[[], object], otherwise: str) -> None:
     try:
@@ -373,26 +296,11 @@ def _finish(call: Callable[[], object], otherwise: str) -> None:
         log.error("%s: %s", otherwise, error)
 
 
-def _json(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except ValueError as error:
-        raise MalformedPacket(f"a request cannot be read: {error}") from None
-
-
 def _nothing() -> None:
     pass
 
 
 def _no_peer(replica: str) -> None:
-    pass
-
-
-def _no_stream(replica: str, number: int, body: bytes) -> None:
-    pass
-
-
-def _no_frame(replica: str, body: bytes) -> None:
     pass
 
 

@@ -104,18 +104,7 @@ class ReplicationGroup:
             self._restore(saved)
         self._machine = self._started(state, rng)
         self._log = GroupLog(replica_log, syncer, parsed=self._parsed, is_alone=lambda: self.is_alone)
-        self._driver = ReplicaDriver(
-            self._machine,
-            network=self,
-            log=self._log,
-            state=self,
-            applied=state.applied,
-            runners={
-                Report: lambda report: self.on_report(number, report),
-                StartOver: lambda effect: self.on_start_over(number, effect),
-            },
-            on_storage_error=self._on_storage_error,
-        )
+        self._driver = self._made_driver(state.applied)
         self._log.open(self._driver, self._persisted)
         replica_log.applied = lambda: self.applied
         self._last_request = RequestId(0)
@@ -134,6 +123,20 @@ class ReplicationGroup:
         """Set while somebody serves this group: this replica, or a leader it knows."""
         if self.is_alone:
             self._elect_alone()
+
+    def _made_driver(self, applied: Index) -> ReplicaDriver:
+        return ReplicaDriver(
+            self._machine,
+            network=self,
+            log=self._log,
+            state=self,
+            applied=applied,
+            runners={
+                Report: lambda report: self.on_report(self.number, report),
+                StartOver: lambda effect: self.on_start_over(self.number, effect),
+            },
+            on_storage_error=self._on_storage_error,
+        )
 
     def _started(self, state: InitialState, rng: Random) -> Machine:
         """An index may vouch for what is damaged, so that only this reading finds it: then as what the

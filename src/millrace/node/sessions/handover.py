@@ -14,13 +14,13 @@ hold.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from millrace.broker.machine import Broker
 from millrace.broker.messages.message import Segment
 from millrace.broker.sessions.session import Session
 from millrace.broker.sessions.unfinished import pack, put_back, received_unlogged, unfinished, unpack
-from millrace.errors import LocalError
+from millrace.errors import LocalError, MalformedPacket
+from millrace.node.peers.messages import HandedOn, HandedOver, HandOver
 from millrace.node.replicas.replicas import Replicas
 from millrace.types import Reason
 
@@ -40,7 +40,7 @@ class Handover:
         self._is_on = is_on
         self._now_ms = now_ms
         # Answers for sessions that are about to open here, with the time at which they came.
-        self._arrived: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._arrived: dict[str, tuple[int, HandedOver]] = {}
         # Sessions whose messages were given away: their epoch then, and how many segments.
         self._given: dict[str, tuple[int, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -63,14 +63,15 @@ class Handover:
     async def _fetch(self, client_id: str, owner: str, then: Callable[[], None]) -> None:
         try:
             async with asyncio.timeout(_ANSWER_S):
-                answer = await self._replicas.request(owner, {"op": "hand_over", "client": client_id})
-            if answer:
+                request = HandOver(client_id)
+                answer = await self._replicas.messenger.request(owner, request, HandedOver)
+            if answer.messages or answer.received:
                 self._hold(client_id, answer)
         except (LocalError, TimeoutError) as error:
             log.warning("the messages that %s had under way did not come along: %s", client_id, error)
         then()
 
-    def _hold(self, client_id: str, answer: dict[str, Any]) -> None:
+    def _hold(self, client_id: str, answer: HandedOver) -> None:
         now_ms = self._now_ms()
         while self._arrived:
             oldest = next(iter(self._arrived))
@@ -90,23 +91,26 @@ class Handover:
             return []
         answer = held[1]
         try:
-            waiting = put_back(session, unpack(answer["messages"], self._now_ms()))
-            session.received = (session.received or set()) | set(map(int, answer["received"])) or None
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+            waiting = put_back(session, unpack(answer.messages, self._now_ms()))
+            session.received = (session.received or set()) | set(answer.received) or None
+        except (ValueError, IndexError) as error:
             log.error("the messages of %s cannot be read: %s", session.client_id, error)
             return []
         return waiting
 
-    def on_rest(self, replica: str, what: dict[str, Any]) -> None:
+    def on_rest(self, replica: str, _: int, rest: HandedOn) -> None:
         """What still reached the old node."""
-        client_id, messages = what["client"], what["messages"]
-        session = self._broker.sessions.get(client_id)
+        session = self._broker.sessions.get(rest.client)
         if session is not None:
-            self._send(session, unpack(messages, self._now_ms()))
+            try:
+                segments = unpack(rest.messages, self._now_ms())
+            except (ValueError, IndexError) as error:
+                raise MalformedPacket(f"messages of a session that cannot be read: {error}") from None
+            self._send(session, segments)
             return
         # That node heard before this one that the session is this one's.
-        _, answer = self._arrived.get(client_id, (0, {"messages": [], "received": []}))
-        self._hold(client_id, {**answer, "messages": [*answer["messages"], *messages]})
+        _, answer = self._arrived.get(rest.client, (0, HandedOver()))
+        self._hold(rest.client, HandedOver((*answer.messages, *rest.messages), answer.received))
 
     def _send(self, session: Session, segments: list[Segment]) -> None:
         for segment in segments:
@@ -115,15 +119,15 @@ class Handover:
 
     # ------------------------------------------------------------------------------- the old node
 
-    def on_request(self, replica: str, what: dict[str, Any]) -> dict[str, Any]:
-        client_id = what["client"]
+    def on_request(self, replica: str, request: HandOver) -> HandedOver:
+        client_id = request.client
         session = self._broker.sessions.get(client_id)
         if session is None or not session.is_recorded:
-            return {}
+            return HandedOver()
         if session.connection is not None:
             session.connection.fail(Reason.SESSION_TAKEN_OVER, "the client connected at another node")
         if client_id not in self._broker.sessions:
-            return {}
+            return HandedOver()
         segments = unfinished(session)
         messages, left_out = pack(segments, self._now_ms())
         if left_out:
@@ -132,7 +136,7 @@ class Handover:
         if len(self._given) > 2 * len(self._broker.sessions) + _GIVEN_SPARE:
             self._given = {name: v for name, v in self._given.items() if name in self._broker.sessions}
         self._given[client_id] = (session.epoch, len(segments))
-        return {"messages": messages, "received": received_unlogged(session)}
+        return HandedOver(tuple(messages), tuple(received_unlogged(session)))
 
     def released(self, session: Session, owner: str) -> None:
         """The record says that another node serves this session: what came since follows."""
@@ -141,5 +145,4 @@ class Handover:
             return
         rest, _ = pack(unfinished(session)[count:], self._now_ms())
         if rest:
-            what = {"op": "handed_on", "client": session.client_id, "messages": rest}
-            self._replicas.notify(owner, what)
+            self._replicas.messenger.send(owner, HandedOn(session.client_id, tuple(rest)))

@@ -1,16 +1,16 @@
 """One client, one connection, at whichever node [rule 7].
 
 A node that lets a client in with a clean session tells all others, and waits for none of them: they end the
-connection they may have of it. Such words come late and cross, so a connection has a stamp: the wall clock,
+connection they may have of it. Such notices come late and cross, so a connection has a stamp: the wall clock,
 but always above every stamp heard of. Of two connections the one with the higher stamp stays. Clocks decide
 only between two that began before their nodes had heard of each other's.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from millrace.broker.machine import Broker
 from millrace.broker.sessions.session import Session
+from millrace.node.peers.messages import ClientConnected
 from millrace.node.replicas.replicas import Replicas
 from millrace.types import Reason
 
@@ -38,15 +38,14 @@ class Presence:
                 self._tell(replica, session)
 
     def _tell(self, replica: str, session: Session) -> None:
-        word = {"op": "taken", "client": session.client_id, "at_us": session.connected_us}
-        self._replicas.notify(replica, word)
+        notice = ClientConnected(session.client_id, session.connected_us)
+        self._replicas.messenger.send(replica, notice)
 
-    def on_word(self, replica: str, word: dict[str, Any]) -> None:
+    def on_connected(self, replica: str, _: int, notice: ClientConnected) -> None:
         """The client has a clean session at another node."""
-        # Older nodes say no time: it is now.
-        at_us = int(word.get("at_us", self._newest_us + 1))
+        at_us = notice.at_us
         self._newest_us = max(self._newest_us, at_us)
-        session = self._broker.sessions.get(word["client"])
+        session = self._broker.sessions.get(notice.client)
         if session is None or session.connection is None:
             return
         if (at_us, replica) > (session.connected_us, self._replicas.replica):

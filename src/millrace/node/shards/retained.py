@@ -1,10 +1,10 @@
 """What one log says about retained topics, as this node sees it beside its other logs.
 
-Every entry with a retained message is a word on its topic, at its index, in the routing generation of which
-the log itself speaks: before a node proposes the first retained message after streams changed, it proposes
-an entry that names the generation. So all replicas give the same word the same stamp, and the newest wins
-whichever log is applied first [rule 17]. Which topics the log has spoken of is part of the shard's
-state; the values are the broker's, one for each topic.
+Every entry with a retained message sets the value of its topic, at its index, in the routing generation that
+the log itself names: before a node proposes the first retained message after streams changed, it proposes an
+entry with the generation. So all replicas give the same value the same stamp, and the newest wins whichever
+log is applied first [rule 17]. Which topics the log has set is part of the shard's state; the values are the
+broker's, one for each topic.
 """
 
 from collections.abc import Callable

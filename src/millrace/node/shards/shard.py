@@ -36,7 +36,7 @@ from millrace.broker.shards.shard_state import (
 )
 from millrace.broker.streams.stream import Capture, Stream
 from millrace.node.groups.shard_consumers import Answer, ShardConsumers
-from millrace.node.groups.work_division import ShardWorkDivision
+from millrace.node.groups.shard_work_division import ShardWorkDivision
 from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.node.shards.batch import Batch, logged, row_of, sifted
 from millrace.node.shards.control import control_block, entries_of
@@ -122,7 +122,7 @@ class Shard:
         # Keys that are proposed and not committed: a repeat of one waits for it [rule 2].
         self._keys_in_flight: set[Key] = set()
         self.consumers = ShardConsumers(self, wall_us)
-        self.staging = ShardStaging(self, broker.limits.staged_bytes_max)
+        self.staging = ShardStaging(self, self.work.introduce, broker.limits.staged_bytes_max)
         self.finish_by_ms: int | None = None
         """Since it was sealed: until when newer logs wait for its end."""
         # What a framed one takes goes past its log.

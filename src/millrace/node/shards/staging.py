@@ -7,8 +7,8 @@ where it is much there is no snapshot until less is staged, which only makes a r
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from millrace.broker.entries.shard import GiveUp, PassOver, Settle, Stage
 from millrace.broker.shards.staging import BlockKey, Place, Staged
@@ -16,12 +16,10 @@ from millrace.errors import LocalError
 from millrace.limits import MIB
 from millrace.node.groups.shard_consumers import Answer, Unavailable
 from millrace.node.shards.control import control_block, entries_of
+from millrace.node.shards.shard_log import ShardLog
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, parse_block
 from millrace.types import Index
-
-if TYPE_CHECKING:
-    from millrace.node.shards.shard import Shard
 
 SNAPSHOT_BYTES_MAX = 16 * MIB
 # Counted for an attempt beside its blocks, which may be next to nothing: what is remembered of it.
@@ -41,8 +39,10 @@ class NoRoom(LocalError):
 class ShardStaging:
     """What writers staged at one shard."""
 
-    def __init__(self, shard: "Shard", staged_bytes_max: int) -> None:
+    def __init__(self, shard: ShardLog, introduce: Callable[[], None], staged_bytes_max: int) -> None:
+        """`introduce` is called before messages are proposed: see `ShardWorkDivision`."""
         self._shard = shard
+        self._introduce = introduce
         self._staged_bytes_max = staged_bytes_max
         self._waiting: set[asyncio.Future[Any]] = set()
         # Proposed here and not applied yet.
@@ -89,7 +89,7 @@ class ShardStaging:
         loop = asyncio.get_running_loop()
         answers: list[asyncio.Future[Any]] = [loop.create_future() for _ in blocks]
         if kind is EntryKind.DATA:
-            self._shard.work.introduce()
+            self._introduce()
         timed = [self._shard.timed(block) for block in blocks]
         if not self._shard.group.propose(timed, list(map(Answer, answers)), kind, is_judged=True):
             raise Unavailable(f"shard {self._shard.number} takes nothing right now; try again")

@@ -26,9 +26,10 @@ _COMMAND_S = 10.0
 class _MetaApp:
     """Implements `App` for the meta group."""
 
-    def __init__(self, changed: Callable[[meta.Result], None]) -> None:
+    def __init__(self, changed: Callable[[meta.Result], None], restored: Callable[[], None]) -> None:
         self.state = meta.MetaState()
         self._changed = changed
+        self._restored = restored
 
     def apply(self, block: Block, token: Any) -> None:
         result = self._result(block)
@@ -58,6 +59,7 @@ class _MetaApp:
 
     def restore(self, state: bytes) -> None:
         self.state = meta.MetaState.from_bytes(state)
+        self._restored()
 
     def covered(self, token: Any) -> None:
         self.lost(token)
@@ -74,7 +76,8 @@ class Definitions:
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
-        self._app = _MetaApp(self._changed)
+        self._app = _MetaApp(self._changed, self._wake)
+        self._next_change = asyncio.Event()
         self.on_change: list[Callable[[meta.Result], None]] = []
         """Called for every entry while the meta group applies it: nothing may be proposed from there."""
         self.after_command: Callable[[], None] = _nothing
@@ -82,6 +85,15 @@ class Definitions:
     def _changed(self, result: meta.Result) -> None:
         for call in self.on_change:
             call(result)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._next_change.set()
+        self._next_change = asyncio.Event()
+
+    async def next_change(self) -> None:
+        """Wait until the meta group applies another entry or a snapshot here."""
+        await self._next_change.wait()
 
     @property
     def state(self) -> MetaState:

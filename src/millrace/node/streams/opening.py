@@ -16,7 +16,7 @@ from millrace.broker.meta import state as meta
 from millrace.broker.shards.stamps import Stamps
 from millrace.broker.streams.stream import Replication, Stream, StreamSpec
 from millrace.errors import LocalError
-from millrace.node.groups.mqtt_members import GroupMembers
+from millrace.node.groups.mqtt_members import MqttGroupMembers
 from millrace.node.leaderless.streams import LeaderlessStreams
 from millrace.node.logs.retention import Retention
 from millrace.node.logs.space import DiskSpace
@@ -55,7 +55,7 @@ class Opening:
         sealing: Sealing,
         retention: Retention,
         space: DiskSpace,
-        members: GroupMembers,
+        members: MqttGroupMembers,
         now_ms: Callable[[], int],
         wall_us: Callable[[], int],
         wake: Callable[[], None],
@@ -218,7 +218,7 @@ class Opening:
                 now_ms=now_ms,
                 wall_us=wall_us,
                 wake=wake,
-                send=self._replicas.send_frame,
+                send=self._replicas.messenger.send,
                 is_full=lambda: self._space.is_refusing,
             )
         shard.retained.stamps = self._stamps

@@ -111,7 +111,7 @@ class LeaderlessOptions:
 
     pulse_ticks: int = 4
     silent_ticks: int = 60
-    """A peer that was not heard for so long takes no part in the division of labour."""
+    """A peer that was not heard for so long takes no part in the division of work."""
     closed_ticks: int = 20
     """Nor does one to which the link is closed for so long."""
     resend_ticks: int = 20

@@ -57,7 +57,7 @@ Positions = dict[Origin, Position]
 
 
 class Generation(NamedTuple):
-    """Orders the divisions of labour of one group [rule 26]."""
+    """Orders the divisions of work of one group [rule 26]."""
 
     counter: int
     initiator: str
@@ -303,7 +303,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divided:
-    """The labour of a group is divided: look for work. `order` are the nodes that deliver."""
+    """The work of a group is divided: look for work. `order` are the nodes that deliver."""
 
     group: str
     generation: Generation
@@ -313,7 +313,7 @@ class Divided:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRemoved:
     """The group was removed: if clients here still want it, whether or not they are connected, subscribe them
-    again with this heritage, so that it goes on where it was."""
+    again with this saved position, so that it goes on where it was."""
 
     group: str
     saved_position: bytes
@@ -371,7 +371,7 @@ class Heard(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse(PeerBody):
-    """Every few ticks to every member: what the sender holds, whom it hears, how its labour is divided."""
+    """Every few ticks to every member: what the sender holds, whom it hears, how its work is divided."""
 
     boot: int
     """Another one after every start: it may hold less than before."""

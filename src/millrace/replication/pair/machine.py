@@ -41,6 +41,7 @@ from typing import assert_never
 from millrace.errors import ProtocolError
 from millrace.replication.appending.core import Core, check_proposal
 from millrace.replication.appending.follower import Follower
+from millrace.replication.appending.served import ServedLog
 from millrace.replication.contract import (
     Applied,
     Appointed,
@@ -91,12 +92,11 @@ _BODIES = PairBody.__args__
 _OBSERVER = "observer"
 
 
-class PrimaryBackup:
+class PrimaryBackup(ServedLog):
     """A `Replica`. `pair` is the record as the driver knows it; without one the first voter begins."""
 
     __slots__ = (
         "_claimed",
-        "_core",
         "_follower",
         "_granted",
         "_is_promotable",
@@ -181,21 +181,6 @@ class PrimaryBackup:
     def status(self) -> Status:
         primary = self._primary
         return self._core.status(self._role, primary.appender.peers_status() if primary is not None else ())
-
-    @property
-    def is_serving(self) -> bool:
-        return self._core.is_serving
-
-    @property
-    def leader(self) -> ReplicaId | None:
-        return self._core.leader
-
-    @property
-    def config(self) -> Config:
-        return self._core.configs.config
-
-    def config_at(self, index: Index) -> Config:
-        return self._core.configs.at(index)
 
     @property
     def may_accept(self) -> bool:

@@ -41,13 +41,13 @@ from typing import assert_never
 from millrace.errors import ProtocolError
 from millrace.replication.appending.core import Core, check_proposal
 from millrace.replication.appending.follower import Follower
+from millrace.replication.appending.served import ServedLog
 from millrace.replication.contract import (
     NO_INDEX,
     NO_TERM,
     Applied,
     Appointed,
     ChangeMembership,
-    Config,
     Effect,
     Event,
     InitialState,
@@ -89,11 +89,10 @@ from millrace.types import Index, Term
 _BODIES = RaftBody.__args__
 
 
-class Raft:
+class Raft(ServedLog):
     """A `Replica`. `rng` decides only the election time-outs."""
 
     __slots__ = (
-        "_core",
         "_elapsed_ticks",
         "_follower",
         "_leader",
@@ -135,23 +134,6 @@ class Raft:
         leader = self._leader
         peers = leader.appender.peers_status() if leader is not None else ()
         return self._core.status(self._core.role.value, peers)
-
-    # What a driver asks for every block; `status` is for people and costs as much as a step.
-
-    @property
-    def is_serving(self) -> bool:
-        return self._core.is_serving
-
-    @property
-    def leader(self) -> ReplicaId | None:
-        return self._core.leader
-
-    @property
-    def config(self) -> Config:
-        return self._core.configs.config
-
-    def config_at(self, index: Index) -> Config:
-        return self._core.configs.at(index)
 
     def _dispatch(self, event: Event) -> None:
         match event:

@@ -10,7 +10,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-from millrace.broker.groups.definitions import GroupSpec
+from millrace.broker.groups.definitions import DurableGroupSpec
 from millrace.lab.sim.cluster.calls import NoAnswer, call
 from millrace.lab.sim.cluster.checks import Logs
 from millrace.lab.sim.cluster.scene import Scene
@@ -59,8 +59,8 @@ class GroupWork(Work):
 
     async def _make(self) -> None:
         specs = (
-            GroupSpec(name=_GROUP, filters=(_FILTER,)),
-            GroupSpec(name=queue_name(_QUEUE_TOPIC), filters=(_QUEUE_TOPIC,)),
+            DurableGroupSpec(name=_GROUP, filters=(_FILTER,)),
+            DurableGroupSpec(name=queue_name(_QUEUE_TOPIC), filters=(_QUEUE_TOPIC,)),
         )
         for spec in specs:
             while not await self._make_one(spec):
@@ -70,7 +70,7 @@ class GroupWork(Work):
             self._loop.create_task(self._take_jobs(f"t{number}"))
         self._loop.create_task(self._take_queue())
 
-    async def _make_one(self, spec: GroupSpec) -> bool:
+    async def _make_one(self, spec: DurableGroupSpec) -> bool:
         async def make(server: "Server") -> bool:
             if spec.name not in server.engine.groups.by_name:
                 await server.engine.groups.create(spec, earliest=True)

@@ -1,7 +1,7 @@
 """A simulated leaderless stream: hosts, network, publishers, members of groups, faults, and the run's story.
 
 First the groups are made; then faults and load, with members that move and a group that is made in the middle
-of it; then everything heals and all must converge, divide the labour one way and deliver everything. After
+of it; then everything heals and all must converge, divide the work one way and deliver everything. After
 that the calm part: members come and go while messages are published, without a fault, and nothing may be
 given twice. Some seeds end with a power loss of all nodes. Time and chance come from the seed alone.
 """

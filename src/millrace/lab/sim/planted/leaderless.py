@@ -1,4 +1,4 @@
-"""Bugs of the leaderless machine: of its logs, its answers, its groups and its division of labour."""
+"""Bugs of the leaderless machine: of its logs, its answers, its groups and its division of work."""
 
 from typing import Any
 

@@ -2,7 +2,7 @@
 
 from millrace.lab.sim.planted.bug import Bugs, Method, Plant
 from millrace.lab.sim.routed.host import RoutedHost
-from millrace.node.peers.interest import KIND_PUBLISH
+from millrace.node.peers.messages import NodeMessage, RelayedRun
 from millrace.replication.contract import PeerBody, ReplicaId, Send
 from millrace.replication.routed.filter_table import candidates
 from millrace.replication.routed.machine import Routed, RoutedEffect, Wanted, _Peer
@@ -149,7 +149,7 @@ def retained_last_heard(plant: Plant) -> None:
     plant.instead(RetainedStamps, "_wins", wins)
 
 
-@ROUTED_BUGS.bug("a write is stamped by the wall's clock alone, below what the node has seen")
+@ROUTED_BUGS.bug("a write is stamped by the wall clock alone, below what the node has seen")
 def clock_not_merged(plant: Plant) -> None:
     def next_time(self: Clock, wall_ms: int) -> int:
         return wall_ms << _COUNTER_BITS
@@ -168,12 +168,12 @@ def tombstone_forgotten(plant: Plant) -> None:
 @ROUTED_BUGS.bug("a node passes on to others what it was sent (a loop)")
 def driver_passes_on(plant: Plant) -> None:
     def make(original: Method) -> Method:
-        def receive(self: RoutedHost, peer: str, kind: int, body: bytes) -> None:
-            original(self, peer, kind, body)
-            if kind == KIND_PUBLISH:
+        def receive(self: RoutedHost, peer: str, message: NodeMessage) -> None:
+            original(self, peer, message)
+            if isinstance(message, RelayedRun):
                 for other in self.interest.machine.status().peers:
                     if other != peer:
-                        self.send(other, kind, 0, body)
+                        self.send(other, message)
 
         return receive
 

@@ -17,8 +17,9 @@ from millrace.lab.sim.routed.links import RoutedLinks
 from millrace.lab.sim.surroundings.clock import US_PER_S, Clock
 from millrace.lab.sim.violation import Violation
 from millrace.limits import Limits
-from millrace.node.peers.interest import KIND_INTEREST, KIND_PUBLISH, Interest
-from millrace.replication.contract import ReplicaId
+from millrace.node.peers.interest import Interest
+from millrace.node.peers.messages import NodeMessage, RelayedRun
+from millrace.replication.contract import PeerBody, ReplicaId
 from millrace.replication.routed.machine import RoutedOptions
 from millrace.replication.routed.messages import Stamp
 from millrace.replication.routed.retained import RetainedOptions
@@ -133,9 +134,9 @@ class RoutedHost:
 
     # ------------------------------------------------------------------------------------- links
 
-    def send(self, replica: str, kind: int, group: int, body: bytes) -> bool:
+    def send(self, replica: str, message: NodeMessage) -> bool:
         """Implements `Sender`."""
-        return self._links.send(self, replica, kind, body)
+        return self._links.send(self, replica, message)
 
     def link_opened(self, peer: str) -> None:
         self.interest.link_opened(peer)
@@ -143,11 +144,11 @@ class RoutedHost:
     def link_closed(self, peer: str) -> None:
         self.interest.link_closed(peer)
 
-    def receive(self, peer: str, kind: int, body: bytes) -> None:
-        if kind == KIND_INTEREST:
-            self.interest.on_interest(peer, body)
-        elif kind == KIND_PUBLISH:
-            self.interest.on_publish(peer, body)
+    def receive(self, peer: str, message: NodeMessage) -> None:
+        if isinstance(message, RelayedRun):
+            self.interest.on_relayed(peer, 0, message)
+        elif isinstance(message, PeerBody):
+            self.interest.on_peer(peer, 0, message)
         self.wake()
 
     # ----------------------------------------------------------------------------------- clients

@@ -10,6 +10,9 @@ from random import Random
 from typing import Protocol
 
 from millrace.lab.sim.surroundings.clock import US_PER_S, Clock
+from millrace.node.peers.messages import NodeMessage
+from millrace.node.peers.registry import decode, encode
+from millrace.wire.peer import Frames
 
 _DELAY_US_MAX = 5_000
 _LATE_US_MAX = US_PER_S
@@ -27,7 +30,7 @@ class Host(Protocol):
 
     def link_closed(self, peer: str) -> None: ...
 
-    def receive(self, peer: str, kind: int, body: bytes) -> None: ...
+    def receive(self, peer: str, message: NodeMessage) -> None: ...
 
 
 class Connection:
@@ -46,7 +49,7 @@ class Connection:
 
 
 class RoutedLinks:
-    def __init__(self, clock: Clock, rng: Random, watch: Callable[[str, str, int, bytes], None]) -> None:
+    def __init__(self, clock: Clock, rng: Random, watch: Callable[[str, str, NodeMessage], None]) -> None:
         self._clock = clock
         self._rng = rng
         self._watch = watch
@@ -86,29 +89,31 @@ class RoutedLinks:
         if connection is not None:
             connection.paused_us[one] = self._clock.now_us + us
 
-    def send(self, sender: Host, to: str, kind: int, body: bytes) -> bool:
+    def send(self, sender: Host, to: str, message: NodeMessage) -> bool:
+        """Under way it is the bytes that nodes send."""
         connection = self.between(sender.name, to)
         if connection is None or connection.paused_us[sender.name] > self._clock.now_us:
             self.dropped += 1
             return False
         self.messages += 1
-        self._watch(sender.name, to, kind, body)
+        self._watch(sender.name, to, message)
         now_us = self._clock.now_us
         arrives_us = max(connection.ready_us[sender.name], now_us + self._rng.randrange(1, _DELAY_US_MAX))
         connection.ready_us[sender.name] = arrives_us
-        self._clock.after(arrives_us - now_us, self._arrive, connection, sender.name, kind, body)
+        self._clock.after(arrives_us - now_us, self._arrive, connection, sender.name, bytes(encode(message)))
         return True
 
-    def _arrive(self, connection: Connection, sender: str, kind: int, body: bytes) -> None:
+    def _arrive(self, connection: Connection, sender: str, frame: bytes) -> None:
         if not connection.is_open:
             # Under way when it broke: lost, or read late.
             if self._rng.random() < 0.5:
                 late_us = self._rng.randrange(_LATE_US_MAX)
-                self._clock.after(late_us, self._deliver, connection, sender, kind, body)
+                self._clock.after(late_us, self._deliver, connection, sender, frame)
             return
-        self._deliver(connection, sender, kind, body)
+        self._deliver(connection, sender, frame)
 
-    def _deliver(self, connection: Connection, sender: str, kind: int, body: bytes) -> None:
+    def _deliver(self, connection: Connection, sender: str, frame: bytes) -> None:
         end = connection.other(sender)
         if end.is_up and end.life == connection.lives[end.name]:
-            end.receive(sender, kind, body)
+            for tag, _, body in Frames().receive(frame):
+                end.receive(sender, decode(tag, body))

@@ -22,8 +22,7 @@ from millrace.lab.sim.surroundings.clock import US_PER_S, Clock
 from millrace.lab.sim.trace import Trace
 from millrace.lab.sim.verdict import Counts, RunResult, judge
 from millrace.lab.sim.violation import Violation
-from millrace.node.peers.codec import ROUTED_CODEC
-from millrace.node.peers.interest import KIND_PUBLISH
+from millrace.node.peers.messages import NodeMessage, RelayedRun
 from millrace.replication.routed.messages import Stamp, Value
 
 _CALLS_MAX = 400_000
@@ -64,8 +63,8 @@ class RoutedWorld:
         self._sent: set[tuple[str, str]] = set()
         # Retained writes by topic: stamp -> (text, the writer's life at that moment).
         self._writes: dict[str, dict[Stamp, tuple[str, int]]] = {topic: {} for topic in _TOPICS}
-        # Pairs that stay apart for now.
-        self._apart: set[frozenset[str]] = set()
+        # Pairs that are kept separated for now.
+        self._separated: set[frozenset[str]] = set()
 
     def _chance(self, actor: str) -> Random:
         return Random(f"{self._seed} {actor}")
@@ -76,19 +75,18 @@ class RoutedWorld:
 
     # ------------------------------------------------------------------------------------- watching
 
-    def _watch(self, sender: str, to: str, kind: int, body: bytes) -> None:
-        """Every frame as it leaves."""
+    def _watch(self, sender: str, to: str, message: NodeMessage) -> None:
+        """Every message as it leaves."""
         if self.trace is not None:
-            shown = f"{len(body)} B" if kind == KIND_PUBLISH else repr(ROUTED_CODEC.decode(body))
+            shown = f"{len(message.packets)} B" if isinstance(message, RelayedRun) else repr(message)
             self.trace.note(self.clock.now_us, sender, f"> {to} {shown}")
-        if kind == KIND_PUBLISH:
-            text = body.rsplit(b"|", 1)[-1].decode()
-            is_group = bool(body[0] & 0x10)
-        else:
-            message = ROUTED_CODEC.decode(body)
-            if not isinstance(message, Value) or not message.is_live or message.value is None:
-                return
+        if isinstance(message, RelayedRun):
+            text = message.packets.rsplit(b"|", 1)[-1].decode()
+            is_group = bool(message.group)
+        elif isinstance(message, Value) and message.is_live and message.value is not None:
             text, is_group = message.value.rsplit(b"|", 1)[-1].decode(), False
+        else:
+            return
         if text not in self._origin:
             return
         if self._origin[text] != sender:
@@ -165,14 +163,14 @@ class RoutedWorld:
                 self.note(f"link {host.name}>{other.name} drops")
                 self.links.pause(host.name, other.name, self.rng.randrange(50_000, US_PER_S))
             case 2:
-                apart_us = self.rng.randrange(100_000, 3 * US_PER_S)
+                separated_us = self.rng.randrange(100_000, 3 * US_PER_S)
                 self.note(f"{host.name} is cut off")
                 for peer in self.hosts:
                     if peer is not host:
                         pair = frozenset((host.name, peer.name))
-                        self._apart.add(pair)
+                        self._separated.add(pair)
                         self.links.cut(host.name, peer.name)
-                        self.clock.after(apart_us, self._apart.discard, pair)
+                        self.clock.after(separated_us, self._separated.discard, pair)
             case 3:
                 self._crash(host)
             case _:
@@ -203,7 +201,7 @@ class RoutedWorld:
     def _link(self) -> None:
         for position, host in enumerate(self.hosts):
             for other in self.hosts[position + 1 :]:
-                if frozenset((host.name, other.name)) not in self._apart:
+                if frozenset((host.name, other.name)) not in self._separated:
                     self.links.connect(host, other)
 
     # ---------------------------------------------------------------------------------------- story
@@ -235,7 +233,7 @@ class RoutedWorld:
 
     def _heal(self) -> None:
         self.note("all heals")
-        self._apart.clear()
+        self._separated.clear()
         for host in self.hosts:
             self._restart(host)
         self._link()

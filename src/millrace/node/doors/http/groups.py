@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
-from millrace.broker.groups.definitions import GroupSpec
+from millrace.broker.groups.definitions import DurableGroupSpec
 from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import (
     AckForm,
@@ -60,7 +60,7 @@ async def create_group(request: Request, form: GroupForm, caller: CallerIs) -> d
     """Make a group; it collects from now on, or from the beginning of the logs. 409 if it exists."""
     caller.must_be_admin()
     groups = server_of(request).engine.groups
-    spec = GroupSpec.read(form.model_dump(exclude_none=True, exclude={"start"}))
+    spec = DurableGroupSpec.read(form.model_dump(exclude_none=True, exclude={"start"}))
     await groups.create(spec, earliest=form.start == "earliest")
     return await groups.show(spec.name)
 
@@ -75,7 +75,7 @@ async def alter_group(request: Request, name: str, form: GroupChange, caller: Ca
     """Change filters or settings; the cursors stay."""
     caller.must_be_admin()
     groups = server_of(request).engine.groups
-    await groups.alter(GroupSpec.read(form.model_dump(exclude_none=True), groups.named(name).spec))
+    await groups.alter(DurableGroupSpec.read(form.model_dump(exclude_none=True), groups.named(name).spec))
     return await groups.show(name)
 
 

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError, model_validator
 
-from millrace.broker.groups.definitions import GroupSpec
+from millrace.broker.groups.definitions import DurableGroupSpec
 from millrace.errors import LocalError
 from millrace.node.doors.http import forms
 from millrace.node.doors.http.context import server_of
@@ -86,7 +86,7 @@ async def put_topic(request: Request, form: TopicForm, caller: CallerIs) -> dict
     topic = form.topic
     if "+" in topic or "#" in topic:
         raise Problem(400, f"{topic!r} is a filter, not a topic")
-    spec = GroupSpec(
+    spec = DurableGroupSpec(
         name=queue_name(topic),
         filters=(topic,),
         deliveries_max=form.deliveries_max,

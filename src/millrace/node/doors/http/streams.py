@@ -8,6 +8,7 @@ programs that read columns: whole blocks, so the first may begin before the offs
 import asyncio
 from typing import Annotated, Any, cast
 
+import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
 
@@ -179,7 +180,8 @@ async def switch_stream(request: Request, name: str, caller: CallerIs) -> dict[s
     server = server_of(request)
     numbers = _stream(server, name).shards
     try:
-        return {"switched": [await server.engine.pairs.switch(number) for number in numbers]}
+        switched = [await server.engine.pairs.switch(number) for number in numbers]
+        return {"switched": [msgspec.structs.asdict(one) for one in switched]}
     except LocalError as error:
         raise Problem(409, str(error)) from None
 
