@@ -15,6 +15,7 @@ FLOORS = {
     "errors": 0,
     "version": 0,
     "limits": 0,
+    "settings": 0,
     "kernels": 1,
     "broker": 2,
     "replication": 2,

@@ -21,6 +21,7 @@ from millrace.node.doors.http.context import ServedNode, server_of
 from millrace.node.doors.http.forms import BatchForm, Form, Producer, PublishForm, Sequence, key_of
 from millrace.node.doors.http.guard import Caller, CallerIs, identify
 from millrace.node.doors.http.problems import Problem
+from millrace.node.doors.http.settings_forms import Given, asked, changed, made
 from millrace.node.groups.consumer_groups import WAIT_MS_MAX
 from millrace.node.groups.shard_consumers import Unavailable
 from millrace.node.logs.reading import keys_of, matching_rows, stored_rows
@@ -38,41 +39,6 @@ _BLOCKS_BYTES_MAX = 16 * MIB
 _BLOCKS_TYPE = "application/vnd.millrace.blocks"
 # One answer looks at no more of the log than this many reads of about 1 MiB.
 _READS_MAX = 64
-
-
-class StreamForm(Form):
-    name: str
-    filters: list[str] | None = None
-    replication: str | None = None
-    shards: int | None = None
-    replicas: int | None = None
-    capture: str | None = None
-    retention_age_s: int | None = None
-    retention_bytes: int | None = None
-    hold_age_s: int | None = None
-    hold_bytes: int | None = None
-    compression: str | None = None
-    edge: str | None = None
-    primary_backup: dict[str, Any] | None = None
-    ack: str | None = None
-    storage: str | None = None
-
-
-class StreamChange(Form):
-    filters: list[str] | None = None
-    replication: str | None = None
-    shards: int | None = None
-    replicas: int | None = None
-    capture: str | None = None
-    retention_age_s: int | None = None
-    retention_bytes: int | None = None
-    hold_age_s: int | None = None
-    hold_bytes: int | None = None
-    compression: str | None = None
-    edge: str | None = None
-    primary_backup: dict[str, Any] | None = None
-    ack: str | None = None
-    storage: str | None = None
 
 
 class PurgeForm(Form):
@@ -93,17 +59,19 @@ async def list_streams(request: Request) -> dict[str, Any]:
 
 
 @router.post("/streams", status_code=201, tags=["streams"])
-async def create_stream(request: Request, form: StreamForm, caller: CallerIs) -> dict[str, Any]:
+async def create_stream(
+    request: Request, form: Annotated[Given, asked(StreamSpec)], caller: CallerIs
+) -> dict[str, Any]:
     """Make a stream. 409 if there is one of this name."""
     caller.must_be_admin()
     server = server_of(request)
-    if form.name in server.engine.definitions.table.streams:
-        raise Problem(409, f"stream {form.name!r} exists")
-    spec = StreamSpec.read(form.model_dump(exclude_none=True))
+    spec = made(StreamSpec, form)
+    if spec.name in server.engine.definitions.table.streams:
+        raise Problem(409, f"stream {spec.name!r} exists")
     if spec.edge:
         server.engine.edges.functions.check(spec.edge)
     stream = await server.engine.opening.put(spec, create=True)
-    return _shown(server, stream)
+    return _shown(server, stream, replicas_asked="replicas" in form)
 
 
 @router.get("/streams/{name}", tags=["streams"])
@@ -115,7 +83,7 @@ async def show_stream(request: Request, name: str) -> dict[str, Any]:
 async def alter_stream(
     request: Request,
     name: str,
-    form: StreamChange,
+    form: Annotated[Given, asked(StreamSpec, is_change=True)],
     caller: CallerIs,
     preview: Annotated[bool, Query(description="Change nothing; say what the change would mean.")] = False,
 ) -> dict[str, Any]:
@@ -123,12 +91,13 @@ async def alter_stream(
     caller.must_be_admin()
     server = server_of(request)
     known = _stream(server, name)
-    spec = StreamSpec.read(form.model_dump(exclude_none=True), known.spec)
+    spec = changed(known.spec, form)
     if preview:
         return {"name": name, "means": list(consequences(known, spec))}
     if spec.edge != known.spec.edge and spec.edge:
         server.engine.edges.functions.check(spec.edge)
-    return _shown(server, await server.engine.opening.put(spec, create=False))
+    stream = await server.engine.opening.put(spec, create=False)
+    return _shown(server, stream, replicas_asked="replicas" in form)
 
 
 @router.post("/edge/reload", tags=["streams"])
@@ -375,7 +344,7 @@ def _shard(server: ServedNode, name: str, number: int) -> "Shard":
     return shard
 
 
-def _shown(server: ServedNode, stream: Stream) -> dict[str, Any]:
+def _shown(server: ServedNode, stream: Stream, *, replicas_asked: bool = False) -> dict[str, Any]:
     name = stream.spec.name
     stream = server.engine.definitions.table.streams.get(name, stream)
     rows = [row for row in server.engine.status() if row["stream"] == name]
@@ -386,6 +355,11 @@ def _shown(server: ServedNode, stream: Stream) -> dict[str, Any]:
                 row.update(server.engine.pairs.shown(server.engine.shards[row["shard"]]))
         shown["topic_classes"] = admit(stream.spec.primary_backup)
         shown["warnings"] = server.engine.pairs.warnings(stream)
+    nodes = len(server.engine.definitions.state.members.members)
+    if replicas_asked and stream.spec.replication is Replication.QUORUM and stream.spec.replicas > nodes:
+        there, kept = ("1 node is", "1 is") if nodes == 1 else (f"{nodes} nodes are", f"{nodes} are")
+        asked_for = f"{stream.spec.replicas} replicas are asked for and {there} there"
+        shown["warnings"] = [f"{asked_for}; {kept} kept now, more as nodes join"]
     if stream.leaderless:
         shown["groups"] = server.engine.leaderless.groups(stream)
     return shown
