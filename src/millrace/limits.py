@@ -9,9 +9,11 @@ Relations between bounds are checked when a `Limits` is made, so that no part of
 combination under which it cannot work (a packet that is accepted but never fits an output buffer).
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from typing import Annotated, ClassVar
 
-from millrace.errors import ConfigError
+from millrace.errors import ConfigError, LocalError
+from millrace.settings import Settings, says
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -40,93 +42,94 @@ ACCESS_RULES_MAX = 10_000
 USERS_MAX = 100_000
 
 
-def bound(default: int, minimum: int, maximum: int, reason: str) -> int:
-    """A field of `Limits` with its range and its reason."""
-    return field(default=default, metadata={"minimum": minimum, "maximum": maximum, "doc": reason})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Settings, frozen=True, kw_only=True):
     """The bounds an operator may change. Raises ConfigError where two of them contradict each other."""
 
-    connections_max: int = bound(
-        100_000, 1, 10_000_000, "connections at once; one more is refused and closed"
-    )
-    sessions_max: int = bound(
-        200_000, 1, 10_000_000, "sessions, connected or away; twice the connections lets a fleet sleep"
-    )
-    connect_deadline_ms: int = bound(
-        10_000, 100, 600_000, "time from accept to a whole CONNECT, TLS or HTTP head; silence costs no longer"
-    )
-    keep_alive_s_max: int = bound(
-        0, 0, KEEP_ALIVE_S_TOP, "longest keep-alive granted, as server keep-alive; 0 takes what clients ask"
-    )
-    session_expiry_s_max: int = bound(
-        7 * DAY_S,
-        0,
-        SESSION_EXPIRY_S_NEVER,
-        "longest a session outlives its connection; 4294967295 is forever",
-    )
-    packet_bytes_max: int = bound(
-        MIB + 128 * KIB,
-        4 * KIB,
-        PACKET_BYTES_TOP,
-        "whole packet either way; room for 1 MiB of payload, a long topic and properties",
-    )
-    client_id_bytes_max: int = bound(
-        STRING_BYTES_TOP, CLIENT_ID_BYTES_FLOOR, STRING_BYTES_TOP, "UTF-8 bytes of a client id"
-    )
-    topic_bytes_max: int = bound(
-        STRING_BYTES_TOP, 64, STRING_BYTES_TOP, "UTF-8 bytes of a topic or filter; the standard's own bound"
-    )
-    topic_levels_max: int = bound(
-        128, 1, 32_768, "levels of a topic or filter; matching work grows with them"
-    )
-    subscriptions_max: int = bound(
-        10_000, 1, 1_000_000, "subscriptions of one session; one more is answered 0x97"
-    )
-    receive_maximum: int = bound(
-        10_000, 1, PACKET_ID_TOP, "QoS 1 and 2 publishes a client may have open; wide, so it never slows"
-    )
-    inflight_max: int = bound(
-        32_768, 1, PACKET_ID_TOP, "open publishes toward a client that names no receive maximum"
-    )
-    topic_alias_in_max: int = bound(
-        100, 0, 65_535, "topic aliases a client may set; each holds a topic in memory"
-    )
-    topic_alias_out_max: int = bound(
-        100, 0, 65_535, "topic aliases the broker sets toward a client that allows them"
-    )
-    queued_messages_max: int = bound(
-        100_000, 1, 100_000_000, "messages waiting for one session; the next one is dropped and counted"
-    )
-    in_flight_bytes_max: int = bound(
-        16 * MIB, 4 * KIB, 1024 * GIB, "bytes sent to one client and kept until acknowledged; the rest waits"
-    )
-    queued_bytes_max: int = bound(
-        64 * MIB, 4 * KIB, 1024 * GIB, "bytes waiting for one session; a sleeper must not eat the memory"
-    )
-    output_buffer_bytes_max: int = bound(
-        16 * MIB, 4 * KIB, 64 * GIB, "bytes written and not taken by one client; QoS 0 beyond it is dropped"
-    )
-    output_total_bytes_max: int = bound(
-        64 * MIB, 4 * KIB, 1024 * GIB, "the same for all clients that do not read, together"
-    )
-    retained_messages_max: int = bound(
-        1_000_000, 0, 1_000_000_000, "retained messages; a new topic beyond it is answered 0x97"
-    )
-    retained_bytes_max: int = bound(GIB, 0, 1024 * GIB, "bytes of all retained topics and payloads")
-    staged_bytes_max: int = bound(
-        4 * GIB, MIB, 1024 * GIB, "bytes that writers staged at one shard and nobody decided; on disk"
-    )
-    routes_cached_max: int = bound(
-        100_000, 1, 100_000_000, "topics whose subscribers are remembered; beyond it the oldest is forgotten"
-    )
+    ERROR: ClassVar[type[LocalError]] = ConfigError
 
-    def __post_init__(self) -> None:
+    connections_max: Annotated[
+        int, says("connections at once; one more is refused and closed", 1, 10_000_000)
+    ] = 100_000
+    sessions_max: Annotated[
+        int, says("sessions, connected or away; twice the connections lets a fleet sleep", 1, 10_000_000)
+    ] = 200_000
+    connect_deadline_ms: Annotated[
+        int,
+        says("time from accept to a whole CONNECT, TLS or HTTP head; silence costs no longer", 100, 600_000),
+    ] = 10_000
+    keep_alive_s_max: Annotated[
+        int,
+        says(
+            "longest keep-alive granted, as server keep-alive; 0 takes what clients ask", 0, KEEP_ALIVE_S_TOP
+        ),
+    ] = 0
+    session_expiry_s_max: Annotated[
+        int,
+        says("longest a session outlives its connection; 4294967295 is forever", 0, SESSION_EXPIRY_S_NEVER),
+    ] = 7 * DAY_S
+    packet_bytes_max: Annotated[
+        int,
+        says(
+            "whole packet either way; room for 1 MiB of payload, a long topic and properties",
+            4 * KIB,
+            PACKET_BYTES_TOP,
+        ),
+    ] = MIB + 128 * KIB
+    client_id_bytes_max: Annotated[
+        int, says("UTF-8 bytes of a client id", CLIENT_ID_BYTES_FLOOR, STRING_BYTES_TOP)
+    ] = STRING_BYTES_TOP
+    topic_bytes_max: Annotated[
+        int, says("UTF-8 bytes of a topic or filter; the standard's own bound", 64, STRING_BYTES_TOP)
+    ] = STRING_BYTES_TOP
+    topic_levels_max: Annotated[
+        int, says("levels of a topic or filter; matching work grows with them", 1, 32_768)
+    ] = 128
+    subscriptions_max: Annotated[
+        int, says("subscriptions of one session; one more is answered 0x97", 1, 1_000_000)
+    ] = 10_000
+    receive_maximum: Annotated[
+        int, says("QoS 1 and 2 publishes a client may have open; wide, so it never slows", 1, PACKET_ID_TOP)
+    ] = 10_000
+    inflight_max: Annotated[
+        int, says("open publishes toward a client that names no receive maximum", 1, PACKET_ID_TOP)
+    ] = 32_768
+    topic_alias_in_max: Annotated[
+        int, says("topic aliases a client may set; each holds a topic in memory", 0, 65_535)
+    ] = 100
+    topic_alias_out_max: Annotated[
+        int, says("topic aliases the broker sets toward a client that allows them", 0, 65_535)
+    ] = 100
+    queued_messages_max: Annotated[
+        int, says("messages waiting for one session; the next one is dropped and counted", 1, 100_000_000)
+    ] = 100_000
+    in_flight_bytes_max: Annotated[
+        int, says("bytes sent to one client and kept until acknowledged; the rest waits", 4 * KIB, 1024 * GIB)
+    ] = 16 * MIB
+    queued_bytes_max: Annotated[
+        int, says("bytes waiting for one session; a sleeper must not eat the memory", 4 * KIB, 1024 * GIB)
+    ] = 64 * MIB
+    output_buffer_bytes_max: Annotated[
+        int, says("bytes written and not taken by one client; QoS 0 beyond it is dropped", 4 * KIB, 64 * GIB)
+    ] = 16 * MIB
+    output_total_bytes_max: Annotated[
+        int, says("the same for all clients that do not read, together", 4 * KIB, 1024 * GIB)
+    ] = 64 * MIB
+    retained_messages_max: Annotated[
+        int, says("retained messages; a new topic beyond it is answered 0x97", 0, 1_000_000_000)
+    ] = 1_000_000
+    retained_bytes_max: Annotated[int, says("bytes of all retained topics and payloads", 0, 1024 * GIB)] = GIB
+    staged_bytes_max: Annotated[
+        int, says("bytes that writers staged at one shard and nobody decided; on disk", MIB, 1024 * GIB)
+    ] = 4 * GIB
+    routes_cached_max: Annotated[
+        int,
+        says("topics whose subscribers are remembered; beyond it the oldest is forgotten", 1, 100_000_000),
+    ] = 100_000
+
+    def refusals(self) -> Iterator[str]:
         for small, large, reason in RELATIONS:
             if getattr(self, small) > getattr(self, large):
-                raise ConfigError(
+                yield (
                     f"limits.{small} = {getattr(self, small)} is more than limits.{large} = "
                     f"{getattr(self, large)}: {reason}"
                 )

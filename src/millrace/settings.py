@@ -2,13 +2,15 @@
 
 From such a struct are made: the check of what somebody asked for (`Settings.read`), its plain form (`plain`),
 the forms of the HTTP door, the options of the command line, the sections of the configuration file, what logs
-and snapshots hold, and the page docs/settings.md. A field's `msgspec.Meta` says its bounds and its
-description. `extra` may say more:
+and snapshots hold, and the page docs/settings.md. `says` annotates a field with its description and bounds,
+and with what else there is to say:
 
 - `expected`: what a right value looks like, where type and bounds do not say it
 - `metavar` and `option`: the word for its value, and its name, on the command line
 - `replication`: the kinds of stream that it concerns; without it, all
 - `secret`: nobody is shown its value
+
+A type that people write as one word has `parse`, which raises ValueError, and `EXPECTED`.
 
 The unit of a number is the end of its name (`retention_age_s`, `packet_bytes_max`); text with a unit, such as
 `7d` or `512MiB`, stands for such a number wherever it is given.
@@ -17,6 +19,7 @@ Bounds of one field are checked when it is read; whoever builds a struct in code
 between fields is checked whenever a struct is made: `refusals` says what is wrong.
 """
 
+import copy
 import difflib
 import math
 import re
@@ -69,6 +72,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]
 
 
+def says(
+    description: str,
+    least: float | None = None,
+    most: float | None = None,
+    *,
+    pattern: str | None = None,
+    **extra: Any,
+) -> msgspec.Meta:
+    """The annotation of a setting: what it is, its bounds or its pattern, and what else `extra` may say."""
+    if pattern is not None:
+        return msgspec.Meta(description=description, pattern=pattern, extra=extra)
+    return msgspec.Meta(description=description, ge=least, le=most, extra=extra)
+
+
 class Field:
     """One setting of a struct, as those see it who read, ask for, show or explain it."""
 
@@ -86,6 +103,12 @@ class Field:
         self.is_required = is_required
         unit = name.removesuffix("_max").removesuffix("_min").rpartition("_")[2]
         self.unit = unit if unit in _UNITS and self.type in (int, float) else ""
+
+    def under(self, table: str) -> "Field":
+        """The same setting, named with the table that it stands in."""
+        other = copy.copy(self)
+        other.name = f"{table}.{self.name}"
+        return other
 
     @property
     def description(self) -> str:
@@ -123,7 +146,7 @@ class Field:
     @property
     def expected(self) -> str:
         """What a right value looks like, for people."""
-        if said := self.extra.get("expected"):
+        if said := self.extra.get("expected", getattr(self.type, "EXPECTED", None)):
             return str(said)
         if self.choices:
             return "one of " + ", ".join(self.choices)
@@ -166,10 +189,12 @@ class Field:
                 raise ValueError
             if self.unit:
                 value = quantity(value, self.unit)
+            if hasattr(self.type, "parse"):
+                return self.type.parse(value)
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError
         kind = Annotated[self.type, self.meta] if self.type in (int, float, str) else self.type
-        return msgspec.convert(value, kind, dec_hook=_parsed)
+        return msgspec.convert(value, kind)
 
     def from_text(self, text: str) -> Any:
         """The plain value that the text of an option or a variable stands for; text that stands for none is
@@ -188,13 +213,6 @@ class Field:
 
 def is_kind(kind: Any, base: type) -> bool:
     return isinstance(kind, type) and issubclass(kind, base)
-
-
-def _parsed(kind: Any, value: Any) -> Any:
-    """For a type that is written as text: it has `parse`, which raises ValueError."""
-    if not isinstance(value, str):
-        raise ValueError
-    return kind.parse(value)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,14 +15,13 @@ from enum import StrEnum
 from typing import Annotated, ClassVar
 
 import msgspec
-from msgspec import Meta
 
 from millrace.broker.filter_settings import wrong_filters
 from millrace.broker.groups.cursor import IN_FLIGHT_MAX
 from millrace.broker.groups.cursor import Settings as CursorSettings
 from millrace.broker.topics.filters import is_valid, matches
 from millrace.errors import LocalError
-from millrace.settings import Settings
+from millrace.settings import Settings, says
 
 GROUPS_MAX = 100_000
 GROUP_FILTERS_MAX = 100
@@ -42,25 +41,22 @@ class GroupSpec(Settings, frozen=True, kw_only=True):
 
     NOUN: ClassVar[str] = "group"
 
-    name: Annotated[str, Meta(description="What the group is called; queue:TOPIC is the queue of a topic.")]
+    name: Annotated[str, says("What the group is called; queue:TOPIC is the queue of a topic.")]
     filters: Annotated[
-        tuple[str, ...],
-        Meta(description="Topic filters: the group takes their messages.", extra={"option": "--filter"}),
+        tuple[str, ...], says("Topic filters: the group takes their messages.", option="--filter")
     ]
     deliveries_max: Annotated[
         int,
-        Meta(
-            ge=0,
-            le=_DELIVERIES_TOP,
-            description="After so many deliveries without an acknowledgement a message is dead; 0 is never.",
+        says(
+            "After so many deliveries without an acknowledgement a message is dead; 0 is never.",
+            0,
+            _DELIVERIES_TOP,
         ),
     ] = 0
-    dead_letter: Annotated[
-        str, Meta(description="Topic where dead messages go.", extra={"metavar": "TOPIC"})
-    ] = ""
-    in_flight_max: Annotated[
-        int, Meta(ge=1, le=_IN_FLIGHT_TOP, description="Messages that members may have at once.")
-    ] = IN_FLIGHT_MAX
+    dead_letter: Annotated[str, says("Topic where dead messages go.", metavar="TOPIC")] = ""
+    in_flight_max: Annotated[int, says("Messages that members may have at once.", 1, _IN_FLIGHT_TOP)] = (
+        IN_FLIGHT_MAX
+    )
 
     def refusals(self) -> Iterator[str]:
         topic = self.name.removeprefix(QUEUE_PREFIX)
@@ -98,10 +94,9 @@ class GroupSpec(Settings, frozen=True, kw_only=True):
 class NewGroup(GroupSpec, frozen=True, kw_only=True):
     """A group that is to be made, and where it begins."""
 
-    start: Annotated[
-        Start,
-        Meta(description="Begin with what comes, or with what is in the logs.", extra={"option": "--from"}),
-    ] = Start.LATEST
+    start: Annotated[Start, says("Begin with what comes, or with what is in the logs.", option="--from")] = (
+        Start.LATEST
+    )
 
     @property
     def spec(self) -> GroupSpec:

@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
-from msgspec import Meta
-
 from millrace.broker.topics.filters import is_valid
 from millrace.errors import LocalError
-from millrace.settings import Settings
+from millrace.settings import Settings, says
 
 CLASSES_MAX = 1_000
 CHECK_MS_MIN = 8
@@ -34,13 +32,13 @@ class TopicClass(Settings, frozen=True, kw_only=True):
 
     NOUN: ClassVar[str] = "topic class"
 
-    filter: Annotated[str, Meta(description="The topics of the class.")]
-    period_ms: Annotated[int, Meta(description="Time between two messages of a topic, at least.")]
-    deadline_ms: Annotated[int, Meta(description="Time from publisher to subscriber, at most.")]
+    filter: Annotated[str, says("The topics of the class.")]
+    period_ms: Annotated[int, says("Time between two messages of a topic, at least.")]
+    deadline_ms: Annotated[int, says("Time from publisher to subscriber, at most.")]
     loss_tolerance: Annotated[
-        int | None, Meta(description="Messages in a row that may be lost; nothing for any number.")
+        int | None, says("Messages in a row that may be lost; nothing for any number.")
     ] = None
-    retention: Annotated[int, Meta(description="Messages that the publisher keeps and sends again.")] = 0
+    retention: Annotated[int, says("Messages that the publisher keeps and sends again.")] = 0
 
     @classmethod
     def from_text(cls, text: str) -> dict[str, Any]:
@@ -61,51 +59,35 @@ class TopicClass(Settings, frozen=True, kw_only=True):
 class PairSpec(Settings, frozen=True, kw_only=True):
     NOUN: ClassVar[str] = "primary-backup stream"
 
-    schedule: Annotated[Schedule, Meta(description="In which order work is done.")] = Schedule.FCFS
+    schedule: Annotated[Schedule, says("In which order work is done.")] = Schedule.FCFS
     check_interval_ms: Annotated[
-        int, Meta(ge=CHECK_MS_MIN, le=_CHECK_MS_MAX, description="Time between two health checks.")
+        int, says("Time between two health checks.", CHECK_MS_MIN, _CHECK_MS_MAX)
     ] = 1000
     failover_ms: Annotated[
         int,
-        Meta(
-            ge=0,
-            description="Time until publishers reach the new primary; 0 is 3.5 checks and 50 ms.",
-            extra={"option": "--failover-bound"},
+        says(
+            "Time until publishers reach the new primary; 0 is 3.5 checks and 50 ms.",
+            0,
+            option="--failover-bound",
         ),
     ] = 0
     publisher_ms: Annotated[
-        float,
-        Meta(
-            ge=0,
-            le=_DAY_MS,
-            description="Time from a publisher to the primary, at most.",
-            extra={"option": "--publisher-bound"},
-        ),
+        float, says("Time from a publisher to the primary, at most.", 0, _DAY_MS, option="--publisher-bound")
     ] = 5.0
     subscriber_ms: Annotated[
         float,
-        Meta(
-            ge=0,
-            le=_DAY_MS,
-            description="Time from the primary to a subscriber, at most.",
-            extra={"option": "--subscriber-bound"},
-        ),
+        says("Time from the primary to a subscriber, at most.", 0, _DAY_MS, option="--subscriber-bound"),
     ] = 5.0
     backup_ms: Annotated[
-        float,
-        Meta(
-            ge=0,
-            le=_DAY_MS,
-            description="Time from the primary to the backup, at most.",
-            extra={"option": "--backup-bound"},
-        ),
+        float, says("Time from the primary to the backup, at most.", 0, _DAY_MS, option="--backup-bound")
     ] = 5.0
     topics: Annotated[
         tuple[TopicClass, ...],
-        Meta(
-            description="Topic classes: period and deadline, messages in a row that may be lost (inf: any), "
+        says(
+            "Topic classes: period and deadline, messages in a row that may be lost (inf: any), "
             "messages the publisher keeps.",
-            extra={"option": "--topic-class", "metavar": "FILTER=T,D,L,N"},
+            option="--topic-class",
+            metavar="FILTER=T,D,L,N",
         ),
     ] = ()
 

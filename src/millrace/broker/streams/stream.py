@@ -15,14 +15,13 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
 import msgspec
-from msgspec import Meta
 
 from millrace.broker.filter_settings import wrong_filters
 from millrace.broker.streams.pair_spec import PairSpec
 from millrace.broker.topics.filters import levels_cover, levels_match, levels_overlap, overlaps
 from millrace.errors import LocalError
 from millrace.kernels.checksum import crc32c
-from millrace.settings import Settings
+from millrace.settings import Settings, says
 
 DEFAULT_STREAM = "default"
 SHARDS_MAX = 256
@@ -103,73 +102,52 @@ class StreamSpec(Settings, frozen=True, kw_only=True):
 
     name: Annotated[
         str,
-        Meta(
+        says(
+            "What the stream is called.",
             pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z",
-            description="What the stream is called.",
-            extra={"expected": "a name of letters, digits, dot, dash, underscore"},
+            expected="a name of letters, digits, dot, dash, underscore",
         ),
     ]
     filters: Annotated[
-        tuple[str, ...],
-        Meta(description="Topic filters: the stream takes their topics.", extra={"option": "--filter"}),
+        tuple[str, ...], says("Topic filters: the stream takes their topics.", option="--filter")
     ] = ()
-    replication: Annotated[Replication, Meta(description="How the log is replicated.")] = Replication.QUORUM
-    shards: Annotated[
-        int,
-        Meta(ge=1, le=SHARDS_MAX, description="Logs that share the topics, by hash.", extra=_SHARDED),
-    ] = 1
-    replicas: Annotated[
-        int,
-        Meta(ge=1, description="Nodes that keep each log.", extra={"replication": (Replication.QUORUM,)}),
-    ] = 3
-    capture: Annotated[
-        Capture,
-        Meta(description="What is logged: QoS 1, 2 and HTTP; all; nothing.", extra=_NOT_ROUTED),
-    ] = Capture.ALL
-    retention_age_s: Annotated[
-        int, Meta(ge=0, description="How long messages are kept; 0 is for ever.", extra=_NOT_ROUTED)
-    ] = 7 * _DAY_S
-    retention_bytes: Annotated[
-        int, Meta(ge=0, description="How much each log keeps; 0 is any.", extra=_NOT_ROUTED)
-    ] = 0
-    hold_age_s: Annotated[
-        int,
-        Meta(ge=0, description="How long a group that is behind holds messages.", extra=_NOT_ROUTED),
-    ] = 7 * _DAY_S
-    hold_bytes: Annotated[
-        int, Meta(ge=0, description="How much of each log such a group holds.", extra=_NOT_ROUTED)
-    ] = 0
-    compression: Annotated[Compression, Meta(description="How blocks are stored.", extra=_NOT_ROUTED)] = (
-        Compression.NONE
+    replication: Annotated[Replication, says("How the log is replicated.")] = Replication.QUORUM
+    shards: Annotated[int, says("Logs that share the topics, by hash.", 1, SHARDS_MAX, **_SHARDED)] = 1
+    replicas: Annotated[int, says("Nodes that keep each log.", 1, replication=(Replication.QUORUM,))] = 3
+    capture: Annotated[Capture, says("What is logged: QoS 1, 2 and HTTP; all; nothing.", **_NOT_ROUTED)] = (
+        Capture.ALL
     )
+    retention_age_s: Annotated[int, says("How long messages are kept; 0 is for ever.", 0, **_NOT_ROUTED)] = (
+        7 * _DAY_S
+    )
+    retention_bytes: Annotated[int, says("How much each log keeps; 0 is any.", 0, **_NOT_ROUTED)] = 0
+    hold_age_s: Annotated[int, says("How long a group that is behind holds messages.", 0, **_NOT_ROUTED)] = (
+        7 * _DAY_S
+    )
+    hold_bytes: Annotated[int, says("How much of each log such a group holds.", 0, **_NOT_ROUTED)] = 0
+    compression: Annotated[Compression, says("How blocks are stored.", **_NOT_ROUTED)] = Compression.NONE
     edge: Annotated[
         str,
-        Meta(
+        says(
+            "Deliver what this function makes of the messages.",
             pattern=r"\A([A-Za-z_][\w.]*:[A-Za-z_]\w*)?\Z",
-            description="Deliver what this function makes of the messages.",
-            extra={"metavar": "MODULE:FUNCTION", "expected": "module:function", **_SHARDED},
+            metavar="MODULE:FUNCTION",
+            expected="module:function",
+            **_SHARDED,
         ),
     ] = ""
     ack: Annotated[
         AckLevel,
-        Meta(
-            description="Nodes that have a message on disk before it is acknowledged.",
-            extra={"replication": (Replication.LEADERLESS,)},
+        says(
+            "Nodes that have a message on disk before it is acknowledged.",
+            replication=(Replication.LEADERLESS,),
         ),
     ] = AckLevel.MAJORITY
     storage: Annotated[
-        Storage,
-        Meta(
-            description="Where it is kept; memory ends with the node.",
-            extra={"replication": (Replication.LEADERLESS,)},
-        ),
+        Storage, says("Where it is kept; memory ends with the node.", replication=(Replication.LEADERLESS,))
     ] = Storage.DISK
     primary_backup: Annotated[
-        PairSpec,
-        Meta(
-            description="Checks, schedule and topic classes.",
-            extra={"replication": (Replication.PRIMARY_BACKUP,)},
-        ),
+        PairSpec, says("Checks, schedule and topic classes.", replication=(Replication.PRIMARY_BACKUP,))
     ] = PairSpec()
 
     @classmethod
