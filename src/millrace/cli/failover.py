@@ -14,25 +14,12 @@ if TYPE_CHECKING:
 _Outcome = TypeVar("_Outcome")
 
 
-def seconds(text: str) -> float:
-    """`100ms`, `1.5s`, `2m`; a plain number is seconds."""
-    from millrace.errors import ConfigError
-    from millrace.settings import quantity
-
-    try:
-        if found := quantity(text, "s"):
-            return found
-    except ValueError:
-        pass
-    raise ConfigError(f"{text!r} is not a time such as 100ms, 1.5s or 2m")
-
-
 def publish(
     topic: str,
     payloads: Iterator[bytes],
     *,
     urls: list[str],
-    every: str,
+    every_s: float,
     keep_last: int,
     **options: Any,
 ) -> dict[str, int]:
@@ -47,7 +34,7 @@ def publish(
     async def run() -> dict[str, int]:
         async with Publisher(
             urls,
-            interval_s=seconds(every),
+            interval_s=every_s,
             keep_last=keep_last,
             on_switch=lambda url: print(f"publishing to {url}", file=sys.stderr),
             password=os.environ.get(PASSWORD_VARIABLE),
