@@ -23,12 +23,13 @@ This page is made from the code: `pytest tests/unit/config/test_settings_page.py
 
 A number that has a unit is in the unit that its name ends in; text with another unit may stand for it, in the
 configuration file, in `--set`, on the command line and in a JSON string: `7d`, `90s`, `1h30m`, `500ms`,
-`512MiB`, `10GB`. A wrong value is refused with the same sentence everywhere: the setting, what was given, what is expected.
+`512MiB`, `10GB`. A wrong value is refused with the same sentence everywhere: the
+setting, what was given, what is expected.
 """
 _STREAMS = """## Streams
 
-`millrace stream create` and `alter`, `POST /v1/streams`, `PATCH /v1/streams/NAME`, and `[streams.NAME]` in the
-configuration file. The last column says which replications a setting concerns; empty is all. The stream
+`millrace stream create` and `alter`, `POST /v1/streams`, `PATCH /v1/streams/NAME`, and `[streams.NAME]` in
+the configuration file. The last column says which replications a setting concerns; empty is all. The stream
 `default` has other defaults: {default}.
 """
 _PAIRS = """### Primary-backup
@@ -37,13 +38,13 @@ In the table `primary_backup` of a stream; on the command line they are options 
 """
 _CLASSES = """### Topic classes
 
-In the list `topics` of `primary_backup`; on the command line `--topic-class FILTER=T,D,L,N`: period, deadline,
-tolerance (`inf` is any) and retention.
+In the list `topics` of `primary_backup`; on the command line `--topic-class FILTER=T,D,L,N`: period,
+deadline, tolerance (`inf` is any) and retention.
 """
 _GROUPS = """## Durable groups
 
-`millrace group create` and `alter`, `POST /v1/groups` and `PATCH /v1/groups/NAME`; `start` only when a group is
-made.
+`millrace group create` and `alter`, `POST /v1/groups` and `PATCH /v1/groups/NAME`; `start` only when a group
+is made.
 """
 _CONFIGURATION = """## Configuration
 
