@@ -17,14 +17,12 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from millrace.broker.filter_settings import wrong_filters
-from millrace.broker.groups.cursor import IN_FLIGHT_MAX
 from millrace.broker.groups.cursor import Settings as CursorSettings
 from millrace.broker.topics.filters import is_valid, matches
 from millrace.errors import LocalError
+from millrace.limits import GROUP_FILTERS_MAX, GROUP_IN_FLIGHT_MAX, GROUPS_MAX
 from millrace.settings import Settings, says
 
-GROUPS_MAX = 100_000
-GROUP_FILTERS_MAX = 100
 QUEUE_PREFIX = "queue:"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _DELIVERIES_TOP = 1_000_000
@@ -55,7 +53,7 @@ class GroupSpec(Settings, frozen=True, kw_only=True):
     ] = 0
     dead_letter: Annotated[str, says("Topic where dead messages go.", metavar="TOPIC")] = ""
     in_flight_max: Annotated[int, says("Messages that members may have at once.", 1, _IN_FLIGHT_TOP)] = (
-        IN_FLIGHT_MAX
+        GROUP_IN_FLIGHT_MAX
     )
 
     def refusals(self) -> Iterator[str]:

@@ -11,11 +11,10 @@ from typing import Annotated, Any, ClassVar
 
 from millrace.broker.topics.filters import is_valid
 from millrace.errors import LocalError
+from millrace.limits import CHECK_MS_MAX, TOPIC_CLASSES_MAX
 from millrace.settings import Settings, says
 
-CLASSES_MAX = 1_000
 CHECK_MS_MIN = 8
-_CHECK_MS_MAX = 60_000
 _DAY_MS = 24 * 60 * 60 * 1000
 _MISSES = 3
 
@@ -60,9 +59,9 @@ class PairSpec(Settings, frozen=True, kw_only=True):
     NOUN: ClassVar[str] = "primary-backup stream"
 
     schedule: Annotated[Schedule, says("In which order work is done.")] = Schedule.FCFS
-    check_interval_ms: Annotated[
-        int, says("Time between two health checks.", CHECK_MS_MIN, _CHECK_MS_MAX)
-    ] = 1000
+    check_interval_ms: Annotated[int, says("Time between two health checks.", CHECK_MS_MIN, CHECK_MS_MAX)] = (
+        1000
+    )
     failover_ms: Annotated[
         int,
         says(
@@ -97,8 +96,8 @@ class PairSpec(Settings, frozen=True, kw_only=True):
             yield f"failover_ms = {self.failover_ms} is less than three checks, {least_ms} ms"
         if self.schedule is Schedule.FRAME and not self.topics:
             yield "the schedule frame needs the classes of its topics: period, deadline, tolerance"
-        if len(self.topics) > CLASSES_MAX:
-            yield f"at most {CLASSES_MAX} topic classes"
+        if len(self.topics) > TOPIC_CLASSES_MAX:
+            yield f"at most {TOPIC_CLASSES_MAX} topic classes"
 
     @property
     def x_ms(self) -> int:

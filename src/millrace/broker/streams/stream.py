@@ -21,12 +21,10 @@ from millrace.broker.streams.pair_spec import PairSpec
 from millrace.broker.topics.filters import levels_cover, levels_match, levels_overlap, overlaps
 from millrace.errors import LocalError
 from millrace.kernels.checksum import crc32c
+from millrace.limits import SHARDS_MAX, STREAM_FILTERS_MAX
 from millrace.settings import Settings, says
 
 DEFAULT_STREAM = "default"
-SHARDS_MAX = 256
-FILTERS_MAX = 1_000
-STREAMS_MAX = 1_000
 _DAY_S = 24 * 60 * 60
 _GIB = 1024 * 1024 * 1024
 
@@ -180,7 +178,7 @@ class StreamSpec(Settings, frozen=True, kw_only=True):
     def refusals(self) -> Iterator[str]:
         if not self.filters and self.name != DEFAULT_STREAM:
             yield "it needs at least one topic filter"
-        yield from wrong_filters(self.filters, FILTERS_MAX)
+        yield from wrong_filters(self.filters, STREAM_FILTERS_MAX)
         if self.edge and (not self.is_stored or self.name == DEFAULT_STREAM):
             yield "an edge function needs a stream of its own with a log"
         is_leaderless = self.replication is Replication.LEADERLESS

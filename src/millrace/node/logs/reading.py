@@ -24,7 +24,7 @@ from millrace.wire.mqtt.packets import Publish
 if TYPE_CHECKING:
     from millrace.node.shards.shard import Shard
 
-READ_BYTES_MAX = 1024 * 1024
+READ_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ def read_blocks(shard: "Shard", offset: int, keys: tuple[int, ...] | None = None
         index = replica_log.log.skip_to(index, keys)
     if index > last:
         return []
-    return replica_log.blocks(index, last, READ_BYTES_MAX)
+    return replica_log.blocks(index, last, READ_BYTES)
 
 
 def keys_of(filters: tuple[str, ...]) -> tuple[int, ...] | None:
@@ -121,7 +121,7 @@ def _bounded(blocks: list[Block]) -> list[Block]:
     total = 0
     for position, block in enumerate(blocks):
         total += block.header.block_bytes
-        if total > READ_BYTES_MAX:
+        if total > READ_BYTES:
             return blocks[: position + 1]
     return blocks
 

@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from millrace.errors import ConfigError, RemoteError
+from millrace.limits import LINK_QUEUE_BYTES_MAX
 from millrace.node.config import Address
 from millrace.wire.peer import NONCE_BYTES, VERSION_WITH_SIGNS, Frames, Handshake, Side, frame
 
@@ -32,7 +33,6 @@ log = logging.getLogger("millrace.links")
 
 KIND_IDENTITY = 0
 KIND_SIGN = 255
-_QUEUE_BYTES_MAX = 64 << 20
 _HANDSHAKE_S = 5.0
 # The system repeats what a network drops after 1, 3, 7, 15, 31 seconds; after a partition a new attempt is
 # sooner.
@@ -74,7 +74,7 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._transport.set_write_buffer_limits(high=_QUEUE_BYTES_MAX)
+        self._transport.set_write_buffer_limits(high=LINK_QUEUE_BYTES_MAX)
         connected = transport.get_extra_info("socket")
         if connected is not None and transport.get_extra_info("ssl_object") is None:
             self._descriptor = connected.fileno()

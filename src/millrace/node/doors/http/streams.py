@@ -15,14 +15,13 @@ from millrace.broker.streams.stream import DEFAULT_STREAM, Replication, Stream, 
 from millrace.broker.streams.switching import consequences
 from millrace.broker.topics.filters import is_valid, matches
 from millrace.errors import LocalError
-from millrace.limits import MIB
+from millrace.limits import ANSWER_BYTES_MAX, BLOCKS_ANSWER_BYTES_MAX, READ_MESSAGES_MAX, WAIT_MS_MAX
 from millrace.node.doors.http import forms
 from millrace.node.doors.http.context import ServedNode, server_of
 from millrace.node.doors.http.forms import BatchForm, Form, Producer, PublishForm, Sequence, key_of
 from millrace.node.doors.http.guard import Caller, CallerIs, identify
 from millrace.node.doors.http.problems import Problem
 from millrace.node.doors.http.settings_forms import Given, asked, changed, made
-from millrace.node.groups.consumer_groups import WAIT_MS_MAX
 from millrace.node.groups.shard_consumers import Unavailable
 from millrace.node.logs.reading import keys_of, matching_rows, stored_rows
 from millrace.node.logs.time_lookup import offset_at
@@ -33,9 +32,6 @@ from millrace.storage.block import Block, Kind
 
 router = APIRouter(prefix="/v1", dependencies=[Depends(identify)])
 
-_LIMIT_MAX = 10_000
-_ANSWER_BYTES_MAX = 8 * MIB
-_BLOCKS_BYTES_MAX = 16 * MIB
 _BLOCKS_TYPE = "application/vnd.millrace.blocks"
 # One answer looks at no more of the log than this many reads of about 1 MiB.
 _READS_MAX = 64
@@ -163,7 +159,7 @@ async def read_messages(
     name: str,
     shard: int,
     start: Annotated[str, Query(alias="from", description="An offset, earliest or latest.")] = "earliest",
-    limit: Annotated[int, Query(ge=1, le=_LIMIT_MAX)] = 100,
+    limit: Annotated[int, Query(ge=1, le=READ_MESSAGES_MAX)] = 100,
     wait_ms: Annotated[int, Query(ge=0, le=WAIT_MS_MAX, description="Wait at the end of the log.")] = 0,
     filter: Annotated[str, Query(description="Only topics of this MQTT filter.")] = "#",
 ) -> dict[str, Any]:
@@ -209,12 +205,12 @@ async def read_blocks(
     pieces: list[bytes] = []
     proved: set[bytes] | None = None if caller.principal.may_subscribe("#") else set()
     size, offset = 0, start
-    while offset < stop and size < _BLOCKS_BYTES_MAX:
+    while offset < stop and size < BLOCKS_ANSWER_BYTES_MAX:
         blocks = await server.engine.reading.blocks(found, offset)
         if not blocks:
             break
         for block in blocks:
-            if offset >= stop or size >= _BLOCKS_BYTES_MAX:
+            if offset >= stop or size >= BLOCKS_ANSWER_BYTES_MAX:
                 break
             if block.header.kind is Kind.DATA:
                 if proved is not None:
@@ -277,7 +273,7 @@ async def _messages(
                 for message in stored_rows(shard.number, block, range(first, after)):
                     messages.append(forms.from_stored(message))
                     size += len(message.payload)
-                    if len(messages) >= limit or size >= _ANSWER_BYTES_MAX:
+                    if len(messages) >= limit or size >= ANSWER_BYTES_MAX:
                         return messages, message.offset + 1
             offset = max(offset, block.header.next_offset)
         if messages:
