@@ -1,17 +1,25 @@
-"""Every bound of the broker, in one place.
+"""The bounds of the broker that somebody outside can run into.
 
-Two kinds. A constant in capitals is fixed: the standard or the design sets it. A field of `Limits` has a
-default that an operator may change within the range beside it; `node/config.py` reads the section `limits`
-straight into this class, and pure code receives the value instead of reaching for a global. Names end in
-the unit; the reason of each bound stands beside it and is what `millrace config` prints.
+The rule: a bound that a client, a peer, an operator or another room can run into lives here, and so does
+every pair of bounds that must stay in a relation, with the relation asserted at the end. A constant that
+only shapes the work of one module stays beside that work, is private, and no other module imports it; in
+public, `_MAX` ends no name but those here. `lab` has bounds of its own: those of its experiments.
 
-Relations between bounds are checked when a `Limits` is made, so that no part of the broker meets a
+Two kinds. A constant in capitals is fixed: the standard (`_TOP`) or the design (`_MAX`) sets it. A field of
+`Limits` has a default that an operator may change within the range beside it; `node/config.py` reads the
+section `limits` straight into this class, and pure code receives the value instead of reaching for a
+global. Names end in the unit; the reason of each bound stands beside it and is what `millrace config`
+prints.
+
+Relations between the fields are checked when a `Limits` is made, so that no part of the broker meets a
 combination under which it cannot work (a packet that is accepted but never fits an output buffer).
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from typing import Annotated, ClassVar
 
-from millrace.errors import ConfigError
+from millrace.errors import ConfigError, LocalError
+from millrace.settings import Settings, says
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -34,99 +42,210 @@ KEEP_ALIVE_S_TOP = 65_535
 CLIENT_ID_BYTES_FLOOR = 23
 # One socket read: large enough that a bulk sender pays one call for hundreds of packets.
 READ_BYTES_MAX = 256 * KIB
+# Bytes that arrived and are not committed. Beyond a quarter nothing more is read from those who publish by
+# MQTT; beyond all of it those who cannot be made to wait that way, by HTTP, are asked to come again.
+UNCOMMITTED_BYTES_MAX = 64 * MIB
+UNCOMMITTED_BYTES_PAUSE = UNCOMMITTED_BYTES_MAX // 4
 # Rules are walked in order once per route; more than this is a data base, not a file.
 ACCESS_RULES_MAX = 10_000
 # The file is read whole, and each user costs one line of it.
 USERS_MAX = 100_000
+USER_NAME_BYTES_MAX = 1_024
+
+# ---- The HTTP door
+
+HTTP_BODY_BYTES_MAX = 16 * MIB
+# Messages and bytes of one answer; of blocks, whole ones until it is passed.
+READ_MESSAGES_MAX = 10_000
+ANSWER_BYTES_MAX = 8 * MIB
+BLOCKS_ANSWER_BYTES_MAX = 16 * MIB
+# Messages of one publish, by topic of their own or to one queue.
+PUBLISH_BATCH_MAX = 10_000
+PUT_MESSAGES_MAX = 1_000
+LEASE_MS_MAX = 12 * 60 * 60 * 1000
+DELAY_MS_MAX = 7 * 24 * 60 * 60 * 1000
+# How long a request waits for messages, and how many do at once.
+WAIT_MS_MAX = 60_000
+WAITERS_MAX = 10_000
+# Sections of one staged request: each may become a block.
+STAGE_SECTIONS_MAX = 256
+PRODUCER_CHARACTERS_MAX = 256
+PIPELINES_MAX = 1_000
+PIPELINE_QUERIES_MAX = 100
+
+# ---- The other doors
+
+# Written and not taken by a client of the text protocol; it is closed.
+TEXT_UNREAD_BYTES_MAX = 4 * MIB
+# Lines that wait for their answers; beyond it nothing more is read.
+TEXT_OPEN_MAX = 1_000
+# What can still be meant as a header; anything longer without one is refused by the parser before.
+PROXY_HEADER_BYTES_MAX = 4 * KIB
+# Messages that one call of an edge function may return, and their bytes.
+EDGE_RESULTS_MAX = 100
+EDGE_ANSWER_BYTES_MAX = 256 * MIB
+
+# ---- Streams, groups and the cluster
+
+STREAMS_MAX = 1_000
+STREAM_FILTERS_MAX = 1_000
+SHARDS_MAX = 256
+TOPIC_CLASSES_MAX = 1_000
+CHECK_MS_MAX = 60_000
+GROUPS_MAX = 100_000
+GROUP_FILTERS_MAX = 100
+# Messages of one take, and their bytes unless the first is larger.
+TAKEN_MAX = 1_000
+TAKEN_BYTES_MAX = 8 * MIB
+# Messages of one cursor that are out, put off or dead, unless its settings say otherwise.
+GROUP_IN_FLIGHT_MAX = 10_000
+# Messages in the answers that are remembered, over all requests of one cursor.
+ANSWERED_MAX = 10_000
+# Requests without an answer here that are remembered.
+VOIDED_MAX = 1_000
+# Groups of a leaderless stream, and clients of one. Both bound what a node writes: what stands in a log is
+# true, whatever it is.
+LEADERLESS_GROUPS_MAX = 10_000
+LEADERLESS_CLIENTS_MAX = 100_000
+# Messages of one take there, and messages that are looked at for it.
+LEADERLESS_TAKE_MAX = 1_000
+LEADERLESS_SCAN_MAX = 20_000
+MEMBERS_MAX = 64
+# One more forgets the writer that has been quiet longest and has nothing to roll forward.
+WRITERS_MAX = 10_000
+# Batches of one writer that are decided and not visible yet; one more has to wait.
+DECISIONS_MAX = 16
+# In one decision, in one abort, and remembered as given up by one writer above its last batch.
+ATTEMPTS_MAX = 10_000
+# Writers whose last settled batch a shard remembers; one more forgets the one that was quiet longest.
+WRITERS_SETTLED_MAX = 10_000
+# Producers that a shard remembers, and ranges of numbers of each; what is older is refused.
+PRODUCERS_MAX = 10_000
+PRODUCER_RANGES_MAX = 64
+# Deletions of retained messages that a log remembers; beyond it the oldest are forgotten.
+RETAINED_DELETED_MAX = 10_000
+# What a session takes along to another node, and what may be staged at a shard for a snapshot to carry it.
+UNFINISHED_BYTES_MAX = 16 * MIB
+STAGED_SNAPSHOT_BYTES_MAX = 16 * MIB
+# Messages of a shard by deadlines: jobs that wait, copies at the backup, offers that wait for an answer.
+FRAME_JOBS_MAX = 100_000
+FRAME_COPIES_MAX = 100_000
+FRAME_OFFERS_MAX = 100_000
+
+# ---- Logs and peers
+
+BLOCK_MESSAGES_MAX = 10_000
+# The largest MQTT packet with its columns; a head that claims more is not believed.
+BLOCK_BODY_BYTES_MAX = 257 * MIB
+SNAPSHOT_CONFIG_BYTES_MAX = MIB
+# The largest block, with room; a longer frame is not believed.
+FRAME_BYTES_MAX = 300 * MIB
+# Written and not taken by a peer.
+LINK_QUEUE_BYTES_MAX = 64 * MIB
+# Forwarded to a leader that does not serve yet.
+EARLY_BYTES_MAX = 4 * MIB
+# Offered and not applied: beyond it the group takes nothing more.
+PENDING_BYTES_MAX = 64 * MIB
+
+# ---- Clients and Spark
+
+# Unacknowledged at once, whatever more a server allows: it keeps most packet ids free for the rest.
+CLIENT_WINDOW_MAX = 10_000
+# Messages that a publisher with two brokers keeps to send again.
+PUBLISHER_KEPT_MAX = 100_000
+SQL_STATEMENTS_MAX = 1_000
+PIPELINE_SINKS_MAX = 100
+SPARK_TASKS_MAX = 10_000
 
 
-def bound(default: int, minimum: int, maximum: int, reason: str) -> int:
-    """A field of `Limits` with its range and its reason."""
-    return field(default=default, metadata={"minimum": minimum, "maximum": maximum, "doc": reason})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Settings, frozen=True, kw_only=True):
     """The bounds an operator may change. Raises ConfigError where two of them contradict each other."""
 
-    connections_max: int = bound(
-        100_000, 1, 10_000_000, "connections at once; one more is refused and closed"
-    )
-    sessions_max: int = bound(
-        200_000, 1, 10_000_000, "sessions, connected or away; twice the connections lets a fleet sleep"
-    )
-    connect_deadline_ms: int = bound(
-        10_000, 100, 600_000, "time from accept to a whole CONNECT, TLS or HTTP head; silence costs no longer"
-    )
-    keep_alive_s_max: int = bound(
-        0, 0, KEEP_ALIVE_S_TOP, "longest keep-alive granted, as server keep-alive; 0 takes what clients ask"
-    )
-    session_expiry_s_max: int = bound(
-        7 * DAY_S,
-        0,
-        SESSION_EXPIRY_S_NEVER,
-        "longest a session outlives its connection; 4294967295 is forever",
-    )
-    packet_bytes_max: int = bound(
-        MIB + 128 * KIB,
-        4 * KIB,
-        PACKET_BYTES_TOP,
-        "whole packet either way; room for 1 MiB of payload, a long topic and properties",
-    )
-    client_id_bytes_max: int = bound(
-        STRING_BYTES_TOP, CLIENT_ID_BYTES_FLOOR, STRING_BYTES_TOP, "UTF-8 bytes of a client id"
-    )
-    topic_bytes_max: int = bound(
-        STRING_BYTES_TOP, 64, STRING_BYTES_TOP, "UTF-8 bytes of a topic or filter; the standard's own bound"
-    )
-    topic_levels_max: int = bound(
-        128, 1, 32_768, "levels of a topic or filter; matching work grows with them"
-    )
-    subscriptions_max: int = bound(
-        10_000, 1, 1_000_000, "subscriptions of one session; one more is answered 0x97"
-    )
-    receive_maximum: int = bound(
-        10_000, 1, PACKET_ID_TOP, "QoS 1 and 2 publishes a client may have open; wide, so it never slows"
-    )
-    inflight_max: int = bound(
-        32_768, 1, PACKET_ID_TOP, "open publishes toward a client that names no receive maximum"
-    )
-    topic_alias_in_max: int = bound(
-        100, 0, 65_535, "topic aliases a client may set; each holds a topic in memory"
-    )
-    topic_alias_out_max: int = bound(
-        100, 0, 65_535, "topic aliases the broker sets toward a client that allows them"
-    )
-    queued_messages_max: int = bound(
-        100_000, 1, 100_000_000, "messages waiting for one session; the next one is dropped and counted"
-    )
-    in_flight_bytes_max: int = bound(
-        16 * MIB, 4 * KIB, 1024 * GIB, "bytes sent to one client and kept until acknowledged; the rest waits"
-    )
-    queued_bytes_max: int = bound(
-        64 * MIB, 4 * KIB, 1024 * GIB, "bytes waiting for one session; a sleeper must not eat the memory"
-    )
-    output_buffer_bytes_max: int = bound(
-        16 * MIB, 4 * KIB, 64 * GIB, "bytes written and not taken by one client; QoS 0 beyond it is dropped"
-    )
-    output_total_bytes_max: int = bound(
-        64 * MIB, 4 * KIB, 1024 * GIB, "the same for all clients that do not read, together"
-    )
-    retained_messages_max: int = bound(
-        1_000_000, 0, 1_000_000_000, "retained messages; a new topic beyond it is answered 0x97"
-    )
-    retained_bytes_max: int = bound(GIB, 0, 1024 * GIB, "bytes of all retained topics and payloads")
-    staged_bytes_max: int = bound(
-        4 * GIB, MIB, 1024 * GIB, "bytes that writers staged at one shard and nobody decided; on disk"
-    )
-    routes_cached_max: int = bound(
-        100_000, 1, 100_000_000, "topics whose subscribers are remembered; beyond it the oldest is forgotten"
-    )
+    ERROR: ClassVar[type[LocalError]] = ConfigError
 
-    def __post_init__(self) -> None:
+    connections_max: Annotated[
+        int, says("connections at once; one more is refused and closed", 1, 10_000_000)
+    ] = 100_000
+    sessions_max: Annotated[
+        int, says("sessions, connected or away; twice the connections lets a fleet sleep", 1, 10_000_000)
+    ] = 200_000
+    connect_deadline_ms: Annotated[
+        int,
+        says("time from accept to a whole CONNECT, TLS or HTTP head; silence costs no longer", 100, 600_000),
+    ] = 10_000
+    keep_alive_s_max: Annotated[
+        int,
+        says(
+            "longest keep-alive granted, as server keep-alive; 0 takes what clients ask", 0, KEEP_ALIVE_S_TOP
+        ),
+    ] = 0
+    session_expiry_s_max: Annotated[
+        int,
+        says("longest a session outlives its connection; 4294967295 is forever", 0, SESSION_EXPIRY_S_NEVER),
+    ] = 7 * DAY_S
+    packet_bytes_max: Annotated[
+        int,
+        says(
+            "whole packet either way; room for 1 MiB of payload, a long topic and properties",
+            4 * KIB,
+            PACKET_BYTES_TOP,
+        ),
+    ] = MIB + 128 * KIB
+    client_id_bytes_max: Annotated[
+        int, says("UTF-8 bytes of a client id", CLIENT_ID_BYTES_FLOOR, STRING_BYTES_TOP)
+    ] = STRING_BYTES_TOP
+    topic_bytes_max: Annotated[
+        int, says("UTF-8 bytes of a topic or filter; the standard's own bound", 64, STRING_BYTES_TOP)
+    ] = STRING_BYTES_TOP
+    topic_levels_max: Annotated[
+        int, says("levels of a topic or filter; matching work grows with them", 1, 32_768)
+    ] = 128
+    subscriptions_max: Annotated[
+        int, says("subscriptions of one session; one more is answered 0x97", 1, 1_000_000)
+    ] = 10_000
+    receive_maximum: Annotated[
+        int, says("QoS 1 and 2 publishes a client may have open; wide, so it never slows", 1, PACKET_ID_TOP)
+    ] = 10_000
+    inflight_max: Annotated[
+        int, says("open publishes toward a client that names no receive maximum", 1, PACKET_ID_TOP)
+    ] = 32_768
+    topic_alias_in_max: Annotated[
+        int, says("topic aliases a client may set; each holds a topic in memory", 0, 65_535)
+    ] = 100
+    topic_alias_out_max: Annotated[
+        int, says("topic aliases the broker sets toward a client that allows them", 0, 65_535)
+    ] = 100
+    queued_messages_max: Annotated[
+        int, says("messages waiting for one session; the next one is dropped and counted", 1, 100_000_000)
+    ] = 100_000
+    in_flight_bytes_max: Annotated[
+        int, says("bytes sent to one client and kept until acknowledged; the rest waits", 4 * KIB, 1024 * GIB)
+    ] = 16 * MIB
+    queued_bytes_max: Annotated[
+        int, says("bytes waiting for one session; a sleeper must not eat the memory", 4 * KIB, 1024 * GIB)
+    ] = 64 * MIB
+    output_buffer_bytes_max: Annotated[
+        int, says("bytes written and not taken by one client; QoS 0 beyond it is dropped", 4 * KIB, 64 * GIB)
+    ] = 16 * MIB
+    output_total_bytes_max: Annotated[
+        int, says("the same for all clients that do not read, together", 4 * KIB, 1024 * GIB)
+    ] = 64 * MIB
+    retained_messages_max: Annotated[
+        int, says("retained messages; a new topic beyond it is answered 0x97", 0, 1_000_000_000)
+    ] = 1_000_000
+    retained_bytes_max: Annotated[int, says("bytes of all retained topics and payloads", 0, 1024 * GIB)] = GIB
+    staged_bytes_max: Annotated[
+        int, says("bytes that writers staged at one shard and nobody decided; on disk", MIB, 1024 * GIB)
+    ] = 4 * GIB
+    routes_cached_max: Annotated[
+        int,
+        says("topics whose subscribers are remembered; beyond it the oldest is forgotten", 1, 100_000_000),
+    ] = 100_000
+
+    def refusals(self) -> Iterator[str]:
         for small, large, reason in RELATIONS:
             if getattr(self, small) > getattr(self, large):
-                raise ConfigError(
+                yield (
                     f"limits.{small} = {getattr(self, small)} is more than limits.{large} = "
                     f"{getattr(self, large)}: {reason}"
                 )
@@ -146,3 +265,11 @@ assert DEFAULT_LIMITS.topic_levels_max <= DEFAULT_LIMITS.topic_bytes_max
 assert MIB + STRING_BYTES_TOP < DEFAULT_LIMITS.packet_bytes_max <= PACKET_BYTES_TOP
 assert DEFAULT_LIMITS.output_buffer_bytes_max >= READ_BYTES_MAX, "one chunk forwarded must fit a buffer"
 assert DEFAULT_LIMITS.inflight_max <= PACKET_ID_TOP, "an open publish holds a packet id"
+assert PACKET_BYTES_TOP + MIB // 2 < BLOCK_BODY_BYTES_MAX, "the largest packet and its columns are a block"
+assert BLOCK_BODY_BYTES_MAX + MIB <= FRAME_BYTES_MAX, "the largest block goes to a peer in one frame"
+assert HTTP_BODY_BYTES_MAX <= UNCOMMITTED_BYTES_PAUSE, "one request does not stop everybody else"
+assert TAKEN_MAX <= ANSWERED_MAX, "the answer to the largest take is remembered"
+assert TAKEN_MAX <= GROUP_IN_FLIGHT_MAX, "the largest take may be out"
+assert LEADERLESS_TAKE_MAX <= LEADERLESS_SCAN_MAX, "a take looks at what it takes"
+assert CLIENT_WINDOW_MAX < PACKET_ID_TOP, "an open publish holds a packet id, and others need some too"
+assert DEFAULT_LIMITS.in_flight_bytes_max <= DEFAULT_LIMITS.queued_bytes_max

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from e2e.http_calls import MqttDoor
-from millrace.node.doors.http.guard import BODY_BYTES_MAX
+from millrace.limits import HTTP_BODY_BYTES_MAX
 from millrace.testing import ThreadedBroker
 
 
-@pytest.mark.parametrize("length", [f"Content-Length: {BODY_BYTES_MAX}", "Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("length", [f"Content-Length: {HTTP_BODY_BYTES_MAX}", "Transfer-Encoding: chunked"])
 @pytest.mark.parametrize("request_line", ["POST /v1/publish", "GET /message"])
 def test_a_body_of_nobody_is_not_read(tmp_path: Path, request_line: str, length: str) -> None:
     """Sixteen megabytes of JSON cost as much again in objects, for anybody who can connect."""

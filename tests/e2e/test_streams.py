@@ -5,6 +5,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from e2e.conftest import StartBroker
 from e2e.device import Device
 from e2e.http_calls import MqttDoor
 from e2e.processes import BrokerProcess, millrace
+from millrace.broker.streams.stream import StreamSpec
 from millrace.client.http import Http, HttpError
 from millrace.client.reader import follow
 from millrace.storage.block import HEAD_BYTES, parse_block
@@ -74,9 +76,58 @@ def test_wrong_streams_are_refused_with_a_reason(door: MqttDoor) -> None:
         ({"name": "other", "filters": ["a/#/b"]}, 400),
         ({"name": "../x", "filters": ["a"]}, 400),
         ({"name": "other", "filters": ["a"], "shards": 0}, 400),
-        ({"name": "other", "filters": ["a"], "color": "red"}, 422),
+        ({"name": "other", "filters": ["a"], "color": "red"}, 400),
     ):
         assert door("POST", "/v1/streams", body).status == status, body
+
+
+def test_units_are_taken_and_a_refusal_names_setting_value_and_what_is_expected(door: MqttDoor) -> None:
+    create(door, "units", "units/#")
+    changed = door("PATCH", "/v1/streams/units", {"retention_age_s": "1h30m", "retention_bytes": "512MiB"})
+    assert (changed.json["retention_age_s"], changed.json["retention_bytes"]) == (5_400, 512 * 1024**2)
+    for change, sentence in (
+        ({"shards": 0}, "stream 'units': shards = 0: expected a whole number from 1 to 256"),
+        ({"shards": "2"}, "stream 'units': shards = '2': expected a whole number from 1 to 256"),
+        ({}, "a change of a stream says one or more of: filters, replication,"),
+        ({"shards": None}, "a change of a stream says one or more of: filters, replication,"),
+        ({"color": "red"}, "a stream has no setting 'color'; there are: ack,"),
+    ):
+        answer = door("PATCH", "/v1/streams/units", change)
+        assert answer.status == 400
+        assert answer.json["detail"].startswith(sentence)
+
+
+def test_replicas_that_no_node_is_there_for_are_warned_of(door: MqttDoor) -> None:
+    """Only whoever asked is told: three is what a stream has unless somebody says otherwise."""
+    create(door, "wide", "wide/#")
+    assert "warnings" not in door("GET", "/v1/streams/wide").json
+    changed = door("PATCH", "/v1/streams/wide", {"replicas": 7})
+    assert changed.json["warnings"] == [
+        "7 replicas are asked for and 1 node is there; 1 is kept now, more as nodes join"
+    ]
+    assert "warnings" not in door("PATCH", "/v1/streams/wide", {"replicas": 1}).json
+
+
+def test_the_document_describes_every_setting_of_a_stream(door: MqttDoor) -> None:
+    paths = door("GET", "/openapi.json").json["paths"]
+
+    def form(path: str, method: str) -> dict[str, Any]:
+        schema: dict[str, Any] = paths[path][method]["requestBody"]["content"]["application/json"]["schema"]
+        return schema
+
+    made, changed = form("/v1/streams", "post"), form("/v1/streams/{name}", "patch")
+    assert made["required"] == ["name"]
+    assert set(made["properties"]) == set(StreamSpec.fields()) == {"name", *changed["properties"]}
+    for name, field in StreamSpec.fields().items():
+        assert made["properties"][name]["description"].startswith(field.description)
+    assert made["properties"]["shards"] | {"description": ""} == {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 256,
+        "default": 1,
+        "description": "",
+    }
+    assert form("/v1/groups", "post")["required"] == ["name", "filters"]
 
 
 def test_messages_are_read_by_offset_and_a_reader_waits_at_the_end(door: MqttDoor) -> None:

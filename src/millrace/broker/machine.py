@@ -31,7 +31,7 @@ from millrace.broker.entries.sessions import (
     WillStored,
 )
 from millrace.broker.groups.definitions import DurableGroup
-from millrace.broker.groups.joined import QOS_MAX as JOINED_QOS_MAX
+from millrace.broker.groups.joined import GROUP_QOS as JOINED_QOS_MAX
 from millrace.broker.groups.joined import LocalConsumerGroup
 from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.messages.inbound import Inbound

@@ -140,9 +140,7 @@ def cluster(
     epilog=example("millrace bench log", "millrace bench log --size 100MiB --messages 50000 --json"),
 )
 def log(
-    size: Annotated[
-        str, typer.Option(metavar="BYTES", help="Log that a restart finds; MiB and GiB are understood.")
-    ] = "1GiB",
+    size: Annotated[str, typer.Option(metavar="SIZE", help="Log that a restart finds.")] = "1GiB",
     messages: Annotated[
         int, typer.Option(min=1000, max=100_000_000, help="Messages that readers catch up with.")
     ] = 500_000,
@@ -173,12 +171,15 @@ def _figure(value: float) -> str:
 
 def _bytes(text: str) -> int:
     """A number of bytes, with or without a unit."""
-    units = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-    number = text.rstrip("KMGiB")
-    unit = text[len(number) :]
-    if not number.isdigit() or unit not in units or not int(number):
-        raise ConfigError(f"--size: {text!r} is not a number of bytes such as 100MiB or 1GiB")
-    return int(number) * units[unit]
+    from millrace.settings import quantity
+
+    try:
+        found = quantity(text, "bytes")
+    except ValueError:
+        found = 0
+    if not found or not isinstance(found, int):
+        raise ConfigError(f"--size: {text!r} is not a size such as 100MiB or 1GB")
+    return found
 
 
 @app.command(

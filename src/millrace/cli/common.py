@@ -62,6 +62,17 @@ def load_config(
     return load(config, os.environ, named)
 
 
+def duration_s(text: str) -> float:
+    """`100ms`, `1.5s`, `1h30m`; a plain number is seconds."""
+    from millrace.errors import ConfigError
+    from millrace.settings import quantity
+
+    try:
+        return quantity(text, "s")
+    except ValueError:
+        raise ConfigError(f"{text!r} is not a time such as 100ms, 1.5s or 2m") from None
+
+
 def printable(text: str) -> str:
     """Text fit for a terminal: what a name or topic holds must not steer it."""
     if text.isprintable():

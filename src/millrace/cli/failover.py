@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,26 +13,13 @@ if TYPE_CHECKING:
 
 _Outcome = TypeVar("_Outcome")
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
-
-
-def seconds(text: str) -> float:
-    """`100ms`, `1.5s`, `2m`; a plain number is seconds."""
-    from millrace.errors import ConfigError
-
-    found = _DURATION.fullmatch(text)
-    if found is None or not float(found[1]):
-        raise ConfigError(f"{text!r} is not a time such as 100ms, 1.5s or 2m")
-    return float(found[1]) * _UNITS_S[found[2]]
-
 
 def publish(
     topic: str,
     payloads: Iterator[bytes],
     *,
     urls: list[str],
-    every: str,
+    every_s: float,
     keep_last: int,
     **options: Any,
 ) -> dict[str, int]:
@@ -48,7 +34,7 @@ def publish(
     async def run() -> dict[str, int]:
         async with Publisher(
             urls,
-            interval_s=seconds(every),
+            interval_s=every_s,
             keep_last=keep_last,
             on_switch=lambda url: print(f"publishing to {url}", file=sys.stderr),
             password=os.environ.get(PASSWORD_VARIABLE),

@@ -1,13 +1,14 @@
 """`millrace group`: consumers that share one cursor, and collect while nobody is there."""
 
-from enum import StrEnum
 from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
+from millrace.broker.groups.definitions import DurableGroupSpec, NewDurableGroup
 from millrace.cli.common import AsJson, example, family, print_done, print_json, print_rows
 from millrace.cli.http_options import DEFAULT, HttpUrl, door
+from millrace.cli.option_groups import Given, asks_for
 
 app = family(
     "Durable groups: each message of the filters goes to one member, and waits while nobody is there, until "
@@ -30,39 +31,30 @@ _SHARD_COLUMNS = (
 )
 
 
-class Start(StrEnum):
-    LATEST = "latest"
-    EARLIEST = "earliest"
-
-
 def _path(name: str) -> str:
     return f"/v1/groups/{quote(name, safe='/:')}"
 
 
 @app.command(epilog=example("millrace group create workers 'jobs/#' --deliveries 5 --dead-letter dead/jobs"))
+@asks_for(NewDurableGroup, without=("name", "filters"))
 def create(
     name: Name,
     filters: Annotated[list[str], typer.Argument(metavar="FILTER", help="Topic filters.")],
-    start: Annotated[
-        Start, typer.Option("--from", help="Begin with what comes, or with what is in the logs.")
-    ] = Start.LATEST,
-    deliveries: Annotated[
-        int, typer.Option(metavar="N", min=0, help="After N deliveries to --dead-letter; 0 is never.")
-    ] = 0,
-    dead_letter: Annotated[str, typer.Option(metavar="TOPIC", help="Where dead messages go.")] = "",
+    given: Given,
     url: HttpUrl = DEFAULT,
     json: AsJson = False,
 ) -> None:
     """Make a group."""
-    body = {
-        "name": name,
-        "filters": filters,
-        "start": start,
-        "deliveries_max": deliveries,
-        "dead_letter": dead_letter,
-    }
-    made = door(url).call("POST", "/v1/groups", body)
+    made = door(url).call("POST", "/v1/groups", {"name": name, "filters": filters, **given})
     print_done(f"created group {name}", as_json=json, **made)
+
+
+@app.command(epilog=example("millrace group alter workers --filter 'jobs/#' --filter 'tasks/#'"))
+@asks_for(DurableGroupSpec, without=("name",), at_least_one=True)
+def alter(name: Name, given: Given, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
+    """Change a group; where it is in the logs stays."""
+    changed = door(url).call("PATCH", _path(name), given)
+    print_done(f"changed group {name}", as_json=json, **changed)
 
 
 @app.command("list", epilog=example("millrace group list --json"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millrace.cli.common import AsJson, example, print_done, print_error, single
+from millrace.cli.common import AsJson, duration_s, example, print_done, print_error, single
 from millrace.cli.connecting import ConnectionOptions, Qos, Url, connected
 from millrace.cli.option_groups import takes
 
@@ -47,7 +47,10 @@ def pub(
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="With -: each line is a message.")] = False,
     every: Annotated[
-        str | None, typer.Option("--every", metavar="TIME", help="Publish on an interval such as 100ms.")
+        float | None,
+        typer.Option(
+            "--every", metavar="DURATION", parser=duration_s, help="Publish on an interval such as 100ms."
+        ),
     ] = None,
     keep_last: Annotated[
         int, typer.Option("--keep-last", metavar="N", min=1, help="With --every: messages to send again.")
@@ -67,6 +70,8 @@ def pub(
     if every is None and backup is not None:
         raise ConfigError("--backup is for a publisher with --every, which keeps messages to send again")
     if every is not None:
+        if not every:
+            raise ConfigError("--every: an interval is more than 0")
         if qos != 1 or retain or not given.is_mqtt_5:
             raise ConfigError("--every publishes with QoS 1 and MQTT 5, not retained")
         _publish_on_interval(topic, message, repeat, lines, url, backup, every, keep_last, json, **given.tls)
@@ -101,7 +106,7 @@ def _publish_on_interval(
     lines: bool,
     urls: list[str] | None,
     backup: str | None,
-    every: str,
+    every_s: float,
     keep_last: int,
     json: bool,
     **tls: Any,
@@ -112,7 +117,7 @@ def _publish_on_interval(
     brokers = [*(urls or (DEFAULT_URL,)), *([backup] if backup else [])]
     payloads = _payloads(message, repeat, lines)
     try:
-        done = failover.publish(topic, payloads, urls=brokers, every=every, keep_last=keep_last, **tls)
+        done = failover.publish(topic, payloads, urls=brokers, every_s=every_s, keep_last=keep_last, **tls)
     except KeyboardInterrupt:
         print_error("interrupted")
         raise typer.Exit(1) from None

@@ -1,14 +1,14 @@
 """`millrace stream`: which logs there are, what they take, and what they keep."""
 
-from enum import StrEnum
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
+from millrace.broker.streams.stream import StreamSpec
 from millrace.cli.common import AsJson, example, family, print_done, print_json, print_rows, print_warning
 from millrace.cli.http_options import DEFAULT, HttpUrl, door
-from millrace.cli.pair_settings import Bounds, Checked, Classes, Scheduled, pair_settings
+from millrace.cli.option_groups import Given, asks_for
 
 app = family(
     "Streams: named sets of topic filters with one policy, each a log of its own. A topic belongs to the "
@@ -16,65 +16,7 @@ app = family(
 )
 
 
-class Capture(StrEnum):
-    ACKNOWLEDGED = "acknowledged"
-    ALL = "all"
-    NONE = "none"
-
-
-class Compression(StrEnum):
-    NONE = "none"
-    ZLIB = "zlib"
-
-
-class Replication(StrEnum):
-    QUORUM = "quorum"
-    LEADERLESS = "leaderless"
-    PRIMARY_BACKUP = "primary-backup"
-    ROUTED = "routed"
-
-
-class Ack(StrEnum):
-    LOCAL = "local"
-    ONE = "one"
-    MAJORITY = "majority"
-    ALL = "all"
-
-
-class Storage(StrEnum):
-    DISK = "disk"
-    MEMORY = "memory"
-
-
 Name = Annotated[str, typer.Argument(metavar="NAME")]
-Shards = Annotated[int | None, typer.Option(min=1, help="Logs that share the topics, by hash.")]
-Replicas = Annotated[int | None, typer.Option(min=1, help="Nodes that keep each log.")]
-Kept = Annotated[Capture | None, typer.Option(help="What is logged: QoS 1, 2 and HTTP; all; nothing.")]
-Age = Annotated[
-    int | None, typer.Option("--retention-age", metavar="S", min=0, help="Seconds; 0 is for ever.")
-]
-Size = Annotated[
-    int | None, typer.Option("--retention-bytes", metavar="B", min=0, help="Bytes of each log; 0 is any.")
-]
-HoldAge = Annotated[
-    int | None, typer.Option("--hold-age", metavar="S", min=0, help="Kept so long for a group behind.")
-]
-HoldSize = Annotated[
-    int | None, typer.Option("--hold-bytes", metavar="B", min=0, help="The same in bytes of each log.")
-]
-Compressed = Annotated[Compression | None, typer.Option(help="How blocks are stored.")]
-Function = Annotated[
-    str | None,
-    typer.Option(metavar="MODULE:FUNCTION", help="Deliver what this function makes of the messages."),
-]
-Acked = Annotated[
-    Ack | None, typer.Option(help="Leaderless: nodes that have a message on disk before it is acknowledged.")
-]
-Stored = Annotated[
-    Storage | None, typer.Option(help="Leaderless: where it is kept; memory ends with the node.")
-]
-Replicated = Annotated[Replication | None, typer.Option(help="How the log is replicated.")]
-
 _COLUMNS = ("name", "filters", "shards", "capture", "replication", "messages", "bytes")
 _SHARD_COLUMNS = ("shard", "first_offset", "next_offset", "bytes", "staged_bytes", "sealed", "role", "term")
 _PAIR_COLUMNS = ("primary", "backup", "in_sync")
@@ -87,50 +29,17 @@ def _path(name: str) -> str:
     return f"/v1/streams/{quote(name, safe='')}"
 
 
-def _given(**settings: Any) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None}
-
-
-@app.command(epilog=example("millrace stream create sensors 'sensors/#' --shards 4"))
+@app.command(epilog=example("millrace stream create sensors 'sensors/#' --shards 4 --retention-age 7d"))
+@asks_for(StreamSpec, without=("name", "filters"))
 def create(
     name: Name,
     filters: Annotated[list[str], typer.Argument(metavar="FILTER", help="Topic filters.")],
-    shards: Shards = None,
-    replicas: Replicas = None,
-    capture: Kept = None,
-    retention_age: Age = None,
-    retention_bytes: Size = None,
-    hold_age: HoldAge = None,
-    hold_bytes: HoldSize = None,
-    compression: Compressed = None,
-    edge: Function = None,
-    replication: Replicated = None,
-    ack: Acked = None,
-    storage: Stored = None,
-    schedule: Scheduled = None,
-    check_interval: Checked = None,
-    bound: Bounds = None,
-    topic_class: Classes = None,
+    given: Given,
     url: HttpUrl = DEFAULT,
     json: AsJson = False,
 ) -> None:
     """Make a stream."""
-    settings = _given(
-        shards=shards,
-        replicas=replicas,
-        capture=capture,
-        retention_age_s=retention_age,
-        retention_bytes=retention_bytes,
-        hold_age_s=hold_age,
-        hold_bytes=hold_bytes,
-        compression=compression,
-        edge=edge,
-        replication=replication,
-        ack=ack,
-        storage=storage,
-        primary_backup=pair_settings(schedule, check_interval, bound, topic_class),
-    )
-    made = door(url).call("POST", "/v1/streams", {"name": name, "filters": filters, **settings})
+    made = door(url).call("POST", "/v1/streams", {"name": name, "filters": filters, **given})
     _warn(made)
     numbers = ", ".join(str(row["shard"]) for row in made["shard_list"]) or "none"
     print_done(f"created stream {name}; shards: {numbers}", as_json=json, **made)
@@ -173,60 +82,27 @@ def show(name: Name, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
 
 @app.command(
     epilog=example(
-        "millrace stream alter sensors --retention-age 3600",
+        "millrace stream alter sensors --retention-age 1h30m --retention-bytes 10GB",
         "millrace stream alter sensors --replication routed --yes",
     )
 )
+@asks_for(StreamSpec, without=("name",), at_least_one=True)
 def alter(
     name: Name,
-    filters: Annotated[
-        list[str] | None, typer.Option("--filter", metavar="FILTER", help="In place of all filters.")
-    ] = None,
-    shards: Shards = None,
-    replicas: Replicas = None,
-    capture: Kept = None,
-    retention_age: Age = None,
-    retention_bytes: Size = None,
-    hold_age: HoldAge = None,
-    hold_bytes: HoldSize = None,
-    compression: Compressed = None,
-    edge: Function = None,
-    replication: Replicated = None,
-    ack: Acked = None,
-    storage: Stored = None,
-    schedule: Scheduled = None,
-    check_interval: Checked = None,
-    bound: Bounds = None,
-    topic_class: Classes = None,
+    given: Given,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     url: HttpUrl = DEFAULT,
     json: AsJson = False,
 ) -> None:
     """Change a stream. Other shards, filters or replication seal its shards and open new ones. What another
     replication means for offsets is said first, and asked about."""
-    settings = _given(
-        filters=filters or None,
-        shards=shards,
-        replicas=replicas,
-        capture=capture,
-        retention_age_s=retention_age,
-        retention_bytes=retention_bytes,
-        hold_age_s=hold_age,
-        hold_bytes=hold_bytes,
-        compression=compression,
-        edge=edge,
-        replication=replication,
-        ack=ack,
-        storage=storage,
-        primary_backup=pair_settings(schedule, check_interval, bound, topic_class),
-    )
-    if replication is not None and not yes:
-        means = door(url).call("PATCH", f"{_path(name)}?preview=true", settings)["means"]
+    if "replication" in given and not yes:
+        means = door(url).call("PATCH", f"{_path(name)}?preview=true", given)["means"]
         for line in means:
             typer.echo(f"- {line}", err=True)
         if means and not typer.confirm(f"Change stream {name}?", err=True):
             raise typer.Exit(1)
-    changed = door(url).call("PATCH", _path(name), settings)
+    changed = door(url).call("PATCH", _path(name), given)
     _warn(changed)
     print_done(f"changed stream {name}", as_json=json, **changed)
 
@@ -247,7 +123,7 @@ def purge(
     json: AsJson = False,
 ) -> None:
     """Forget messages. Offsets go on counting."""
-    purged = door(url).call("POST", f"{_path(name)}/purge", _given(before=before, shard=shard))
+    purged = door(url).call("POST", f"{_path(name)}/purge", {"before": before, "shard": shard})
     print_done(f"purged stream {name}", as_json=json, **purged)
 
 

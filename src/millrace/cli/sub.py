@@ -5,11 +5,14 @@ import json as encoding
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millrace.cli.common import example, print_error, printable, single
+from millrace.cli.common import duration_s, example, print_error, printable, single
 from millrace.cli.connecting import ConnectionOptions, Qos, Url, connected
 from millrace.cli.option_groups import takes
 
@@ -23,32 +26,68 @@ app = single()
 _WINDOW = 1_000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """How the messages are printed, and when there were enough."""
+
+    count: Annotated[
+        int | None, typer.Option("-n", "--count", metavar="N", min=1, help="End after N messages.")
+    ] = None
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            metavar="DURATION",
+            parser=duration_s,
+            help="End after this time (plain numbers are seconds); a failure if --count is not reached.",
+        ),
+    ] = None
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic before it.")] = False
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object in each line.")] = False
+
+    @contextmanager
+    def until_stopped(self) -> Iterator[None]:
+        """Around the work: ends it at Ctrl-C, and when nobody reads the output any more."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise typer.Exit(0 if self.count is None else 1) from None
+        except BrokenPipeError:
+            # The reader has all it wanted. Python would try to flush the pipe once more at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit from None
+
+    def check(self, seen: int) -> None:
+        """Call it with the number of messages at the end: fewer than were wanted is a failure."""
+        if self.count is not None and seen < self.count:
+            print_error(f"{seen} of {self.count} messages came within {self.timeout:g} s")
+            raise typer.Exit(1)
+
+    def line(self, topic: str, payload: bytes) -> bytes:
+        if sys.stdout.isatty():
+            text = printable(payload.decode(errors="backslashreplace"))
+            return f"{printable(topic)} {text}\n".encode() if self.verbose else f"{text}\n".encode()
+        return (topic.encode() + b" " if self.verbose else b"") + payload + b"\n"
+
+
 @app.command(
     epilog=example(
         "millrace sub 'sensors/#' -v",
         "millrace sub 'sensors/#' --group workers --count 10 --json",
         "millrace sub 'sensors/#' --from earliest --url http://127.0.0.1:18831",
         "millrace sub 'sensors/#' --backup mqtt://127.0.0.1:18840",
-        "millrace sub '$SYS/#' -v --timeout 15 --url mqtt://ann@broker.example:1883",
+        "millrace sub '$SYS/#' -v --timeout 15s --url mqtt://ann@broker.example:1883",
     )
 )
-@takes(ConnectionOptions)
+@takes(Output, ConnectionOptions)
 def sub(
     filters: Annotated[list[str], typer.Argument(metavar="FILTER", help="Topic filters.")],
     given: ConnectionOptions,
+    output: Output,
     url: Url = None,
     qos: Qos = 1,
     group: Annotated[
         str | None, typer.Option("--group", metavar="G", help="Share the messages with others in group G.")
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option("-n", "--count", metavar="N", min=1, help="End after N messages.")
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout", metavar="S", min=0, help="End after S seconds; a failure if --count is not reached."
-        ),
     ] = None,
     start: Annotated[
         str | None,
@@ -62,116 +101,81 @@ def sub(
             "--backup", metavar="URL", help="A second broker: each message once, and from which it came."
         ),
     ] = None,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic before it.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object in each line.")] = False,
 ) -> None:
     """Print messages as they come, one in each line, until Ctrl-C."""
-    if start is not None:
-        if group is not None:
-            raise typer.BadParameter(
-                "a group has a cursor of its own: millrace group reset", param_hint="--from"
-            )
-        _read_log(filters, start, url, count=count, timeout=timeout, verbose=verbose, json=json)
-        return
-    if backup is not None:
-        if group is not None or not given.is_mqtt_5:
-            raise typer.BadParameter("goes with MQTT 5 and without --group", param_hint="--backup")
-        _from_both(
-            filters, url, backup, qos, count=count, timeout=timeout, verbose=verbose, json=json, **given.tls
-        )
-        return
-    end_s = None if timeout is None else time.monotonic() + timeout
+    if start is not None and group is not None:
+        raise typer.BadParameter("a group has a cursor of its own: millrace group reset", param_hint="--from")
+    if backup is not None and start is None and (group is not None or not given.is_mqtt_5):
+        raise typer.BadParameter("goes with MQTT 5 and without --group", param_hint="--backup")
+    with output.until_stopped():
+        if start is not None:
+            seen = _read_log(filters, start, url, output)
+        elif backup is not None:
+            seen = _from_both(filters, url, backup, qos, output, **given.tls)
+        else:
+            seen = _from_one(filters, url, qos, group, given, output)
+    output.check(seen)
+
+
+def _from_one(
+    filters: list[str],
+    urls: list[str] | None,
+    qos: int,
+    group: str | None,
+    given: ConnectionOptions,
+    output: Output,
+) -> int:
+    end_s = None if output.timeout is None else time.monotonic() + output.timeout
     seen = 0
-    try:
-        with (
-            connected(url, given, receive_maximum=min(count or _WINDOW, _WINDOW)) as client,
-            client.subscribe(*filters, qos=qos, group=group, manual_ack=True) as messages,
-        ):
-            while count is None or seen < count:
-                message = messages.get(None if end_s is None else max(0.0, end_s - time.monotonic()))
-                _write(_json_line(message) if json else _line(message.topic, message.payload, verbose))
-                # Only now: what could not be written is for another member of the group.
-                messages.ack(message)
-                seen += 1
-    except TimeoutError:
-        if count is not None:
-            print_error(f"{seen} of {count} messages came within {timeout:g} s")
-            raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(0 if count is None else 1) from None
-    except BrokenPipeError:
-        # The reader has all it wanted. Python would try to flush the pipe once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with (
+        connected(urls, given, receive_maximum=min(output.count or _WINDOW, _WINDOW)) as client,
+        client.subscribe(*filters, qos=qos, group=group, manual_ack=True) as messages,
+        suppress(TimeoutError),
+    ):
+        while output.count is None or seen < output.count:
+            message = messages.get(None if end_s is None else max(0.0, end_s - time.monotonic()))
+            _write(_json_line(message) if output.json else output.line(message.topic, message.payload))
+            # Only now: what could not be written is for another member of the group.
+            messages.ack(message)
+            seen += 1
+    return seen
 
 
 def _from_both(
-    filters: list[str],
-    urls: list[str] | None,
-    backup: str,
-    qos: int,
-    *,
-    count: int | None,
-    timeout: float | None,
-    verbose: bool,
-    json: bool,
-    **tls: Any,
-) -> None:
+    filters: list[str], urls: list[str] | None, backup: str, qos: int, output: Output, **tls: Any
+) -> int:
     from millrace.cli import failover
     from millrace.client.client import DEFAULT_URL
 
     def write(sourced: "Sourced") -> None:
         message = sourced.message
-        if json:
+        if output.json:
             _write(_json_line(message, source=sourced.source))
         else:
-            _write(f"{sourced.source} ".encode() + _line(message.topic, message.payload, verbose))
+            _write(f"{sourced.source} ".encode() + output.line(message.topic, message.payload))
 
-    primary = (urls or [DEFAULT_URL])[0]
-    try:
-        seen = failover.subscribe(
-            filters,
-            primary=primary,
-            backup=backup,
-            qos=qos,
-            count=count,
-            timeout_s=timeout,
-            write=write,
-            **tls,
-        )
-    except KeyboardInterrupt:
-        raise typer.Exit(0 if count is None else 1) from None
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
-    if count is not None and seen < count:
-        print_error(f"{seen} of {count} messages came within {timeout:g} s")
-        raise typer.Exit(1)
+    return failover.subscribe(
+        filters,
+        primary=(urls or [DEFAULT_URL])[0],
+        backup=backup,
+        qos=qos,
+        count=output.count,
+        timeout_s=output.timeout,
+        write=write,
+        **tls,
+    )
 
 
-def _read_log(
-    filters: list[str],
-    start: str,
-    urls: list[str] | None,
-    *,
-    count: int | None,
-    timeout: float | None,
-    verbose: bool,
-    json: bool,
-) -> None:
+def _read_log(filters: list[str], start: str, urls: list[str] | None, output: Output) -> int:
     from millrace.cli import from_offset
 
     def write(message: dict[str, Any], payload: bytes) -> None:
-        if json:
+        if output.json:
             _write(encoding.dumps(message, ensure_ascii=False).encode() + b"\n")
         else:
-            _write(_line(message["topic"], payload, verbose))
+            _write(output.line(message["topic"], payload))
 
-    try:
-        from_offset.read(filters, start, urls, count=count, timeout_s=timeout, write=write)
-    except KeyboardInterrupt:
-        raise typer.Exit(0 if count is None else 1) from None
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return from_offset.read(filters, start, urls, count=output.count, timeout_s=output.timeout, write=write)
 
 
 def _write(data: bytes) -> None:
@@ -184,13 +188,6 @@ def _write(data: bytes) -> None:
         raise
     except OSError as error:
         raise ClientError(f"cannot write the output: {error.strerror}") from error
-
-
-def _line(topic: str, payload: bytes, verbose: bool) -> bytes:
-    if sys.stdout.isatty():
-        text = printable(payload.decode(errors="backslashreplace"))
-        return f"{printable(topic)} {text}\n".encode() if verbose else f"{text}\n".encode()
-    return (topic.encode() + b" " if verbose else b"") + payload + b"\n"
 
 
 def _json_line(message: "Message", **more: str) -> bytes:

@@ -22,10 +22,10 @@ PasswordStdin = Annotated[
 
 def _read_password(from_stdin: bool) -> bytes:
     from millrace.errors import ConfigError
-    from millrace.node.access.users import PASSWORD_BYTES_MAX
+    from millrace.limits import STRING_BYTES_TOP
 
     if from_stdin:
-        return sys.stdin.buffer.readline(PASSWORD_BYTES_MAX + 2).rstrip(b"\r\n")
+        return sys.stdin.buffer.readline(STRING_BYTES_TOP + 2).rstrip(b"\r\n")
     if not sys.stdin.isatty():
         raise ConfigError("there is no terminal to ask for a password; use --password-stdin")
     typed: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True)

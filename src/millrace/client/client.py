@@ -57,11 +57,10 @@ from millrace.client.events import (
 )
 from millrace.client.incoming import Message
 from millrace.client.link import Link
-from millrace.client.outgoing import WINDOW_MAX
 from millrace.client.protocol import Options, Protocol, State
 from millrace.client.subscription import Subscription
 from millrace.errors import ConfigError, LocalError, MillraceError
-from millrace.limits import KEEP_ALIVE_S_TOP, PACKET_ID_TOP, SESSION_EXPIRY_S_NEVER
+from millrace.limits import CLIENT_WINDOW_MAX, KEEP_ALIVE_S_TOP, PACKET_ID_TOP, SESSION_EXPIRY_S_NEVER
 from millrace.types import NO_PROPERTIES, Properties, Reason, RetainHandling, Version, Will
 from millrace.types import Message as PlainMessage
 from millrace.types import Subscription as Filter
@@ -71,7 +70,7 @@ log = logging.getLogger("millrace.client")
 DEFAULT_URL = "mqtt://127.0.0.1:1883"
 
 # Publishes in the queue and in the window together; further callers wait for their turn in order.
-_PUBLISHES_MAX = 2 * WINDOW_MAX
+_PUBLISHES_MAX = 2 * CLIENT_WINDOW_MAX
 # The first pause before a reconnect; it doubles with every round over the addresses.
 _PAUSE_S_MIN = 0.1
 # A cluster without a majority may grant a connection this long after it was asked for.

@@ -17,12 +17,11 @@ from collections.abc import Iterator
 from millrace.client.events import Published
 from millrace.client.packet_ids import Inheritance, PacketIds
 from millrace.errors import ProtocolError
+from millrace.limits import CLIENT_WINDOW_MAX
 from millrace.types import Message, Reason, Version
 from millrace.wire.mqtt.codec import encode
 from millrace.wire.mqtt.packets import Connack, Publish, Pubrel
 
-# Unacknowledged at once, whatever more a server allows: it keeps most packet ids free for the rest.
-WINDOW_MAX = 10_000
 # MQTT 3.1.1 servers name no bound and have one: mosquitto forwards 20 unfinished QoS 2 messages of a client
 # and acknowledges more without ever forwarding them.
 _WINDOW_QOS_2_UNTOLD = 20
@@ -70,7 +69,7 @@ class Outgoing:
     def resume(self, connack: Connack) -> Iterator[Pubrel | Published]:
         """A connection is accepted: releases to send again, and publishes that this finishes."""
         self._server = connack
-        self._window = min(connack.receive_maximum or WINDOW_MAX, WINDOW_MAX)
+        self._window = min(connack.receive_maximum or CLIENT_WINDOW_MAX, CLIENT_WINDOW_MAX)
         if not connack.session_present:
             self._inheritance = None
         elif self._first_connection:

@@ -33,11 +33,11 @@ from millrace.client.client import Client
 from millrace.client.epochs import Epochs
 from millrace.client.errors import ClientError, Outdated, Refused
 from millrace.errors import LocalError
+from millrace.limits import PUBLISHER_KEPT_MAX
 from millrace.types import NO_PROPERTIES, Message, Properties, Reason, Version
 
 log = logging.getLogger("millrace.client")
 
-KEEP_MAX = 100_000
 _PAUSE_S = 0.1
 # With the pause between two brokers some seconds: longer than it takes to choose a leader.
 _REFUSALS_MAX = 30
@@ -87,8 +87,10 @@ class Publisher:
         **options: Any,
     ) -> None:
         """`epochs` may be shared with other clients: what one of them hears, all know."""
-        if interval_s <= 0 or not 1 <= keep_last <= KEEP_MAX:
-            raise LocalError(f"a publisher has an interval above 0 and keeps 1 to {KEEP_MAX} messages")
+        if interval_s <= 0 or not 1 <= keep_last <= PUBLISHER_KEPT_MAX:
+            raise LocalError(
+                f"a publisher has an interval above 0 and keeps 1 to {PUBLISHER_KEPT_MAX} messages"
+            )
         if not urls:
             raise LocalError("a publisher needs the URL of at least one broker")
         # Made and let go: what is wrong with an address or an option is told now, not at the first failover.

@@ -28,7 +28,7 @@ from millrace.kernels.blocks import (
     Columns,
 )
 from millrace.kernels.packing import collect
-from millrace.spark.offsets import TIME_US_MAX, TIME_US_MIN, Span
+from millrace.spark.offsets import TIME_US_MIN, TIME_US_TOP, Span
 from millrace.storage.block import HEAD_BYTES, Block, BlockDamaged, Kind, attach_body, parse_header
 from millrace.types import Properties, Version
 from millrace.wire.mqtt.properties import decode_properties
@@ -48,12 +48,12 @@ class Choice:
     span: Span
     takes: Takes | None = None
     from_us: int = TIME_US_MIN
-    until_us: int = TIME_US_MAX
+    until_us: int = TIME_US_TOP
     """Both ends are in."""
 
     @property
     def is_timed(self) -> bool:
-        return self.from_us > TIME_US_MIN or self.until_us < TIME_US_MAX
+        return self.from_us > TIME_US_MIN or self.until_us < TIME_US_TOP
 
 
 @dataclass(frozen=True, slots=True)

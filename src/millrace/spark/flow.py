@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import ConfigError
+from millrace.limits import PIPELINE_SINKS_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 FORMAT = "millrace"
-SINKS_MAX = 100
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _INTERVAL = "2 seconds"
 _SOURCES_S_MAX = 60.0
@@ -85,8 +85,8 @@ class Flow:
             raise ConfigError(
                 f"there are two sinks {name!r}; each needs a name, and a checkpoint, of its own"
             )
-        if len(self.sinks) >= SINKS_MAX:
-            raise ConfigError(f"a pipeline has at most {SINKS_MAX} sinks")
+        if len(self.sinks) >= PIPELINE_SINKS_MAX:
+            raise ConfigError(f"a pipeline has at most {PIPELINE_SINKS_MAX} sinks")
         if not frame.isStreaming:
             raise ConfigError(
                 f"sink {name!r} is given a frame that is not streaming: begin with flow.source()"

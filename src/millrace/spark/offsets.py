@@ -15,17 +15,17 @@ from itertools import pairwise
 from typing import Any
 
 from millrace.errors import ConfigError
+from millrace.limits import SPARK_TASKS_MAX
 
 EARLIEST = "earliest"
 LATEST = "latest"
 
-TIME_US_MIN, TIME_US_MAX = -(1 << 63), (1 << 63) - 1
+TIME_US_MIN, TIME_US_TOP = -(1 << 63), (1 << 63) - 1
 
 TASK_ROWS_AIM = 1_000_000
 """A longer range is split, so that the cores of a machine share it."""
 TASK_ROWS_LEAST = 10_000
 """About one block: a shorter piece reads mostly what its neighbours read too."""
-TASKS_MAX = 10_000
 
 Position = Mapping[int, int]
 Start = str | int | dict[int, str | int]
@@ -189,7 +189,7 @@ def split(whole: Iterable[Span], tasks_least: int = 1) -> list[Span]:
     given = list(whole)
     total = sum(span.count for span in given)
     aim = min(TASK_ROWS_AIM, max(TASK_ROWS_LEAST, -(-total // max(1, tasks_least))))
-    aim = max(aim, -(-total // TASKS_MAX))
+    aim = max(aim, -(-total // SPARK_TASKS_MAX))
     pieces = []
     for span in given:
         parts = -(-span.count // aim)

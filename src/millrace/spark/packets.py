@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from millrace.errors import LocalError
 from millrace.kernels.packing import pack
-from millrace.storage.block import BLOCK_BYTES_AIM, BLOCK_MESSAGES_MAX
+from millrace.limits import BLOCK_MESSAGES_MAX
+from millrace.storage.block import BLOCK_BYTES_AIM
 from millrace.types import Properties
 from millrace.wire.mqtt.properties import encode_properties
 

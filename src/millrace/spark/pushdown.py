@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from millrace.spark.offsets import TIME_US_MAX, TIME_US_MIN, Span, to_us
+from millrace.spark.offsets import TIME_US_MIN, TIME_US_TOP, Span, to_us
 
 OFFSET_TOP = (1 << 63) - 1
 _NEVER_NULL = frozenset(("topic", "shard", "offset", "timestamp", "payload", "qos", "retain"))
@@ -38,7 +38,7 @@ class Conditions:
     offset_least: int = 0
     offset_most: int = OFFSET_TOP
     from_us: int = TIME_US_MIN
-    until_us: int = TIME_US_MAX
+    until_us: int = TIME_US_TOP
 
     def takes(self, topic: str) -> bool:
         return (self.topics is None or topic in self.topics) and all(map(topic.startswith, self.prefixes))

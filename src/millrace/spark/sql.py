@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from millrace.errors import ConfigError
+from millrace.limits import SQL_STATEMENTS_MAX
 from millrace.spark.flow import FORMAT, Flow
-
-STATEMENTS_MAX = 1_000
 
 _SETTING = re.compile(r"\$\{([A-Za-z0-9_.-]+)\}")
 _OPTIONS = r"(?:\s+USING\s+(?P<format>[A-Za-z0-9_.]+))?(?:\s+OPTIONS\s*\((?P<options>.*?)\))?"
@@ -37,8 +36,8 @@ _PIECE = re.compile(
 def build(flow: Flow, text: str) -> None:
     """Run the statements of a SQL pipeline; ConfigError names the one that is wrong."""
     for count, statement in enumerate(statements(text)):
-        if count >= STATEMENTS_MAX:
-            raise ConfigError(f"a SQL pipeline has at most {STATEMENTS_MAX} statements")
+        if count >= SQL_STATEMENTS_MAX:
+            raise ConfigError(f"a SQL pipeline has at most {SQL_STATEMENTS_MAX} statements")
         run(flow, _SETTING.sub(lambda found: flow.setting(found.group(1)), statement))
 
 

@@ -30,7 +30,7 @@ from millrace.errors import ConfigError, LocalError
 from millrace.spark.options import SinkOptions, access
 
 PAUSE_S_LEAST, PAUSE_S_MOST = 1.0, 30.0
-STOP_S_MAX = 30.0
+STOP_S = 30.0
 _TURN_S = 0.25
 _REPORT_EVERY_S = 1.0
 _REPORT_TIMEOUT_S = 2.0
@@ -202,7 +202,7 @@ class Supervisor:
             if driver.poll() is None:
                 driver.send_signal(signal.SIGTERM)
                 driver.stdin.close()
-            return driver.wait(STOP_S_MAX)
+            return driver.wait(STOP_S)
         except subprocess.TimeoutExpired:
             # With its JVM, which is of the same group; one whose driver is gone ends by itself.
             os.killpg(driver.pid, signal.SIGKILL)

@@ -21,6 +21,7 @@ from enum import IntEnum
 from millrace.errors import StorageError
 from millrace.kernels.blocks import Columns, Run, build_body, read_topics, split_columns
 from millrace.kernels.checksum import crc32c
+from millrace.limits import BLOCK_BODY_BYTES_MAX, BLOCK_MESSAGES_MAX
 from millrace.storage.files import NewerFormat
 
 MAGIC = b"MRBK"
@@ -37,9 +38,6 @@ assert HEAD_BYTES == 96
 
 BLOCK_BYTES_AIM = 1 << 20
 """A block is closed before it passes this, unless one message alone is larger."""
-BLOCK_MESSAGES_MAX = 10_000
-BODY_BYTES_MAX = (256 << 20) + (1 << 20)
-"""The largest MQTT packet (256 MiB) with its columns; a head that claims more is not believed."""
 
 _ZLIB_LEVEL = 1
 _PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
@@ -137,7 +135,7 @@ def parse_header(data: bytes, position: int = 0) -> Header:
         kind, codec = Kind(fields[2]), Codec(fields[3])
     except ValueError as error:
         raise NewerFormat(f"a block has an unknown kind or codec: {error}") from None
-    if fields[4] > BODY_BYTES_MAX or fields[5] > fields[4] or fields[6] > BODY_BYTES_MAX:
+    if fields[4] > BLOCK_BODY_BYTES_MAX or fields[5] > fields[4] or fields[6] > BLOCK_BODY_BYTES_MAX:
         raise BlockDamaged("the lengths in the head do not fit")
     return Header(
         kind=kind,
@@ -316,8 +314,8 @@ def _make(
             codec = Codec.NONE
     size = len(plain) + sum(map(len, pieces))
     body = b"".join((plain, *pieces, _PADDING[size & 7]))
-    if len(body) > BODY_BYTES_MAX:
-        raise ValueError(f"a body of {len(body)} bytes is larger than {BODY_BYTES_MAX}")
+    if len(body) > BLOCK_BODY_BYTES_MAX:
+        raise ValueError(f"a body of {len(body)} bytes is larger than {BLOCK_BODY_BYTES_MAX}")
     header = Header(
         kind=kind,
         codec=codec,

@@ -24,7 +24,7 @@ from millrace.storage.files import (
 FORMAT_VERSION = 2
 IDENTITY_BYTES = 16
 SALT_BYTES = 8
-SHARD_MAX = 0xFFFF_FFFF
+SHARD_TOP = 0xFFFF_FFFF
 
 # People add users before the first start; their file may lie here and says nothing about data.
 _OTHERS_WELCOME = frozenset(("LOCK", "users.toml", "users.toml.lock"))
@@ -146,7 +146,7 @@ class DataDirectory:
             self._disk.sync_directory(f"{self._path}/shards")
 
     def _shard_path(self, shard: int) -> str:
-        if not 0 <= shard <= SHARD_MAX:
+        if not 0 <= shard <= SHARD_TOP:
             raise ValueError(f"shard {shard} is not a number of 32 bits")
         return f"{self._path}/shards/{shard}"
 

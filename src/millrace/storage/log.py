@@ -37,7 +37,7 @@ from millrace.types import Index, Offset, Term
 SEGMENT_BYTES = 64 << 20
 CHECKPOINT_EVERY_BYTES = 4 << 20
 FILL_FROM_BYTES = 64 << 10
-READ_BYTES_MAX = 4 << 20
+READ_BYTES = 4 << 20
 
 
 class LogFailed(StorageError):
@@ -353,7 +353,7 @@ class Log:
 
     # ---------------------------------------------------------------------------------------- read
 
-    def read(self, first: Index, last: Index, bytes_max: int = READ_BYTES_MAX) -> list[Block]:
+    def read(self, first: Index, last: Index, bytes_max: int = READ_BYTES) -> list[Block]:
         """Blocks first..last in order, cut once they pass bytes_max, before damage, or at the end of a
         segment; at least one. Every block is proved. RangeDamaged if `first` itself is damaged."""
         self._check()

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from millrace.kernels.checksum import crc32c
+from millrace.limits import SNAPSHOT_CONFIG_BYTES_MAX
 from millrace.storage.disk import Disk, File
 from millrace.storage.files import ASIDE, FileDamaged, NewerFormat, put_in_place
 from millrace.types import Index, Term
 
 CHUNK_BYTES = 256 << 10
-CONFIG_BYTES_MAX = 1 << 20
 SUFFIX = ".snap"
 
 _MAGIC = b"MRSN"
@@ -108,7 +108,7 @@ class SnapshotWriter:
         if checksum is not None and checksum != self._checksum:
             self.abandon()
             raise SnapshotDamaged(f"{self._path}: what was received is not what was sent")
-        if len(config) > CONFIG_BYTES_MAX:
+        if len(config) > SNAPSHOT_CONFIG_BYTES_MAX:
             raise ValueError(f"a configuration of {len(config)} bytes")
         self._flush(1)
         table = b"".join(self._table)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 
 from millrace.kernels.checksum import crc32c
 
-LEVELS_MAX = 8
+SUMMARY_LEVELS = 8
 _KEYS_MAX = 16_384
 _BITS = 1 << 20
 _SEEN_MAX = 16_384
@@ -26,7 +26,7 @@ def topic_keys(topic: bytes) -> list[int]:
     """All keys of one topic."""
     keys = [crc32c(topic)]
     end = topic.find(b"/") + 1
-    while end and len(keys) <= LEVELS_MAX:
+    while end and len(keys) <= SUMMARY_LEVELS:
         keys.append(crc32c(topic[:end]))
         end = topic.find(b"/", end) + 1
     return keys
@@ -40,10 +40,10 @@ def filter_keys(topic_filter: bytes) -> tuple[int, ...] | None:
         return (crc32c(topic_filter),)
     if not literal:
         return None
-    prefix = b"/".join(levels[: min(literal, LEVELS_MAX)])
+    prefix = b"/".join(levels[: min(literal, SUMMARY_LEVELS)])
     keys: tuple[int, ...] = (crc32c(prefix + b"/"),)
     # `a/b/#` matches `a/b` as well (MQTT 5, 4.7.1.2).
-    if levels[literal] == b"#" and literal <= LEVELS_MAX:
+    if levels[literal] == b"#" and literal <= SUMMARY_LEVELS:
         keys += (crc32c(prefix),)
     return keys
 

@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from enum import Enum
 
 from millrace.errors import MalformedPacket, ProtocolError
+from millrace.limits import FRAME_BYTES_MAX
 
 VERSION_MIN = 3
-VERSION_MAX = 3
+VERSION_NEWEST = 3
 
 _MAGIC = b"MRPL"
 # magic, lowest and highest version, nonce
@@ -30,8 +31,6 @@ PROOF_BYTES = 32
 # body bytes, tag, number
 _FRAME = struct.Struct("<IBI")
 FRAME_HEAD_BYTES = _FRAME.size
-FRAME_BYTES_MAX = 300 << 20
-"""The largest packet a client may send, with room; a longer frame is not believed."""
 
 
 class Side(Enum):
@@ -47,7 +46,7 @@ class Handshake:
             raise ValueError(f"{NONCE_BYTES} random bytes are needed")
         self._side = side
         self._secret = secret
-        self.hello = _HELLO.pack(_MAGIC, VERSION_MIN, VERSION_MAX, nonce)
+        self.hello = _HELLO.pack(_MAGIC, VERSION_MIN, VERSION_NEWEST, nonce)
         """To be sent first, at once."""
         self._theirs = b""
         self._held = b""
@@ -91,10 +90,11 @@ def _common_version(hello: bytes) -> int:
     magic, lowest, highest, _ = _HELLO.unpack(hello)
     if magic != _MAGIC:
         raise MalformedPacket("whoever connected is not a node")
-    version = min(highest, VERSION_MAX)
+    version = min(highest, VERSION_NEWEST)
     if version < max(lowest, VERSION_MIN):
         raise ProtocolError(
-            f"the other node speaks versions {lowest} to {highest}, this one {VERSION_MIN} to {VERSION_MAX}"
+            f"the other node speaks versions {lowest} to {highest}, this one "
+            f"{VERSION_MIN} to {VERSION_NEWEST}"
         )
     return int(version)
 

@@ -20,7 +20,7 @@ import base64
 from urllib.parse import quote
 
 from millrace.errors import MalformedPacket, MillraceError, RemoteError
-from millrace.limits import STRING_BYTES_TOP
+from millrace.limits import STRING_BYTES_TOP, TEXT_OPEN_MAX
 from millrace.types import Message, Reason, Subscription, Version
 from millrace.wire.mqtt.codec import decode, encode, split
 from millrace.wire.mqtt.packets import (
@@ -36,9 +36,6 @@ from millrace.wire.mqtt.packets import (
     Unsubscribe,
 )
 from millrace.wire.mqtt.primitives import check_filter, check_topic
-
-OPEN_MAX = 1_000
-"""Lines that wait for their answers; beyond it nothing more is read."""
 
 _ID_MAX = 65_535
 _BREAKS = ("\n", "\r")
@@ -70,7 +67,7 @@ class Translator:
     @property
     def is_busy(self) -> bool:
         """Whether it waits for so many answers that it should not be read."""
-        return len(self._open) >= OPEN_MAX
+        return len(self._open) >= TEXT_OPEN_MAX
 
     # ------------------------------------------------------------------------------- lines to packets
 

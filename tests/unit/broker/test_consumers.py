@@ -22,17 +22,8 @@ from millrace.broker.entries.consume import (
 )
 from millrace.broker.entries.shard import SHARD_ENTRIES
 from millrace.broker.groups.consumers import Consumers, Result
-from millrace.broker.groups.cursor import (
-    ANSWERED_MAX,
-    TAKEN_BYTES_MAX,
-    VOIDED_MAX,
-    Cursor,
-    Found,
-    SavedCursor,
-    Scan,
-    Settings,
-    State,
-)
+from millrace.broker.groups.cursor import Cursor, Found, SavedCursor, Scan, Settings, State
+from millrace.limits import ANSWERED_MAX, TAKEN_BYTES_MAX, VOIDED_MAX
 
 LEASE_US = 1_000
 NOW_US = 1_000_000

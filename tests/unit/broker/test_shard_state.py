@@ -29,8 +29,8 @@ from millrace.broker.entries.shard import (
 )
 from millrace.broker.groups.cursor import Found, Scan, Settings
 from millrace.broker.shards.block_facts import PLAIN, BlockFacts, RetainedValue, facts_of
-from millrace.broker.shards.producers import RANGES_MAX, Producers, Verdict
-from millrace.broker.shards.retained_topics import DELETED_MAX, SavedRetained
+from millrace.broker.shards.producers import Producers, Verdict
+from millrace.broker.shards.retained_topics import SavedRetained
 from millrace.broker.shards.shard_state import (
     AllRepeated,
     Answered,
@@ -47,6 +47,7 @@ from millrace.broker.shards.shard_state import (
 )
 from millrace.broker.shards.staging import AttemptKey, make_key
 from millrace.kernels.blocks import Columns, Run, build_body, split_columns
+from millrace.limits import PRODUCER_RANGES_MAX, RETAINED_DELETED_MAX
 
 G = "$share/g/#"
 PACKET = b"\x32\x06\0\1t\0\1x"
@@ -130,7 +131,7 @@ def test_messages_without_a_key_go_in_beside_those_that_repeat() -> None:
 
 def test_what_is_too_old_to_tell_is_left_out() -> None:
     log = Log()
-    for sequence in range(10, 12 + 2 * RANGES_MAX, 2):
+    for sequence in range(10, 12 + 2 * PRODUCER_RANGES_MAX, 2):
         log.columns(keyed(sequence))
     assert log.state.producers.judge(b"p", 5) is Verdict.TOO_OLD
     assert admitted(log.state, keyed(5)) == Repeated()
@@ -237,7 +238,7 @@ def test_a_generation_never_goes_back() -> None:
 
 def test_the_oldest_deletion_is_forgotten() -> None:
     log = Log()
-    log.entries(*(Retain(f"t{n}", DELETION, 1, False, 5) for n in range(DELETED_MAX)))
+    log.entries(*(Retain(f"t{n}", DELETION, 1, False, 5) for n in range(RETAINED_DELETED_MAX)))
     assert log.entries(Retain("one", DELETION, 1, False, 5))[1:] == [RetainedForgotten(topic="t0")]
 
 

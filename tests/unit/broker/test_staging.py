@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from millrace.broker.shards.staging import (
-    WRITERS_SETTLED_MAX,
     AttemptKey,
     BlockKey,
     Place,
@@ -15,6 +14,7 @@ from millrace.broker.shards.staging import (
     parse_key,
 )
 from millrace.errors import LocalError
+from millrace.limits import WRITERS_SETTLED_MAX
 
 
 def key(block: int, attempt: str = "a", batch: int = 0, writer: str = "w") -> BlockKey:

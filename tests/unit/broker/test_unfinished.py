@@ -4,14 +4,8 @@ import pytest
 
 from millrace.broker.messages.intake import Arrival, Intake
 from millrace.broker.messages.message import Run, Segment
-from millrace.broker.sessions.unfinished import (
-    PACKED_BYTES_MAX,
-    pack,
-    put_back,
-    received_unlogged,
-    unfinished,
-    unpack,
-)
+from millrace.broker.sessions.unfinished import pack, put_back, received_unlogged, unfinished, unpack
+from millrace.limits import UNFINISHED_BYTES_MAX
 from millrace.types import Message, Properties
 from millrace.wire.mqtt.codec import encode_properties, encode_publish
 from millrace.wire.mqtt.packets import Publish, Pubrel
@@ -57,7 +51,7 @@ def test_an_expired_message_stays_behind_and_time_left_moves() -> None:
 
 
 def test_more_than_the_bound_is_left_behind_and_counted() -> None:
-    large = Run(encode_publish(b"t", bytes(PACKED_BYTES_MAX // 2), 0x32, 1, b""), 1, 1, False)
+    large = Run(encode_publish(b"t", bytes(UNFINISHED_BYTES_MAX // 2), 0x32, 1, b""), 1, 1, False)
     packed, left_out = pack([Segment(large, 1, 1, False, b"") for _ in range(3)], NOW_MS)
     assert (len(packed), left_out) == (1, 2)
 

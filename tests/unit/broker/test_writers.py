@@ -4,10 +4,11 @@ import pytest
 
 from millrace.broker.entries.meta import BatchRolled, CommitBatch, DeleteStream, PutStream
 from millrace.broker.meta.state import MetaState, Result
-from millrace.broker.meta.writers import ATTEMPTS_MAX, DECISIONS_MAX, WRITERS_MAX, Writers, winners_from
+from millrace.broker.meta.writers import Writers, winners_from
 from millrace.broker.shards.staging import AttemptKey
 from millrace.broker.streams.stream import StreamSpec
 from millrace.errors import LocalError
+from millrace.limits import ATTEMPTS_MAX, DECISIONS_MAX, WRITERS_MAX
 
 
 def commit(writers: Writers, batch: int, winners: dict[str, dict[int, int]], name: str = "w") -> bool:

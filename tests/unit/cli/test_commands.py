@@ -11,9 +11,11 @@ from typing import NamedTuple
 import pytest
 import typer
 
+from millrace.broker.streams.pair_spec import PairSpec
+from millrace.broker.streams.stream import StreamSpec
 from millrace.cli.common import printable
 from millrace.cli.main import FAMILIES, app, run
-from millrace.cli.pair_settings import pair_settings
+from millrace.errors import LocalError
 from millrace.node.access.users import Passwords, load
 from millrace.node.config import Config, describe
 
@@ -224,8 +226,41 @@ def test_names_and_topics_cannot_steer_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "soon", "", "1e999"])
-@pytest.mark.parametrize("name", ["publisher", "failover"])
-def test_a_bound_is_a_number_of_milliseconds(name: str, value: str) -> None:
-    with pytest.raises(typer.BadParameter, match="expected WHAT=MS"):
-        pair_settings(None, None, [f"{name}={value}"], None)
-    assert pair_settings(None, None, [f"{name}=1.5"], None) is not None
+@pytest.mark.parametrize("option", ["publisher", "failover"])
+def test_a_bound_is_a_duration(millrace: Run, option: str, value: str) -> None:
+    result = millrace("stream", "create", "s", "s/#", f"--{option}-bound", value)
+    assert result.status == 2
+    sentence = f"stream 's': {option}_ms = {value!r}: expected milliseconds from 0 "
+    assert result.err.startswith(f"millrace: {sentence}")
+
+
+@pytest.mark.parametrize("family", ["stream", "group"])
+def test_a_change_of_nothing_is_wrong_use_and_names_the_options(millrace: Run, family: str) -> None:
+    result = millrace(family, "alter", "s")
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("millrace: say what to change, with one or more of: --filter, --")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--shards", "0"),
+        ("--shards", "many"),
+        ("--replicas", "0"),
+        ("--capture", "most"),
+        ("--retention-age", "7 days"),
+        ("--retention-bytes", "1e9"),
+        ("--check-interval", "1"),
+        ("--edge", "nonsense"),
+    ],
+)
+def test_an_option_is_refused_with_the_sentence_of_the_setting(
+    millrace: Run, option: str, value: str
+) -> None:
+    """The same at the command line as at every other door."""
+    tables = (StreamSpec, PairSpec)
+    field = next(one for kind in tables for one in kind.fields().values() if one.option == option)
+    with pytest.raises(LocalError) as caught:
+        field.read(field.from_text(value))
+    result = millrace("stream", "alter", "s", option, value)
+    assert (result.status, result.err) == (2, f"millrace: stream 's': {caught.value}\n")

@@ -3,9 +3,9 @@
 import pytest
 
 from millrace.client.events import Published
-from millrace.client.outgoing import WINDOW_MAX
 from millrace.client.packet_ids import PacketIds
 from millrace.errors import LocalError
+from millrace.limits import CLIENT_WINDOW_MAX
 from millrace.types import Message, Properties, Reason, Version
 from millrace.wire.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from unit.client.peer import BOTH, Peer, message, texts
@@ -85,11 +85,11 @@ def test_publishes_leave_in_order_within_the_server_window() -> None:
 def test_the_window_is_bounded_where_the_server_sets_no_bound() -> None:
     peer = Peer(version=Version.MQTT_3_1_1)
     peer.connect()
-    for ticket in range(WINDOW_MAX + 5):
+    for ticket in range(CLIENT_WINDOW_MAX + 5):
         peer.core.publish(ticket, message("x"))
     sent = peer.sent()
-    assert len(sent) == WINDOW_MAX
-    assert len(set(ids(sent))) == WINDOW_MAX
+    assert len(sent) == CLIENT_WINDOW_MAX
+    assert len(set(ids(sent))) == CLIENT_WINDOW_MAX
 
 
 def test_qos_2_is_careful_with_a_server_that_cannot_name_its_bound() -> None:

@@ -11,11 +11,11 @@ from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker
 from millrace.broker.messages import message
 from millrace.broker.messages.intake import Arrival
-from millrace.broker.shards.producers import RANGES_MAX, Verdict
+from millrace.broker.shards.producers import Verdict
 from millrace.broker.shards.staging import Place, make_key
 from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
 from millrace.kernels.blocks import Run
-from millrace.limits import DEFAULT_LIMITS
+from millrace.limits import DEFAULT_LIMITS, PRODUCER_RANGES_MAX
 from millrace.node.shards.shard import Shard
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind, data_blocks, keyed_block
@@ -106,7 +106,7 @@ def test_what_the_leader_leaves_out_is_acknowledged_only_if_it_is_stored(stored:
     if stored == 5:
         shard.producers.store(b"p", 5)
     else:
-        for sequence in range(10, 12 + 2 * RANGES_MAX, 2):
+        for sequence in range(10, 12 + 2 * PRODUCER_RANGES_MAX, 2):
             shard.producers.store(b"p", sequence)
     stamp = {"shard": 16, "term": 1, "index": 1, "previous_term": 1, "base_time_us": 0}
     for block, token in line.entries:
@@ -128,7 +128,7 @@ def test_a_repeat_is_answered_as_the_message_that_the_leader_left_out(is_stored:
         one.done = lambda offset, one=one: reasons.append(one.reason)
         shard.intake.arrivals = [one]
         shard.cut(0, False)
-    for sequence in (5,) if is_stored else range(10, 12 + 2 * RANGES_MAX, 2):
+    for sequence in (5,) if is_stored else range(10, 12 + 2 * PRODUCER_RANGES_MAX, 2):
         shard.producers.store(b"p", sequence)
     (data, first), (answer, second) = line.entries
     assert answer.header.kind is Kind.CONTROL

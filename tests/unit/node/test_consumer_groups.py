@@ -6,11 +6,11 @@ from typing import Any
 
 from millrace.broker.access import AccessRules
 from millrace.broker.entries.consume import Create
-from millrace.broker.groups.cursor import TAKEN_BYTES_MAX, Settings
+from millrace.broker.groups.cursor import Settings
 from millrace.broker.groups.definitions import DurableGroupSpec
 from millrace.broker.machine import Broker
 from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
-from millrace.limits import DEFAULT_LIMITS
+from millrace.limits import DEFAULT_LIMITS, TAKEN_BYTES_MAX
 from millrace.node.shards.shard import Shard
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block

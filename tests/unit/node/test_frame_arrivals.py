@@ -80,7 +80,7 @@ def test_of_messages_in_one_piece_only_those_without_a_class_are_refused() -> No
 
 
 def test_a_queue_without_room_refuses_a_run_whole_and_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace.node.pairs.frame_shard._JOBS_MAX", 4)
+    monkeypatch.setattr("millrace.node.pairs.frame_shard.FRAME_JOBS_MAX", 4)
 
     async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
         topics = [f"line/b/{n}" for n in range(5)]

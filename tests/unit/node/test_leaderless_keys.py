@@ -1,8 +1,7 @@
 """What is retained by a leaderless stream when more is deleted than can be remembered."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker

@@ -10,9 +10,8 @@ from millrace.broker.entries.shard import Retain
 from millrace.broker.machine import Broker
 from millrace.broker.messages.intake import Arrival
 from millrace.broker.messages.message import Run
-from millrace.broker.shards.producers import RANGES_MAX
 from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
-from millrace.limits import DEFAULT_LIMITS
+from millrace.limits import DEFAULT_LIMITS, PRODUCER_RANGES_MAX
 from millrace.node.shards import shard as shard_module
 from millrace.node.shards.control import entries_of
 from millrace.node.shards.shard import Shard
@@ -136,7 +135,7 @@ def test_keyed_messages_go_together_and_each_is_answered_by_its_own_fate() -> No
     producers = scene.shard.producers
     producers.store(b"key/p", 2)
     producers.store(b"qos2/s", 11)
-    for sequence in range(10, 12 + 2 * RANGES_MAX, 2):
+    for sequence in range(10, 12 + 2 * PRODUCER_RANGES_MAX, 2):
         producers.store(b"key/q", sequence)
     scene.commit()
     assert scene.shard.next_offset == 7

@@ -9,7 +9,6 @@ from millrace.broker.entries.shard import Generation, Retain, ShardEntry
 from millrace.broker.machine import Broker
 from millrace.broker.messages.intake import Arrival
 from millrace.broker.messages.message import Run
-from millrace.broker.shards.retained_topics import DELETED_MAX
 from millrace.broker.shards.shard_state import (
     RetainedChanged,
     RetainedForgotten,
@@ -18,7 +17,7 @@ from millrace.broker.shards.shard_state import (
     ShardState,
 )
 from millrace.broker.shards.stamps import Stamps
-from millrace.limits import DEFAULT_LIMITS
+from millrace.limits import DEFAULT_LIMITS, RETAINED_DELETED_MAX
 from millrace.node.shards.retained import ShardRetained
 from millrace.types import Reason
 
@@ -208,11 +207,11 @@ def test_only_so_many_deletions_are_remembered_and_all_that_is_retained() -> Non
     """Topics that are used once and deleted; in memory, in snapshots and after a start from one."""
     broker = broker_of_test()
     (log,) = logs(broker, 16)
-    for index in range(1, DELETED_MAX + 102):
+    for index in range(1, RETAINED_DELETED_MAX + 102):
         log.keep("first" if index == 1 else f"t{index}", message(b"x"), 2 * index)
         if index > 1:
             log.keep(f"t{index}", message(b""), 2 * index + 1)
-    known = DELETED_MAX + 1
+    known = RETAINED_DELETED_MAX + 1
     assert len(log.state.retained.places) == len(log.stamps._last) == known
     assert "first" in log and "t101" not in log and "t102" in log
     assert len(log.save()) == known
@@ -225,11 +224,11 @@ def test_only_so_many_deletions_are_remembered_and_all_that_is_retained() -> Non
 def test_topics_whose_messages_expired_are_remembered_no_longer_than_deleted_ones() -> None:
     broker = broker_of_test()
     (log,) = logs(broker, 16)
-    for index in range(1, DELETED_MAX + 102):
+    for index in range(1, RETAINED_DELETED_MAX + 102):
         log.keep(f"t{index}", message(b"x"), index)
         broker.retained.delete(f"t{index}")
     log.save()
-    assert len(log.state.retained.places) == len(log.stamps._last) == DELETED_MAX
+    assert len(log.state.retained.places) == len(log.stamps._last) == RETAINED_DELETED_MAX
     assert "t101" not in log and "t102" in log
 
 
@@ -239,7 +238,7 @@ def test_a_deletion_that_is_forgotten_leaves_the_word_of_a_newer_log() -> None:
     old.keep("t", message(b""), 1)
     new.announced(1)
     new.keep("t", message(b"new"), 1)
-    for index in range(DELETED_MAX):
+    for index in range(RETAINED_DELETED_MAX):
         old.keep(f"t{index}", message(b""), index + 2)
     assert "t" not in old and new.stamps.is_last_of("t", 17)
     old.keep("t", message(b"old"), 1_000_000)

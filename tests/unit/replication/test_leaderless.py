@@ -524,8 +524,8 @@ def _is_equal(stage: Stage) -> bool:
 def test_groups_and_clients_beyond_the_bound_are_refused_and_what_stands_in_a_log_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leaderless_state, "GROUPS_MAX", 3)
-    monkeypatch.setattr(leaderless_state, "CLIENTS_MAX", 2)
+    monkeypatch.setattr(leaderless_state, "LEADERLESS_GROUPS_MAX", 3)
+    monkeypatch.setattr(leaderless_state, "LEADERLESS_CLIENTS_MAX", 2)
 
     def is_refused(group: str, client: str) -> bool:
         stage.join("a", group, client)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from millrace.kernels.blocks import Run
 from millrace.kernels.checksum import crc32c
+from millrace.limits import BLOCK_MESSAGES_MAX
 from millrace.storage.block import (
     BLOCK_BYTES_AIM,
-    BLOCK_MESSAGES_MAX,
     HEAD_BYTES,
     Block,
     BlockDamaged,

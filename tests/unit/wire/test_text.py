@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.limits import TEXT_OPEN_MAX
 from millrace.types import Message, Reason, Version
 from millrace.wire.mqtt.codec import decode, encode, split
 from millrace.wire.mqtt.packets import (
@@ -18,7 +19,7 @@ from millrace.wire.mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from millrace.wire.text import OPEN_MAX, LineTooLong, Translator
+from millrace.wire.text import LineTooLong, Translator
 
 
 def packets(data: bytes) -> list[Packet]:
@@ -144,7 +145,7 @@ def test_messages_that_want_an_answer_get_one() -> None:
 
 def test_it_is_busy_while_too_many_answers_are_open() -> None:
     translator = connected()
-    data, _ = translator.receive(b"PUBLISH|a|x\n" * OPEN_MAX)
+    data, _ = translator.receive(b"PUBLISH|a|x\n" * TEXT_OPEN_MAX)
     assert translator.is_busy
     first = packets(data)[0]
     assert isinstance(first, Publish) and first.packet_id is not None

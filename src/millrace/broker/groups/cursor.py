@@ -22,18 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from millrace.limits import MIB
-
-TAKEN_MAX = 1_000
-"""Messages of one take."""
-TAKEN_BYTES_MAX = 8 * MIB
-"""Of the messages of one take, unless the first is larger."""
-IN_FLIGHT_MAX = 10_000
-"""Messages of one cursor that are out, put off or dead, unless its settings say otherwise."""
-ANSWERED_MAX = 10_000
-"""Messages in the answers that are remembered, over all requests of one cursor."""
-VOIDED_MAX = 1_000
-"""Requests without an answer here that are remembered."""
+from millrace.limits import ANSWERED_MAX, GROUP_IN_FLIGHT_MAX, TAKEN_BYTES_MAX, VOIDED_MAX
 
 Delivery = tuple[int, int]
 """Offset, and how often it was delivered with this time."""
@@ -68,7 +57,7 @@ class Item:
 class Settings(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     deliveries_max: int = 0
     """After so many deliveries without an acknowledgement a message is dead; 0 is never."""
-    in_flight_max: int = IN_FLIGHT_MAX
+    in_flight_max: int = GROUP_IN_FLIGHT_MAX
 
 
 class Found(NamedTuple):

@@ -11,23 +11,27 @@ The HTTP queue of a topic is the group `queue:TOPIC` with the topic as its only 
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
 from typing import Annotated, ClassVar
 
 import msgspec
-from msgspec import Meta
 
-from millrace.broker.groups.cursor import IN_FLIGHT_MAX
+from millrace.broker.filter_settings import wrong_filters
 from millrace.broker.groups.cursor import Settings as CursorSettings
-from millrace.broker.settings import Settings
 from millrace.broker.topics.filters import is_valid, matches
 from millrace.errors import LocalError
+from millrace.limits import GROUP_FILTERS_MAX, GROUP_IN_FLIGHT_MAX, GROUPS_MAX
+from millrace.settings import Settings, says
 
-GROUPS_MAX = 100_000
-GROUP_FILTERS_MAX = 100
 QUEUE_PREFIX = "queue:"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _DELIVERIES_TOP = 1_000_000
 _IN_FLIGHT_TOP = 100_000
+
+
+class Start(StrEnum):
+    LATEST = "latest"
+    EARLIEST = "earliest"
 
 
 class DurableGroupSpec(Settings, frozen=True, kw_only=True):
@@ -35,35 +39,32 @@ class DurableGroupSpec(Settings, frozen=True, kw_only=True):
 
     NOUN: ClassVar[str] = "group"
 
-    name: Annotated[str, Meta(description="Letters, digits, dot, dash, underscore; queue:TOPIC for a queue.")]
-    filters: Annotated[tuple[str, ...], Meta(description="Topic filters.")]
+    name: Annotated[str, says("What the group is called; queue:TOPIC is the queue of a topic.")]
+    filters: Annotated[
+        tuple[str, ...], says("Topic filters: the group takes their messages.", option="--filter")
+    ]
     deliveries_max: Annotated[
         int,
-        Meta(
-            ge=0,
-            le=_DELIVERIES_TOP,
-            description="After N deliveries without an acknowledgement a message is dead; 0 is never.",
+        says(
+            "After so many deliveries without an acknowledgement a message is dead; 0 is never.",
+            0,
+            _DELIVERIES_TOP,
         ),
     ] = 0
-    dead_letter: Annotated[str, Meta(description="Topic where dead messages go.")] = ""
-    in_flight_max: Annotated[
-        int, Meta(ge=1, le=_IN_FLIGHT_TOP, description="Messages that members may have at once.")
-    ] = IN_FLIGHT_MAX
+    dead_letter: Annotated[str, says("Topic where dead messages go.", metavar="TOPIC")] = ""
+    in_flight_max: Annotated[int, says("Messages that members may have at once.", 1, _IN_FLIGHT_TOP)] = (
+        GROUP_IN_FLIGHT_MAX
+    )
 
-    def __post_init__(self) -> None:
+    def refusals(self) -> Iterator[str]:
         topic = self.name.removeprefix(QUEUE_PREFIX)
         is_queue = topic != self.name and self.filters == (topic,) and "+" not in topic and "#" not in topic
         if not is_queue and not _NAME.fullmatch(self.name):
-            raise LocalError(f"{self.name!r} is not a group name: letters, digits, dot, dash, underscore")
-        for refusal in (*self._wrong_filters(), *self._wrong_dead_letter()):
-            raise LocalError(f"group {self.name!r}: {refusal}")
-
-    def _wrong_filters(self) -> Iterator[str]:
-        if not 1 <= len(self.filters) <= GROUP_FILTERS_MAX or len(set(self.filters)) != len(self.filters):
-            yield f"1 to {GROUP_FILTERS_MAX} filters, each once"
-        for filter in self.filters:
-            if not is_valid(filter) or filter.startswith("$"):
-                yield f"{filter!r} is not a filter of ordinary topics"
+            yield f"name = {self.name!r}: expected a name of letters, digits, dot, dash, underscore"
+        if not self.filters:
+            yield "it needs at least one topic filter"
+        yield from wrong_filters(self.filters, GROUP_FILTERS_MAX)
+        yield from self._wrong_dead_letter()
 
     def _wrong_dead_letter(self) -> Iterator[str]:
         topic = self.dead_letter
@@ -86,6 +87,18 @@ class DurableGroupSpec(Settings, frozen=True, kw_only=True):
 
     def takes(self, topic: str) -> bool:
         return any(matches(filter, topic) for filter in self.filters)
+
+
+class NewDurableGroup(DurableGroupSpec, frozen=True, kw_only=True):
+    """A group that is to be made, and where it begins."""
+
+    start: Annotated[Start, says("Begin with what comes, or with what is in the logs.", option="--from")] = (
+        Start.LATEST
+    )
+
+    @property
+    def spec(self) -> DurableGroupSpec:
+        return DurableGroupSpec(**{name: getattr(self, name) for name in DurableGroupSpec.fields()})
 
 
 class DurableGroup(msgspec.Struct, frozen=True, kw_only=True):

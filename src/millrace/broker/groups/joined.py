@@ -9,12 +9,12 @@ it holds when its connection goes is given back.
 Members are granted QoS 1 at most: the receipt of the group is acknowledged by PUBACK.
 """
 
-from millrace.broker.groups.cursor import TAKEN_BYTES_MAX
 from millrace.broker.messages.message import Segment
 from millrace.broker.sessions.session import Session
+from millrace.limits import TAKEN_BYTES_MAX
 from millrace.types import Subscription
 
-QOS_MAX = 1
+GROUP_QOS = 1
 # What may wait for a member whose bytes in flight are used up: a take is never more, so what was taken need
 # not be given back, which would count as a delivery.
 _WAITING_BYTES_MAX = 2 * TAKEN_BYTES_MAX

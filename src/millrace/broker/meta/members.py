@@ -15,8 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from millrace.errors import LocalError
-
-MEMBERS_MAX = 64
+from millrace.limits import MEMBERS_MAX
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):

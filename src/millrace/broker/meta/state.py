@@ -36,7 +36,6 @@ from millrace.broker.saved_state import read_saved
 from millrace.broker.streams.stream import (
     DEFAULT_SPEC,
     DEFAULT_STREAM,
-    STREAMS_MAX,
     Replication,
     Stream,
     StreamSpec,
@@ -46,6 +45,7 @@ from millrace.broker.streams.stream import (
     with_spec,
 )
 from millrace.errors import LocalError
+from millrace.limits import STREAMS_MAX
 
 # Group numbers below this are not shards: 0 is the meta group, the rest keep sessions.
 META_GROUP = 0

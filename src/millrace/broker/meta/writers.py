@@ -16,13 +16,7 @@ import msgspec
 
 from millrace.broker.shards.staging import AttemptKey, check_name
 from millrace.errors import LocalError
-
-WRITERS_MAX = 10_000
-"""One more forgets the writer that has been quiet longest and has nothing to roll forward."""
-DECISIONS_MAX = 16
-"""Batches of one writer that are decided and not visible yet; one more has to wait."""
-ATTEMPTS_MAX = 10_000
-"""In one decision, in one abort, and remembered as given up by one writer above its last batch."""
+from millrace.limits import ATTEMPTS_MAX, DECISIONS_MAX, WRITERS_MAX
 
 Winners = dict[str, dict[int, int]]
 """For each attempt the shards it staged at, and how many blocks."""

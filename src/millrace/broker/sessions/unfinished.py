@@ -18,9 +18,7 @@ from typing import NamedTuple
 from millrace.broker.messages.message import Run, Segment
 from millrace.broker.sessions.session import Session
 from millrace.kernels import PACKET_ID_MAX, skip
-from millrace.limits import MIB
-
-PACKED_BYTES_MAX = 16 * MIB
+from millrace.limits import UNFINISHED_BYTES_MAX
 
 
 class PackedSegment(NamedTuple):
@@ -59,7 +57,7 @@ def pack(segments: Iterable[Segment], now_ms: int) -> tuple[list[PackedSegment],
         if run.expires_ms is not None and run.expires_ms <= now_ms:
             continue
         data = segment.packets(now_ms)
-        if size + len(data) > PACKED_BYTES_MAX:
+        if size + len(data) > UNFINISHED_BYTES_MAX:
             left_out += segment.count
             continue
         size += len(data)

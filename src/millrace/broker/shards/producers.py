@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from millrace.limits import PRODUCER_RANGES_MAX, PRODUCERS_MAX
+
 PRODUCER = "millrace-producer"
 SEQUENCE = "millrace-sequence"
 """User properties of a PUBLISH that carry the key."""
-
-PRODUCERS_MAX = 10_000
-RANGES_MAX = 64
 
 
 class Verdict(Enum):
@@ -88,7 +87,7 @@ class Producers:
             ranges[at] = sequence
         else:
             ranges[at:at] = [sequence, sequence]
-        if len(ranges) > 2 * RANGES_MAX:
+        if len(ranges) > 2 * PRODUCER_RANGES_MAX:
             self._floors[producer] = ranges[2]
             del ranges[:2]
 

@@ -9,9 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from millrace.broker.shards.block_facts import RetainedValue
-
-DELETED_MAX = 10_000
-"""Deletions that a log remembers; beyond it the oldest are forgotten."""
+from millrace.limits import RETAINED_DELETED_MAX
 
 Place = tuple[int, int]
 """Routing generation and index."""
@@ -58,7 +56,7 @@ class RetainedTopics:
         self._deleted.pop(topic, None)
         if is_empty:
             self._deleted[topic] = None
-            if len(self._deleted) > DELETED_MAX:
+            if len(self._deleted) > RETAINED_DELETED_MAX:
                 oldest = next(iter(self._deleted))
                 self.forget(oldest)
                 return oldest

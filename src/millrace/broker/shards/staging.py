@@ -20,11 +20,10 @@ from typing import NamedTuple
 import msgspec
 
 from millrace.errors import LocalError
+from millrace.limits import WRITERS_SETTLED_MAX
 
 SECTION = struct.Struct("<IIII")
 """Before the packets of a block on their way to a node: shard, block, MQTT version, bytes of packets."""
-WRITERS_SETTLED_MAX = 10_000
-"""Writers whose last settled batch is remembered; one more forgets the one that was quiet longest."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NUMBER_MAX = 1 << 53
 

@@ -5,18 +5,16 @@ work.
 what publishers need to notice. It cannot be less than three intervals.
 """
 
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from msgspec import Meta
-
-from millrace.broker.settings import Settings
 from millrace.broker.topics.filters import is_valid
 from millrace.errors import LocalError
+from millrace.limits import CHECK_MS_MAX, TOPIC_CLASSES_MAX
+from millrace.settings import Settings, says
 
-CLASSES_MAX = 1_000
 CHECK_MS_MIN = 8
-_CHECK_MS_MAX = 60_000
 _DAY_MS = 24 * 60 * 60 * 1000
 _MISSES = 3
 
@@ -33,45 +31,73 @@ class TopicClass(Settings, frozen=True, kw_only=True):
 
     NOUN: ClassVar[str] = "topic class"
 
-    filter: str
-    period_ms: int
-    deadline_ms: int
-    loss_tolerance: int | None = None
-    """Messages in a row that may be lost; None for any number."""
-    retention: int = 0
-    """Messages that the publisher keeps and sends again."""
+    filter: Annotated[str, says("The topics of the class.")]
+    period_ms: Annotated[int, says("Time between two messages of a topic, at least.")]
+    deadline_ms: Annotated[int, says("Time from publisher to subscriber, at most.")]
+    loss_tolerance: Annotated[
+        int | None, says("Messages in a row that may be lost; nothing for any number.")
+    ] = None
+    retention: Annotated[int, says("Messages that the publisher keeps and sends again.")] = 0
 
-    def __post_init__(self) -> None:
+    @classmethod
+    def from_text(cls, text: str) -> dict[str, Any]:
+        """The plain values of `FILTER=T,D,L,N`: period, deadline, tolerance (inf for any), retention."""
+        filter, _, numbers = text.rpartition("=")
+        words = [word.strip() for word in numbers.split(",")]
+        names = ("period_ms", "deadline_ms", "loss_tolerance", "retention")
+        if not filter or len(words) != len(names):
+            raise LocalError(f"topic class {text!r}: expected FILTER=T,D,L,N, for example 'a/#=50,50,0,2'")
+        values = {name: cls.field(name).from_text(word) for name, word in zip(names, words, strict=True)}
+        return {"filter": filter, **values, **({"loss_tolerance": None} if words[2] == "inf" else {})}
+
+    def refusals(self) -> Iterator[str]:
         if not is_valid(self.filter):
-            raise LocalError(f"{self.filter!r} is not a topic filter")
+            yield f"{self.filter!r} is not a topic filter"
 
 
 class PairSpec(Settings, frozen=True, kw_only=True):
     NOUN: ClassVar[str] = "primary-backup stream"
 
-    schedule: Annotated[Schedule, Meta(description="Primary-backup: in which order work is done.")] = (
-        Schedule.FCFS
+    schedule: Annotated[Schedule, says("In which order work is done.")] = Schedule.FCFS
+    check_interval_ms: Annotated[int, says("Time between two health checks.", CHECK_MS_MIN, CHECK_MS_MAX)] = (
+        1000
     )
-    check_interval_ms: Annotated[
-        int, Meta(ge=CHECK_MS_MIN, le=_CHECK_MS_MAX, description="Primary-backup: health checks.")
-    ] = 1000
-    failover_ms: Annotated[int, Meta(ge=0)] = 0
-    """0: three and a half intervals and 50 ms."""
-    publisher_ms: Annotated[float, Meta(ge=0, le=_DAY_MS)] = 5.0
-    subscriber_ms: Annotated[float, Meta(ge=0, le=_DAY_MS)] = 5.0
-    backup_ms: Annotated[float, Meta(ge=0, le=_DAY_MS)] = 5.0
-    topics: tuple[TopicClass, ...] = ()
+    failover_ms: Annotated[
+        int,
+        says(
+            "Time until publishers reach the new primary; 0 is 3.5 checks and 50 ms.",
+            0,
+            option="--failover-bound",
+        ),
+    ] = 0
+    publisher_ms: Annotated[
+        float, says("Time from a publisher to the primary, at most.", 0, _DAY_MS, option="--publisher-bound")
+    ] = 5.0
+    subscriber_ms: Annotated[
+        float,
+        says("Time from the primary to a subscriber, at most.", 0, _DAY_MS, option="--subscriber-bound"),
+    ] = 5.0
+    backup_ms: Annotated[
+        float, says("Time from the primary to the backup, at most.", 0, _DAY_MS, option="--backup-bound")
+    ] = 5.0
+    topics: Annotated[
+        tuple[TopicClass, ...],
+        says(
+            "Topic classes: period and deadline, messages in a row that may be lost (inf: any), "
+            "messages the publisher keeps.",
+            option="--topic-class",
+            metavar="FILTER=T,D,L,N",
+        ),
+    ] = ()
 
-    def __post_init__(self) -> None:
+    def refusals(self) -> Iterator[str]:
         least_ms = _MISSES * self.check_interval_ms
         if self.failover_ms and self.failover_ms < least_ms:
-            raise LocalError(f"failover_ms = {self.failover_ms} is less than three checks, {least_ms} ms")
+            yield f"failover_ms = {self.failover_ms} is less than three checks, {least_ms} ms"
         if self.schedule is Schedule.FRAME and not self.topics:
-            raise LocalError(
-                "the schedule frame needs the classes of its topics: period, deadline, tolerance"
-            )
-        if len(self.topics) > CLASSES_MAX:
-            raise LocalError(f"at most {CLASSES_MAX} topic classes")
+            yield "the schedule frame needs the classes of its topics: period, deadline, tolerance"
+        if len(self.topics) > TOPIC_CLASSES_MAX:
+            yield f"at most {TOPIC_CLASSES_MAX} topic classes"
 
     @property
     def x_ms(self) -> int:

@@ -9,27 +9,22 @@ Shard ids are numbers that are never used again: changing shards, filters or rep
 and opens new ones under the next routing generation [rule 16].
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
 import msgspec
-from msgspec import Meta
 
-from millrace.broker.settings import Settings
+from millrace.broker.filter_settings import wrong_filters
 from millrace.broker.streams.pair_spec import PairSpec
-from millrace.broker.topics.filters import is_valid, levels_cover, levels_match, levels_overlap, overlaps
+from millrace.broker.topics.filters import levels_cover, levels_match, levels_overlap, overlaps
 from millrace.errors import LocalError
 from millrace.kernels.checksum import crc32c
+from millrace.limits import SHARDS_MAX, STREAM_FILTERS_MAX
+from millrace.settings import Settings, says
 
 DEFAULT_STREAM = "default"
-SHARDS_MAX = 256
-FILTERS_MAX = 1_000
-STREAMS_MAX = 1_000
-_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _DAY_S = 24 * 60 * 60
 _GIB = 1024 * 1024 * 1024
 
@@ -94,49 +89,82 @@ class Retention:
         )
 
 
+_NOT_ROUTED = {"replication": (Replication.QUORUM, Replication.PRIMARY_BACKUP, Replication.LEADERLESS)}
+_SHARDED = {"replication": (Replication.QUORUM, Replication.PRIMARY_BACKUP)}
+
+
 class StreamSpec(Settings, frozen=True, kw_only=True):
     """What somebody asked for. Raises LocalError where it makes no sense."""
 
     NOUN: ClassVar[str] = "stream"
 
-    name: Annotated[str, Meta(description="Letters, digits, dot, dash, underscore.")]
-    filters: Annotated[tuple[str, ...], Meta(description="Topic filters.")] = ()
-    replication: Annotated[Replication, Meta(description="How the log is replicated.")] = Replication.QUORUM
-    shards: Annotated[int, Meta(ge=1, le=SHARDS_MAX, description="Logs that share the topics, by hash.")] = 1
-    replicas: Annotated[int, Meta(ge=1, description="Nodes that keep each log.")] = 3
-    capture: Annotated[Capture, Meta(description="What is logged: QoS 1, 2 and HTTP; all; nothing.")] = (
+    name: Annotated[
+        str,
+        says(
+            "What the stream is called.",
+            pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z",
+            expected="a name of letters, digits, dot, dash, underscore",
+        ),
+    ]
+    filters: Annotated[
+        tuple[str, ...], says("Topic filters: the stream takes their topics.", option="--filter")
+    ] = ()
+    replication: Annotated[Replication, says("How the log is replicated.")] = Replication.QUORUM
+    shards: Annotated[int, says("Logs that share the topics, by hash.", 1, SHARDS_MAX, **_SHARDED)] = 1
+    replicas: Annotated[int, says("Nodes that keep each log.", 1, replication=(Replication.QUORUM,))] = 3
+    capture: Annotated[Capture, says("What is logged: QoS 1, 2 and HTTP; all; nothing.", **_NOT_ROUTED)] = (
         Capture.ALL
     )
-    retention_age_s: Annotated[int, Meta(ge=0, description="Seconds; 0 is for ever.")] = 7 * _DAY_S
-    retention_bytes: Annotated[int, Meta(ge=0, description="Bytes of each log; 0 is any.")] = 0
-    hold_age_s: Annotated[int, Meta(ge=0, description="Kept so long for a group behind.")] = 7 * _DAY_S
-    hold_bytes: Annotated[int, Meta(ge=0, description="The same in bytes of each log.")] = 0
-    compression: Annotated[Compression, Meta(description="How blocks are stored.")] = Compression.NONE
+    retention_age_s: Annotated[int, says("How long messages are kept; 0 is for ever.", 0, **_NOT_ROUTED)] = (
+        7 * _DAY_S
+    )
+    retention_bytes: Annotated[int, says("How much each log keeps; 0 is any.", 0, **_NOT_ROUTED)] = 0
+    hold_age_s: Annotated[int, says("How long a group that is behind holds messages.", 0, **_NOT_ROUTED)] = (
+        7 * _DAY_S
+    )
+    hold_bytes: Annotated[int, says("How much of each log such a group holds.", 0, **_NOT_ROUTED)] = 0
+    compression: Annotated[Compression, says("How blocks are stored.", **_NOT_ROUTED)] = Compression.NONE
     edge: Annotated[
         str,
-        Meta(
-            description="Deliver what this function makes of the messages.",
-            extra={"metavar": "MODULE:FUNCTION"},
+        says(
+            "Deliver what this function makes of the messages.",
+            pattern=r"\A([A-Za-z_][\w.]*:[A-Za-z_]\w*)?\Z",
+            metavar="MODULE:FUNCTION",
+            expected="module:function",
+            **_SHARDED,
         ),
     ] = ""
     ack: Annotated[
         AckLevel,
-        Meta(description="Leaderless: nodes that have a message on disk before it is acknowledged."),
+        says(
+            "Nodes that have a message on disk before it is acknowledged.",
+            replication=(Replication.LEADERLESS,),
+        ),
     ] = AckLevel.MAJORITY
     storage: Annotated[
-        Storage, Meta(description="Leaderless: where it is kept; memory ends with the node.")
+        Storage, says("Where it is kept; memory ends with the node.", replication=(Replication.LEADERLESS,))
     ] = Storage.DISK
     primary_backup: Annotated[
-        PairSpec, Meta(description="Primary-backup: checks, schedule and topic classes.")
+        PairSpec, says("Checks, schedule and topic classes.", replication=(Replication.PRIMARY_BACKUP,))
     ] = PairSpec()
 
     @classmethod
     def read(cls, given: Any, base: "StreamSpec | None" = None) -> "StreamSpec":
-        """What is absent of the stream `default` is as in `DEFAULT_SPEC`."""
+        """What is absent of the stream `default` is as in `DEFAULT_SPEC`. A setting of another replication is
+        refused, unless it says the default."""
         name = given.get("name") if isinstance(given, Mapping) else None
         if base is None and name == DEFAULT_STREAM:
             base = DEFAULT_SPEC
-        return super().read(given, base)
+        spec = super().read(given, base)
+        shown = spec.plain()
+        for field in map(cls.field, given):
+            if field.name not in shown and getattr(spec, field.name) != field.default:
+                kinds = " and ".join(field.kinds)
+                raise LocalError(
+                    f"{cls.label(spec.name)}{field.name} is a setting of {kinds} streams, and this one is "
+                    f"{spec.replication}"
+                )
+        return spec
 
     def plain(self) -> dict[str, Any]:
         """Without the settings of other ways to replicate."""
@@ -147,28 +175,12 @@ class StreamSpec(Settings, frozen=True, kw_only=True):
             del shown["ack"], shown["storage"]
         return shown
 
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise LocalError(f"{self.name!r} is not a stream name: letters, digits, dot, dash, underscore")
-        for refusal in (*self._wrong_filters(), *self._wrong_edge(), *self._wrong_replication()):
-            raise LocalError(f"stream {self.name!r}: {refusal}")
-
-    def _wrong_filters(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[str]:
         if not self.filters and self.name != DEFAULT_STREAM:
             yield "it needs at least one topic filter"
-        if len(self.filters) > FILTERS_MAX or len(set(self.filters)) != len(self.filters):
-            yield f"at most {FILTERS_MAX} filters, each once"
-        for filter in self.filters:
-            if not is_valid(filter) or filter.startswith("$"):
-                yield f"{filter!r} is not a filter of ordinary topics"
-
-    def _wrong_edge(self) -> Iterator[str]:
-        if self.edge and not _FUNCTION.fullmatch(self.edge):
-            yield f"{self.edge!r} is not module:function"
+        yield from wrong_filters(self.filters, STREAM_FILTERS_MAX)
         if self.edge and (not self.is_stored or self.name == DEFAULT_STREAM):
             yield "an edge function needs a stream of its own with a log"
-
-    def _wrong_replication(self) -> Iterator[str]:
         is_leaderless = self.replication is Replication.LEADERLESS
         if is_leaderless and (
             self.shards > 1 or self.edge or not self.filters or self.capture is Capture.NONE

@@ -29,7 +29,7 @@ from argon2.exceptions import Argon2Error, InvalidHashError
 
 from millrace.broker.access import ANONYMOUS, EVERYBODY, Action, Effect, Rule
 from millrace.errors import ConfigError, LocalError
-from millrace.limits import ACCESS_RULES_MAX, USERS_MAX
+from millrace.limits import ACCESS_RULES_MAX, STRING_BYTES_TOP, USER_NAME_BYTES_MAX, USERS_MAX
 from millrace.node.config import toml_value
 
 # The lighter of the two settings that OWASP names for Argon2id: many devices log in at once after an outage.
@@ -40,8 +40,6 @@ _TIME_COST_MAX = 100
 # Well-formed, of the usual cost, and the hash of nothing known: the work done for an unknown user.
 _UNKNOWN = f"$argon2id$v=19$m={_HASHER.memory_cost},t={_HASHER.time_cost},p=1${'A' * 22}${'A' * 43}"
 
-NAME_BYTES_MAX = 1_024
-PASSWORD_BYTES_MAX = 65_535
 # Long enough for a reconnecting fleet, short enough that a forgotten process holds no proof for long.
 REMEMBERED_S = 60.0
 
@@ -56,8 +54,8 @@ def hash_password(password: bytes) -> str:
     """A fresh Argon2 hash; takes tens of milliseconds."""
     if not password:
         raise LocalError("the password is empty")
-    if len(password) > PASSWORD_BYTES_MAX:
-        raise LocalError(f"the password has more than {PASSWORD_BYTES_MAX} bytes")
+    if len(password) > STRING_BYTES_TOP:
+        raise LocalError(f"the password has more than {STRING_BYTES_TOP} bytes")
     return _HASHER.hash(password)
 
 
@@ -119,8 +117,8 @@ def _check_name(name: str) -> None:
         size_bytes = len(name.encode())
     except UnicodeEncodeError:
         raise LocalError("a user name is UTF-8") from None
-    if not 0 < size_bytes <= NAME_BYTES_MAX or not name.isprintable():
-        raise LocalError(f"a user name has 1 to {NAME_BYTES_MAX} bytes, all printable: {name!r}")
+    if not 0 < size_bytes <= USER_NAME_BYTES_MAX or not name.isprintable():
+        raise LocalError(f"a user name has 1 to {USER_NAME_BYTES_MAX} bytes, all printable: {name!r}")
 
 
 def load(path: Path, *, missing_ok: bool) -> Users:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millrace.errors import ConfigError, RemoteError
+from millrace.limits import PROXY_HEADER_BYTES_MAX
 from millrace.node.config import Address, Tls
 from millrace.node.doors.descriptors import Descriptors
 from millrace.node.doors.output import SLOW_BYTES, PacedOutput
@@ -27,8 +28,6 @@ _BACKLOG = 4096
 # What one turn of the loop accepts; the others have their turn as well.
 _ACCEPTS_MAX = 256
 _PAUSE_S = 1.0
-# What can still be meant as a header; anything longer without one is refused by the parser before.
-_PROXY_BYTES_MAX = 4096
 
 
 class Tuned:
@@ -71,7 +70,7 @@ class ProxyHeader:
     def data_received(self, data: bytes) -> None:
         self._held += data
         try:
-            found = proxy.parse(self._held[:_PROXY_BYTES_MAX])
+            found = proxy.parse(self._held[:PROXY_HEADER_BYTES_MAX])
         except RemoteError as error:
             log.info("closing %s: %s", self._transport.get_extra_info("peername"), error)
             self._transport.abort()

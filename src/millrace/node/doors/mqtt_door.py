@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from millrace.broker.machine import Broker
 from millrace.broker.sessions.session import Session
 from millrace.errors import MillraceError
-from millrace.limits import MIB
+from millrace.limits import UNCOMMITTED_BYTES_PAUSE
 from millrace.node.config import Mqtt
 from millrace.node.doors.mqtt_terms import EnhancedAuthentication
 from millrace.node.doors.output import OutputBudget
@@ -22,9 +22,6 @@ from millrace.types import Reason
 from millrace.wire.mqtt.packets import Connect
 
 log = logging.getLogger("millrace.door")
-
-# Bytes that arrived and are not committed: beyond it no more is read from those who publish.
-_UNCOMMITTED_BYTES_MAX = 16 * MIB
 
 
 class Connection(Protocol):
@@ -148,7 +145,7 @@ class MqttDoor:
     @property
     def is_overloaded(self) -> bool:
         """Whether the logs are behind: nothing more is read for them [rule 1]."""
-        return self.broker.inbound.uncommitted_bytes > _UNCOMMITTED_BYTES_MAX
+        return self.broker.inbound.uncommitted_bytes > UNCOMMITTED_BYTES_PAUSE
 
     def sweep(self) -> None:
         """Close connections that were silent for too long. Called about once a second."""

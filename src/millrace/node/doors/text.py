@@ -9,13 +9,12 @@ import asyncio
 import logging
 from typing import Any
 
-from millrace.limits import MIB
+from millrace.limits import TEXT_UNREAD_BYTES_MAX
 from millrace.node.doors.mqtt_connection import MqttConnection
 from millrace.wire.text import LineTooLong, Translator
 
 log = logging.getLogger("millrace.text")
 
-_UNREAD_BYTES_MAX = 4 * MIB
 # Somebody who types needs longer for the first line than a program for CONNECT.
 _FIRST_LINE_S = 300.0
 
@@ -100,7 +99,7 @@ class TextAdapter:
 
     def _write(self, lines: bytes) -> None:
         self._transport.write(lines)
-        if self._transport.get_write_buffer_size() > _UNREAD_BYTES_MAX:
+        if self._transport.get_write_buffer_size() > TEXT_UNREAD_BYTES_MAX:
             log.info("closing %s: it does not read", self._transport.get_extra_info("peername"))
             self._is_over = True
             self._transport.abort()

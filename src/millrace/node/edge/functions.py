@@ -16,15 +16,12 @@ from typing import Any
 import msgspec
 
 from millrace.errors import LocalError
-from millrace.node.edge.worker import RESULTS_MAX
+from millrace.limits import EDGE_ANSWER_BYTES_MAX
 
 log = logging.getLogger("millrace.edge")
 
-__all__ = ["RESULTS_MAX", "EdgeFailed", "EdgeFunctions"]
-
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _START_S_MAX = 30.0
-_ANSWER_BYTES_MAX = 256 * 1024 * 1024
 
 
 class EdgeFailed(LocalError):
@@ -96,7 +93,7 @@ class _Worker:
     async def _answer(self) -> list[Any]:
         assert self._process is not None and self._process.stdout is not None
         size = int.from_bytes(await self._process.stdout.readexactly(4), "big")
-        if size > _ANSWER_BYTES_MAX:
+        if size > EDGE_ANSWER_BYTES_MAX:
             raise OSError("an answer out of bounds")
         outcome, value = msgspec.msgpack.decode(await self._process.stdout.readexactly(size))
         if outcome != "ok":

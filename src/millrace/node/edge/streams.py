@@ -19,9 +19,10 @@ from millrace.broker.entries.consume import Ack, Create, Nack, Take
 from millrace.broker.groups.cursor import Cursor, Settings, State
 from millrace.broker.groups.definitions import DurableGroup, DurableGroupSpec
 from millrace.broker.shards.block_facts import EDGE_PRODUCER
-from millrace.broker.shards.producers import PRODUCER, RANGES_MAX
+from millrace.broker.shards.producers import PRODUCER
 from millrace.errors import LocalError, MillraceError
-from millrace.node.edge.functions import RESULTS_MAX, EdgeFailed, EdgeFunctions, EdgeUnavailable
+from millrace.limits import EDGE_RESULTS_MAX, PRODUCER_RANGES_MAX
+from millrace.node.edge.functions import EdgeFailed, EdgeFunctions, EdgeUnavailable
 from millrace.node.groups.consumer_groups import ConsumerGroups, Taken
 from millrace.node.groups.shard_consumers import Unavailable
 from millrace.node.logs.reading import Reading
@@ -42,10 +43,10 @@ _LEASE_US = 3600 * 1_000_000
 _WAIT_S = 1.0
 _PAUSE_S = 0.5
 _COMPLAIN_EVERY_S = 60.0
-assert _BATCH < RANGES_MAX
+assert _BATCH < PRODUCER_RANGES_MAX
 # Results of one message are numbered below this, which is the dead letter's.
 _DEAD_LETTER = 127
-assert RESULTS_MAX <= _DEAD_LETTER
+assert EDGE_RESULTS_MAX <= _DEAD_LETTER
 _MARK = "millrace-edge"
 # Of an error in a dead letter: a property of MQTT has a bound, and a person reads the beginning.
 _ERROR_CHARACTERS_MAX = 1_000

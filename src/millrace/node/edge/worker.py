@@ -16,8 +16,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-RESULTS_MAX = 100
-"""Messages that one call may return."""
+from millrace.limits import EDGE_RESULTS_MAX
 
 
 def main() -> None:
@@ -52,8 +51,8 @@ def _call(
     if inspect.isawaitable(result):
         result = loop.run_until_complete(_awaited(result))
     rows = messages(topic, result)
-    if len(rows) > RESULTS_MAX:
-        raise ValueError(f"{len(rows)} messages from one; {RESULTS_MAX} is the most")
+    if len(rows) > EDGE_RESULTS_MAX:
+        raise ValueError(f"{len(rows)} messages from one; {EDGE_RESULTS_MAX} is the most")
     return rows
 
 

@@ -31,7 +31,7 @@ from millrace.broker.entries.consume import (
     Void,
 )
 from millrace.broker.entries.meta import DeleteGroup, PutGroup
-from millrace.broker.groups.cursor import TAKEN_BYTES_MAX, Cursor, State
+from millrace.broker.groups.cursor import Cursor, State
 from millrace.broker.groups.definitions import (
     QUEUE_PREFIX,
     DurableGroup,
@@ -42,6 +42,7 @@ from millrace.broker.machine import Broker
 from millrace.broker.streams.stream import DEFAULT_STREAM, Replication
 from millrace.broker.topics.filters import covers
 from millrace.errors import LocalError, MillraceError, StorageError
+from millrace.limits import TAKEN_BYTES_MAX, WAIT_MS_MAX, WAITERS_MAX
 from millrace.node.groups.leaderless_consumers import check_order, shares
 from millrace.node.groups.shard_consumers import ShardConsumers, Unavailable
 from millrace.node.leaderless.streams import LeaderlessStreams
@@ -57,8 +58,6 @@ from millrace.types import Message, Properties, Reason
 
 log = logging.getLogger("millrace.groups")
 
-WAIT_MS_MAX = 60_000
-WAITERS_MAX = 10_000
 # Streams may change while somebody waits; the shards are looked up again this often.
 _WAIT_SLICE_S = 5.0
 # How much of a log one look at the lag reads; the rest is estimated.

@@ -28,7 +28,7 @@ from millrace.node.groups.leaderless_groups import LeaderlessConsumerGroups
 from millrace.node.leaderless.keys import Retained, StreamKeys
 from millrace.node.leaderless.origin_logs import OriginFiles, OriginLog
 from millrace.node.leaderless.writer import OriginWriter
-from millrace.node.logs.reading import READ_BYTES_MAX, Reading
+from millrace.node.logs.reading import READ_BYTES, Reading
 from millrace.node.logs.retention import is_to_end, segment_share, trim_offset
 from millrace.node.replicas.replicas import TICK_S, Replicas
 from millrace.node.sessions.session_group import SessionGroup
@@ -195,7 +195,7 @@ class LeaderlessStream:
         last = int(one.replica_log.log.last_index)
         while index < last:
             try:
-                blocks = one.replica_log.blocks(Index(index + 1), Index(last), READ_BYTES_MAX)
+                blocks = one.replica_log.blocks(Index(index + 1), Index(last), READ_BYTES)
             except RangeDamaged as error:
                 self.files.note_unreadable(origin, error)
                 raise

@@ -22,7 +22,7 @@ from millrace.types import NO_PROPERTIES, Index, Offset, Properties, Version
 from millrace.wire.mqtt.codec import decode
 from millrace.wire.mqtt.packets import Publish
 
-READ_BYTES_MAX = 1024 * 1024
+READ_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ def read_blocks(shard: ReadableLog, offset: int, keys: tuple[int, ...] | None = 
         index = replica_log.log.skip_to(index, keys)
     if index > last:
         return []
-    return replica_log.blocks(index, last, READ_BYTES_MAX)
+    return replica_log.blocks(index, last, READ_BYTES)
 
 
 def keys_of(filters: tuple[str, ...]) -> tuple[int, ...] | None:
@@ -149,7 +149,7 @@ def _bounded(blocks: list[Block]) -> list[Block]:
     total = 0
     for position, block in enumerate(blocks):
         total += block.header.block_bytes
-        if total > READ_BYTES_MAX:
+        if total > READ_BYTES:
             return blocks[: position + 1]
     return blocks
 

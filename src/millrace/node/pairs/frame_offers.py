@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from millrace.broker.messages.intake import Arrival
 from millrace.broker.messages.message import Run
+from millrace.limits import FRAME_OFFERS_MAX
 from millrace.node.pairs.frame_messages import (
     IS_LATER,
     IS_REFUSED,
@@ -23,8 +24,6 @@ from millrace.node.pairs.frame_messages import (
     encode_run,
 )
 
-# Messages that wait for an answer.
-_OFFERS_MAX = 100_000
 _OFFER_AGAIN_S = 1.0
 # Without an answer it is refused. As long as other streams wait for a leader.
 _OFFER_S_MAX = 10.0
@@ -76,7 +75,7 @@ class Offers:
 
     def has_room(self, messages: int) -> bool:
         """False: refuse them, they are counted."""
-        if self._messages + messages <= _OFFERS_MAX:
+        if self._messages + messages <= FRAME_OFFERS_MAX:
             return True
         self.overloaded += messages
         return False

@@ -22,6 +22,7 @@ from millrace.broker.messages.inbound import payload_is_empty, split_messages, t
 from millrace.broker.messages.intake import Arrival
 from millrace.broker.messages.message import Run
 from millrace.broker.shards.producers import Verdict
+from millrace.limits import FRAME_COPIES_MAX, FRAME_JOBS_MAX
 from millrace.node.pairs.frame_classes import FrameClass, FrameClasses, Measured
 from millrace.node.pairs.frame_messages import (
     IS_LATER,
@@ -63,8 +64,6 @@ from millrace.types import Reason
 
 log = logging.getLogger("millrace.frame")
 
-_JOBS_MAX = 100_000
-_COPIES_MAX = 100_000
 # Messages that a turn dispatches or copies, beside those that it took in.
 _TURN_MESSAGES = 2_048
 # A run grows no more once it has so much.
@@ -126,7 +125,7 @@ class FrameShard(Shard, FrameApp):
         self._loop = asyncio.get_running_loop()
         spec = self.stream.spec.primary_backup
         self._classes = FrameClasses(spec)
-        self._frame = Frame(schedule=Schedule.FRAME, jobs_max=_JOBS_MAX, copies_max=_COPIES_MAX)
+        self._frame = Frame(schedule=Schedule.FRAME, jobs_max=FRAME_JOBS_MAX, copies_max=FRAME_COPIES_MAX)
         # Messages refused because the queue had no room for what they were gathered with.
         self._turned_away = 0
         self._epoch = 0

@@ -25,6 +25,7 @@ from random import Random
 from typing import Any
 
 from millrace.errors import ConfigError, ProtocolError, RemoteError
+from millrace.limits import LINK_QUEUE_BYTES_MAX
 from millrace.node.config import Address
 from millrace.node.peers.messages import Identity, SignOfLife
 from millrace.node.peers.registry import decode, encode
@@ -33,7 +34,6 @@ from millrace.wire.peer import NONCE_BYTES, Frames, Handshake, Side
 log = logging.getLogger("millrace.links")
 
 _SIGN_OF_LIFE = encode(SignOfLife())
-_QUEUE_BYTES_MAX = 64 << 20
 _HANDSHAKE_S = 5.0
 # The system repeats what a network drops after 1, 3, 7, 15, 31 seconds; after a partition a new attempt is
 # sooner.
@@ -73,7 +73,7 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self._made_s = self._links.loop.time()
-        self._transport.set_write_buffer_limits(high=_QUEUE_BYTES_MAX)
+        self._transport.set_write_buffer_limits(high=LINK_QUEUE_BYTES_MAX)
         connected = transport.get_extra_info("socket")
         if connected is not None and transport.get_extra_info("ssl_object") is None:
             self._descriptor = connected.fileno()

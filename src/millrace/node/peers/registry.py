@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from millrace.errors import LocalError, MalformedPacket, StorageError
+from millrace.limits import FRAME_BYTES_MAX
 from millrace.node.leaderless.keys import Retained
 from millrace.node.pairs import frame_messages as frame
 from millrace.node.peers import messages
@@ -26,7 +27,7 @@ from millrace.replication.pair import messages as pair
 from millrace.replication.raft import messages as raft
 from millrace.replication.routed import messages as routed
 from millrace.storage.block import Kind, parse_block
-from millrace.wire.peer import FRAME_BYTES_MAX, FRAME_HEAD_BYTES, frame_head, write_frame_head
+from millrace.wire.peer import FRAME_HEAD_BYTES, frame_head, write_frame_head
 
 _ENCODER = msgspec.msgpack.Encoder()
 # Of a message that holds nothing but a few numbers, with the names of its fields.

@@ -7,12 +7,11 @@ group's state; a leader also knows the numbers it has taken and not applied yet.
 from collections.abc import Callable
 from dataclasses import replace
 
+from millrace.limits import EARLY_BYTES_MAX
 from millrace.node.replicas.app import App, Pending
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Header
 
-# Of what others forward to a leader that does not serve yet.
-_EARLY_BYTES_MAX = 4 * 1024 * 1024
 # Runs of nodes whose numbers are remembered; one more forgets the one that was quiet longest.
 _ORIGINS_MAX = 1024
 
@@ -74,7 +73,7 @@ class Admission:
     def keep_early(self, pending: Pending) -> None:
         """A forwarded block for a leader that is elected and whose first entry is not committed: its origin
         would come again a second later."""
-        if self._early_bytes < _EARLY_BYTES_MAX:
+        if self._early_bytes < EARLY_BYTES_MAX:
             self._early.append(pending)
             self._early_bytes += pending.block.header.block_bytes
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from millrace.driver.replica import ReplicaDriver
 from millrace.errors import StorageError
+from millrace.limits import PENDING_BYTES_MAX
 from millrace.node.logs.replica_log import ReplicaLog
 from millrace.node.logs.syncer import Syncer
 from millrace.node.replicas.admission import Admission
@@ -61,8 +62,6 @@ log = logging.getLogger("millrace.group")
 
 # A replica that is its own majority needs no one's silence to become leader.
 _ALONE_TICKS_MAX = 100
-# Offered and not applied: beyond it the group takes nothing more.
-_PENDING_BYTES_MAX = 64 << 20
 # Of what is offered to the machine at once, so that a refusal costs no more than this.
 _OFFER_BLOCKS_MAX = 256
 _OFFER_BYTES_MAX = 4 << 20
@@ -211,7 +210,7 @@ class ReplicationGroup:
         back with its block through `App.apply`, sooner or later. Not to be called from `App.apply`.
         `is_judged`: the app is asked to admit them also where this replica is alone."""
         assert not self._driver.is_stepping
-        if self._pending_bytes > _PENDING_BYTES_MAX:
+        if self._pending_bytes > PENDING_BYTES_MAX:
             return False
         # Others may be gone by the time it is offered, and what they brought is in the log.
         is_judged = is_judged or not self.is_alone

@@ -7,9 +7,9 @@ same names in small letters. A message that repeats a key is acknowledged and no
 from millrace.broker.messages.inbound import Key
 from millrace.broker.shards.producers import PRODUCER, SEQUENCE
 from millrace.errors import ProtocolError
+from millrace.limits import PRODUCER_CHARACTERS_MAX
 from millrace.types import Properties, Reason
 
-PRODUCER_CHARACTERS_MAX = 256
 SEQUENCE_TOP = 2**63 - 1
 
 

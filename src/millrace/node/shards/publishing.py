@@ -14,12 +14,10 @@ from millrace.broker.messages.intake import Arrival
 from millrace.broker.messages.message import Run
 from millrace.broker.topics.filters import is_valid
 from millrace.errors import LocalError
-from millrace.limits import MIB
+from millrace.limits import UNCOMMITTED_BYTES_MAX
 from millrace.types import NO_PROPERTIES, Message, Reason
 from millrace.wire.mqtt.codec import encode_properties, encode_publish
 
-# Beyond this much that is not committed yet a publisher is asked to come again.
-_UNCOMMITTED_BYTES_MAX = 64 * MIB
 # Before the topic and the properties of a packet: its head and lengths.
 _HEAD_BYTES_MAX = 16
 _ANY_PACKET_ID = 1
@@ -65,7 +63,7 @@ class Publishing:
     async def publish(self, message: Message, key: Key | None = None) -> Published:
         """Store and deliver a message that was checked. NotStored where the log does not take it."""
         broker = self._broker
-        if broker.inbound.uncommitted_bytes > _UNCOMMITTED_BYTES_MAX:
+        if broker.inbound.uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
             raise NotStored(Reason.SERVER_BUSY, "too much is waiting for the disk; try again")
         now_ms = self._now_ms()
         run = make_run(message, now_ms)

@@ -14,9 +14,10 @@ from millrace.broker.machine import Broker
 from millrace.broker.messages.intake import Arrival
 from millrace.broker.messages.message import Run, expiry_of
 from millrace.broker.shards.block_facts import RetainedValue
-from millrace.broker.shards.retained_topics import DELETED_MAX, RetainedTopics, SavedRetained
+from millrace.broker.shards.retained_topics import RetainedTopics, SavedRetained
 from millrace.broker.shards.shard_state import RetainedChanged, RetainedRestored
 from millrace.broker.shards.stamps import Stamps
+from millrace.limits import RETAINED_DELETED_MAX
 
 
 class ShardRetained:
@@ -88,10 +89,10 @@ class ShardRetained:
                 deleted.append(SavedRetained(topic, *place))
             else:
                 rows.append(SavedRetained(topic, *place, self._value(found)))
-        for old in deleted[:-DELETED_MAX]:
+        for old in deleted[:-RETAINED_DELETED_MAX]:
             self._topics.forget(old.topic)
             self.forgotten(old.topic)
-        rows += deleted[-DELETED_MAX:]
+        rows += deleted[-RETAINED_DELETED_MAX:]
         return sorted(rows, key=lambda row: row.topic)
 
     def restored(self, effect: RetainedRestored) -> None:

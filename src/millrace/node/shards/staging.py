@@ -13,7 +13,7 @@ from typing import Any
 from millrace.broker.entries.shard import GiveUp, PassOver, Settle, Stage
 from millrace.broker.shards.staging import BlockKey, Place, Staged
 from millrace.errors import LocalError
-from millrace.limits import MIB
+from millrace.limits import STAGED_SNAPSHOT_BYTES_MAX
 from millrace.node.groups.shard_consumers import Answer, Unavailable
 from millrace.node.shards.control import control_block, entries_of
 from millrace.node.shards.shard_log import ShardLog
@@ -21,7 +21,6 @@ from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, parse_block
 from millrace.types import Index
 
-SNAPSHOT_BYTES_MAX = 16 * MIB
 # Counted for an attempt beside its blocks, which may be next to nothing: what is remembered of it.
 _ATTEMPT_BYTES = 4096
 _ANSWER_S = 30.0
@@ -142,7 +141,7 @@ class ShardStaging:
     @property
     def is_small(self) -> bool:
         """Whether a snapshot can carry what is staged."""
-        return self.state.size_bytes <= SNAPSHOT_BYTES_MAX
+        return self.state.size_bytes <= STAGED_SNAPSHOT_BYTES_MAX
 
     def data(self) -> dict[int, bytes]:
         """The bytes of what is not released, by the index of their entries."""

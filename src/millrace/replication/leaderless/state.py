@@ -19,11 +19,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from millrace.errors import ProtocolError
+from millrace.limits import LEADERLESS_CLIENTS_MAX, LEADERLESS_GROUPS_MAX
 from millrace.replication.leaderless.messages import NOWHERE, Origin, Position, Positions
-
-GROUPS_MAX = 10_000
-CLIENTS_MAX = 100_000
-"""Of one group. Both bound what a node writes: what stands in a log is true, whatever it is."""
 
 
 class Stamp(NamedTuple):
@@ -159,11 +156,14 @@ class ControlState:
         """Whether this client may become a member of this group."""
         group = self.find(key)
         if group is None:
-            return len(self.groups) < GROUPS_MAX or sum(1 for _ in self.present()) < GROUPS_MAX
-        if len(group.clients) < CLIENTS_MAX:
+            return (
+                len(self.groups) < LEADERLESS_GROUPS_MAX
+                or sum(1 for _ in self.present()) < LEADERLESS_GROUPS_MAX
+            )
+        if len(group.clients) < LEADERLESS_CLIENTS_MAX:
             return True
         names = group.client_names()
-        return client in names or len(names) < CLIENTS_MAX
+        return client in names or len(names) < LEADERLESS_CLIENTS_MAX
 
     def find(self, key: str) -> LeaderlessGroup | None:
         group = self.groups.get(key)

@@ -23,6 +23,7 @@ from enum import Enum
 from random import Random
 from zlib import crc32
 
+from millrace.limits import LEADERLESS_SCAN_MAX, LEADERLESS_TAKE_MAX
 from millrace.replication.contract import ReplicaId, Send
 from millrace.replication.leaderless.contacts import Contacts
 from millrace.replication.leaderless.held_logs import HeldLogs
@@ -44,7 +45,7 @@ from millrace.replication.leaderless.messages import (
 )
 from millrace.replication.leaderless.state import ControlState, Ranges
 
-DELAY_TICKS_MAX = 3
+DELAY_TICKS = 3
 """A reason must last so long before a session: several changes at once make one session."""
 ASK_AGAIN_TICKS = 4
 STUCK_TICKS = 16
@@ -53,9 +54,6 @@ ODD_PULSES = 2
 """So often a peer may name another division before that is a reason."""
 IDLE_TICKS = 1_200
 """For so long the division of a group that is gone is remembered: every pulse names it."""
-TAKE_MAX = 1_000
-SCAN_MAX = 20_000
-"""Messages looked at in one take."""
 
 
 def place_of(origin: Origin, offset: int, nodes: int) -> int:
@@ -190,12 +188,12 @@ class LeaderlessWorkDivision:
                 self._retry(group, division, division.session)
             elif not division.is_in_force and division.promised != NEVER:
                 division.waiting_ticks += 1
-                if division.waiting_ticks > STUCK_TICKS + self._rng.randrange(DELAY_TICKS_MAX):
+                if division.waiting_ticks > STUCK_TICKS + self._rng.randrange(DELAY_TICKS):
                     self.start(group)
             elif not self._is_wrong(division) and not self._is_hopeless(division):
                 division.delay_ticks = None
             elif division.delay_ticks is None:
-                division.delay_ticks = self._rng.randrange(DELAY_TICKS_MAX)
+                division.delay_ticks = self._rng.randrange(DELAY_TICKS)
             elif division.delay_ticks:
                 division.delay_ticks -= 1
             else:
@@ -451,7 +449,7 @@ class LeaderlessWorkDivision:
             division.starts = group.starts
             division.cursors.clear()
             division.gone.clear()
-        count, self.gone = min(count, TAKE_MAX), []
+        count, self.gone = min(count, LEADERLESS_TAKE_MAX), []
         taken: dict[Origin, Ranges] = {}
         again, division.again = division.again, []
         for span in again:
@@ -475,7 +473,7 @@ class LeaderlessWorkDivision:
                 division.gone[origin] = first
                 self.gone.append(Span(origin, low, first))
             offset = max(division.cursors.get(origin, 0), low, first)
-            while offset < end and count and scanned < SCAN_MAX:
+            while offset < end and count and scanned < LEADERLESS_SCAN_MAX:
                 scanned += 1
                 if offset in done:
                     offset = done.after(offset)

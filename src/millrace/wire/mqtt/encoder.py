@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millrace.errors import LocalError
+from millrace.limits import STRING_BYTES_TOP
 from millrace.types import Reason, Version
 from millrace.wire.mqtt import properties as blocks
 from millrace.wire.mqtt.packets import (
@@ -28,14 +29,7 @@ from millrace.wire.mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from millrace.wire.mqtt.primitives import (
-    BINARY_BYTES_MAX,
-    put_binary,
-    put_packet_id,
-    put_string,
-    put_u16,
-    varint,
-)
+from millrace.wire.mqtt.primitives import put_binary, put_packet_id, put_string, put_u16, varint
 
 _PROTOCOL_HEADS = {
     Version.MQTT_3_1: put_string("MQIsdp") + b"\x03",
@@ -68,8 +62,8 @@ def encode_publish(topic: bytes, payload: bytes, first_byte: int, packet_id: int
 
     `packet_id` 0 means none. `properties` is the block with its length, b"" before MQTT 5.
     """
-    if len(topic) > BINARY_BYTES_MAX:
-        raise LocalError(f"a topic of {len(topic)} bytes is longer than {BINARY_BYTES_MAX}")
+    if len(topic) > STRING_BYTES_TOP:
+        raise LocalError(f"a topic of {len(topic)} bytes is longer than {STRING_BYTES_TOP}")
     head = len(topic).to_bytes(2, "big")
     identifier = put_packet_id(packet_id) if packet_id else b""
     length = 2 + len(topic) + len(identifier) + len(properties) + len(payload)

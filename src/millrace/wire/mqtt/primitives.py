@@ -6,9 +6,8 @@ packet, or a property block inside one, is read in place. What a reader refuses 
 """
 
 from millrace.errors import LocalError, MalformedPacket, ProtocolError
+from millrace.limits import REMAINING_LENGTH_TOP, STRING_BYTES_TOP
 
-VARINT_MAX = 268_435_455
-BINARY_BYTES_MAX = 65_535
 SHARE_PREFIX = "$share/"
 
 
@@ -20,9 +19,9 @@ def varint(value: int) -> bytes:
         return bytes((value & 0x7F | 0x80, value >> 7))
     if 0 <= value < 0x20_0000:
         return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
-    if 0 <= value <= VARINT_MAX:
+    if 0 <= value <= REMAINING_LENGTH_TOP:
         return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14 & 0x7F | 0x80, value >> 21))
-    raise LocalError(f"{value} does not fit a variable byte integer (0 to {VARINT_MAX})")
+    raise LocalError(f"{value} does not fit a variable byte integer (0 to {REMAINING_LENGTH_TOP})")
 
 
 def read_varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
@@ -121,8 +120,8 @@ def put_u32(value: int) -> bytes:
 
 
 def put_binary(value: bytes) -> bytes:
-    if len(value) > BINARY_BYTES_MAX:
-        raise LocalError(f"a string or binary field of {len(value)} bytes is longer than {BINARY_BYTES_MAX}")
+    if len(value) > STRING_BYTES_TOP:
+        raise LocalError(f"a string or binary field of {len(value)} bytes is longer than {STRING_BYTES_TOP}")
     return len(value).to_bytes(2, "big") + value
 
 

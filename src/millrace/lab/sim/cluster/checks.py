@@ -19,7 +19,7 @@ from millrace.lab.sim.cluster.host import Host
 from millrace.lab.sim.cluster.mqtt_clients import History
 from millrace.lab.sim.surroundings.disk import PowerCut
 from millrace.lab.sim.violation import Violation
-from millrace.node.logs.reading import READ_BYTES_MAX, Stored, read_blocks, stored_rows
+from millrace.node.logs.reading import READ_BYTES, Stored, read_blocks, stored_rows
 from millrace.node.shards.control import entries_of
 from millrace.node.shards.shard import Shard
 from millrace.storage.block import Kind
@@ -180,7 +180,7 @@ def _replayed(shard: Shard) -> ShardState:
         state.restore(saved.partition(b"\n")[2])
         index = Index(snapshot.index + 1)
     while index <= last:
-        for block in replica_log.blocks(index, last, READ_BYTES_MAX):
+        for block in replica_log.blocks(index, last, READ_BYTES):
             header = block.header
             index = Index(header.index + 1)
             if header.kind is Kind.DATA:
@@ -203,7 +203,7 @@ def check_readable(hosts: list[Host]) -> str:
             index = replica_log.first_index()
             try:
                 while index <= last:
-                    index = Index(replica_log.blocks(index, last, READ_BYTES_MAX)[-1].header.index + 1)
+                    index = Index(replica_log.blocks(index, last, READ_BYTES)[-1].header.index + 1)
             except (StorageError, PowerCut) as error:
                 return f"{host.name} cannot read shard {shard.number}: {error}"
     return ""

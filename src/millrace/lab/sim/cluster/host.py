@@ -8,8 +8,9 @@ again after a while, as a supervisor would do.
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from millrace.errors import ConfigError, LocalError, StorageError
 from millrace.lab.sim.cluster.ground import Ground

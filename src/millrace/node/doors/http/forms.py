@@ -10,18 +10,21 @@ from typing import Annotated, Any, Literal
 from fastapi import Header
 from pydantic import BaseModel, ConfigDict, Field
 
-from millrace.broker.groups.cursor import TAKEN_MAX
 from millrace.broker.messages.inbound import Key
+from millrace.limits import (
+    DELAY_MS_MAX,
+    LEASE_MS_MAX,
+    PRODUCER_CHARACTERS_MAX,
+    PUBLISH_BATCH_MAX,
+    TAKEN_MAX,
+    WAIT_MS_MAX,
+)
 from millrace.node.doors.http.problems import Problem
-from millrace.node.groups.consumer_groups import WAIT_MS_MAX, Taken
+from millrace.node.groups.consumer_groups import Taken
 from millrace.node.groups.shard_consumers import NOT_BEFORE
 from millrace.node.logs.reading import Stored
-from millrace.node.shards.producer_keys import PRODUCER_CHARACTERS_MAX, SEQUENCE_TOP, client_key
+from millrace.node.shards.producer_keys import SEQUENCE_TOP, client_key
 from millrace.types import NO_PROPERTIES, Message, Properties
-
-BATCH_MAX = 10_000
-LEASE_MS_MAX = 12 * 60 * 60 * 1000
-DELAY_MS_MAX = 7 * 24 * 60 * 60 * 1000
 
 Encoding = Literal["utf-8", "base64"]
 WaitMs = Annotated[int, Field(ge=0, le=WAIT_MS_MAX)]
@@ -73,7 +76,7 @@ class PublishForm(Form):
 
 
 class BatchForm(Form):
-    messages: Annotated[list[PublishForm], Field(min_length=1, max_length=BATCH_MAX)]
+    messages: Annotated[list[PublishForm], Field(min_length=1, max_length=PUBLISH_BATCH_MAX)]
 
 
 class TakeForm(Form):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
-from millrace.broker.groups.definitions import DurableGroupSpec
+from millrace.broker.groups.definitions import DurableGroupSpec, NewDurableGroup, Start
 from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import (
     AckForm,
@@ -17,24 +17,9 @@ from millrace.node.doors.http.forms import (
     from_taken,
 )
 from millrace.node.doors.http.guard import CallerIs, identify
+from millrace.node.doors.http.settings_forms import Given, asked, changed, made
 
 router = APIRouter(prefix="/v1/groups", tags=["groups"], dependencies=[Depends(identify)])
-
-
-class GroupForm(Form):
-    name: str
-    filters: list[str]
-    deliveries_max: int | None = None
-    dead_letter: str | None = None
-    in_flight_max: int | None = None
-    start: Literal["latest", "earliest"] = "latest"
-
-
-class GroupChange(Form):
-    filters: list[str] | None = None
-    deliveries_max: int | None = None
-    dead_letter: str | None = None
-    in_flight_max: int | None = None
 
 
 class ResetForm(Form):
@@ -56,13 +41,15 @@ async def list_groups(request: Request) -> dict[str, Any]:
 
 
 @router.post("", status_code=201)
-async def create_group(request: Request, form: GroupForm, caller: CallerIs) -> dict[str, Any]:
+async def create_group(
+    request: Request, form: Annotated[Given, asked(NewDurableGroup)], caller: CallerIs
+) -> dict[str, Any]:
     """Make a group; it collects from now on, or from the beginning of the logs. 409 if it exists."""
     caller.must_be_admin()
     groups = server_of(request).engine.groups
-    spec = DurableGroupSpec.read(form.model_dump(exclude_none=True, exclude={"start"}))
-    await groups.create(spec, earliest=form.start == "earliest")
-    return await groups.show(spec.name)
+    group = made(NewDurableGroup, form)
+    await groups.create(group.spec, earliest=group.start is Start.EARLIEST)
+    return await groups.show(group.name)
 
 
 @router.get("/{name:path}")
@@ -71,11 +58,16 @@ async def show_group(request: Request, name: str) -> dict[str, Any]:
 
 
 @router.patch("/{name:path}")
-async def alter_group(request: Request, name: str, form: GroupChange, caller: CallerIs) -> dict[str, Any]:
+async def alter_group(
+    request: Request,
+    name: str,
+    form: Annotated[Given, asked(DurableGroupSpec, is_change=True)],
+    caller: CallerIs,
+) -> dict[str, Any]:
     """Change filters or settings; the cursors stay."""
     caller.must_be_admin()
     groups = server_of(request).engine.groups
-    await groups.alter(DurableGroupSpec.read(form.model_dump(exclude_none=True), groups.named(name).spec))
+    await groups.alter(changed(groups.named(name).spec, form))
     return await groups.show(name)
 
 

@@ -23,14 +23,13 @@ from fastapi import Depends, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millrace.broker.access import EVERYBODY, Action, Effect, Principal
-from millrace.limits import MIB
+from millrace.limits import HTTP_BODY_BYTES_MAX
 from millrace.node.access.authentication import is_loopback
 from millrace.node.doors.http.context import ServedNode
 from millrace.node.doors.http.problems import Problem, response
 
 log = logging.getLogger("millrace.http")
 
-BODY_BYTES_MAX = 16 * MIB
 CHANGING_GETS = frozenset(("/message",))
 _READING = frozenset(("GET", "HEAD", "OPTIONS"))
 _NOT_SAID = ("", "application/x-www-form-urlencoded")
@@ -105,8 +104,8 @@ class Guard:
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> ASGIApp | None:
         length = headers.get("content-length", "0")
-        if length.isdigit() and int(length) > BODY_BYTES_MAX:
-            return response(413, f"a body of more than {BODY_BYTES_MAX} bytes")
+        if length.isdigit() and int(length) > HTTP_BODY_BYTES_MAX:
+            return response(413, f"a body of more than {HTTP_BODY_BYTES_MAX} bytes")
         method, path = scope["method"], scope["path"]
         if method in _READING and path not in CHANGING_GETS:
             return None
@@ -142,8 +141,8 @@ def _bounded(receive: Receive) -> Receive:
         nonlocal taken
         message = await receive()
         taken += len(message.get("body", b""))
-        if taken > BODY_BYTES_MAX:
-            raise Problem(413, f"a body of more than {BODY_BYTES_MAX} bytes")
+        if taken > HTTP_BODY_BYTES_MAX:
+            raise Problem(413, f"a body of more than {HTTP_BODY_BYTES_MAX} bytes")
         return message
 
     return receive_bounded

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Path, Request
 from pydantic import Field
 
+from millrace.limits import PIPELINE_QUERIES_MAX, PIPELINES_MAX
 from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import Form
 from millrace.node.doors.http.guard import CallerIs, identify
@@ -17,8 +18,6 @@ from millrace.node.doors.http.problems import Problem
 
 router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"], dependencies=[Depends(identify)])
 
-PIPELINES_MAX = 1_000
-_QUERIES_MAX = 100
 
 Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Text = Annotated[str, Field(max_length=1_000)]
@@ -38,7 +37,7 @@ class PipelineReport(Form):
     state: Literal["starting", "running", "waiting", "stopped", "failed"]
     restarts: int = 0
     error: Text = ""
-    queries: Annotated[list[QueryReport], Field(max_length=_QUERIES_MAX)] = []
+    queries: Annotated[list[QueryReport], Field(max_length=PIPELINE_QUERIES_MAX)] = []
 
 
 @router.get("")

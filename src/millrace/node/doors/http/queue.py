@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from millrace.broker.groups.definitions import DurableGroupSpec
 from millrace.errors import LocalError
+from millrace.limits import PUT_MESSAGES_MAX
 from millrace.node.doors.http import forms
 from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import (
@@ -39,8 +40,6 @@ from millrace.node.groups.consumer_groups import GroupExists, NoSuchGroup, Taken
 
 router = APIRouter(tags=["queue"], dependencies=[Depends(identify)])
 
-_PUT_MAX = 1_000
-
 
 class TopicForm(Form):
     topic: Topic
@@ -52,7 +51,7 @@ class TopicForm(Form):
 class MessageForm(Form):
     topic: Topic
     message: str | None = None
-    messages: Annotated[list[str], Field(max_length=_PUT_MAX)] | None = None
+    messages: Annotated[list[str], Field(max_length=PUT_MESSAGES_MAX)] | None = None
     encoding: Encoding = "utf-8"
     delay_ms: DelayMs = 0
 

@@ -19,6 +19,7 @@ from millrace.broker.topics.filters import is_valid
 from millrace.errors import LocalError, RemoteError
 from millrace.kernels.blocks import FLAG_RETAIN, Columns, Run, packet_types
 from millrace.kernels.publish import after_packet_id
+from millrace.limits import STAGE_SECTIONS_MAX
 from millrace.node.doors.http.context import ServedNode, server_of
 from millrace.node.doors.http.forms import Form
 from millrace.node.doors.http.guard import Caller, CallerIs, identify
@@ -31,7 +32,6 @@ from millrace.wire.mqtt.properties import decode_properties
 
 router = APIRouter(prefix="/v1", tags=["staged publishing"], dependencies=[Depends(identify)])
 
-_SECTIONS_MAX = 256
 _STAGE_S = 30.0
 # PUBLISH at QoS 0, 1 and 2, retained or not, never marked as sent before (MQTT 5, 3.3.1).
 _FIRST_BYTES = frozenset(0x30 | qos << 1 | retain for qos in range(3) for retain in range(2))
@@ -111,8 +111,8 @@ def _sections(body: bytes, writer: str, batch: int, attempt: str) -> "list[tuple
     sections: list[tuple[int, int, BlockKey, bytes]] = []
     position = 0
     while position < len(body):
-        if len(sections) >= _SECTIONS_MAX or len(body) - position < SECTION.size:
-            raise Problem(400, f"a body has at most {_SECTIONS_MAX} whole sections")
+        if len(sections) >= STAGE_SECTIONS_MAX or len(body) - position < SECTION.size:
+            raise Problem(400, f"a body has at most {STAGE_SECTIONS_MAX} whole sections")
         shard, block, version, size = SECTION.unpack_from(body, position)
         position += SECTION.size
         packets = body[position : position + size]

@@ -16,13 +16,13 @@ from millrace.broker.streams.stream import DEFAULT_STREAM, Replication, Stream, 
 from millrace.broker.streams.switching import consequences
 from millrace.broker.topics.filters import is_valid, matches
 from millrace.errors import LocalError
-from millrace.limits import MIB
+from millrace.limits import ANSWER_BYTES_MAX, BLOCKS_ANSWER_BYTES_MAX, READ_MESSAGES_MAX, WAIT_MS_MAX
 from millrace.node.doors.http import forms
 from millrace.node.doors.http.context import ServedNode, server_of
 from millrace.node.doors.http.forms import BatchForm, Form, Producer, PublishForm, Sequence, key_of
 from millrace.node.doors.http.guard import Caller, CallerIs, identify
 from millrace.node.doors.http.problems import Problem
-from millrace.node.groups.consumer_groups import WAIT_MS_MAX
+from millrace.node.doors.http.settings_forms import Given, asked, changed, made
 from millrace.node.groups.shard_consumers import Unavailable
 from millrace.node.logs.reading import keys_of, matching_rows, stored_rows
 from millrace.node.logs.time_lookup import offset_at
@@ -33,47 +33,9 @@ from millrace.storage.block import Block, Kind
 
 router = APIRouter(prefix="/v1", dependencies=[Depends(identify)])
 
-_LIMIT_MAX = 10_000
-_ANSWER_BYTES_MAX = 8 * MIB
-_BLOCKS_BYTES_MAX = 16 * MIB
 _BLOCKS_TYPE = "application/vnd.millrace.blocks"
 # One answer looks at no more of the log than this many reads of about 1 MiB.
 _READS_MAX = 64
-
-
-class StreamForm(Form):
-    name: str
-    filters: list[str] | None = None
-    replication: str | None = None
-    shards: int | None = None
-    replicas: int | None = None
-    capture: str | None = None
-    retention_age_s: int | None = None
-    retention_bytes: int | None = None
-    hold_age_s: int | None = None
-    hold_bytes: int | None = None
-    compression: str | None = None
-    edge: str | None = None
-    primary_backup: dict[str, Any] | None = None
-    ack: str | None = None
-    storage: str | None = None
-
-
-class StreamChange(Form):
-    filters: list[str] | None = None
-    replication: str | None = None
-    shards: int | None = None
-    replicas: int | None = None
-    capture: str | None = None
-    retention_age_s: int | None = None
-    retention_bytes: int | None = None
-    hold_age_s: int | None = None
-    hold_bytes: int | None = None
-    compression: str | None = None
-    edge: str | None = None
-    primary_backup: dict[str, Any] | None = None
-    ack: str | None = None
-    storage: str | None = None
 
 
 class PurgeForm(Form):
@@ -94,17 +56,19 @@ async def list_streams(request: Request) -> dict[str, Any]:
 
 
 @router.post("/streams", status_code=201, tags=["streams"])
-async def create_stream(request: Request, form: StreamForm, caller: CallerIs) -> dict[str, Any]:
+async def create_stream(
+    request: Request, form: Annotated[Given, asked(StreamSpec)], caller: CallerIs
+) -> dict[str, Any]:
     """Make a stream. 409 if there is one of this name."""
     caller.must_be_admin()
     server = server_of(request)
-    if form.name in server.engine.definitions.table.streams:
-        raise Problem(409, f"stream {form.name!r} exists")
-    spec = StreamSpec.read(form.model_dump(exclude_none=True))
+    spec = made(StreamSpec, form)
+    if spec.name in server.engine.definitions.table.streams:
+        raise Problem(409, f"stream {spec.name!r} exists")
     if spec.edge:
         server.engine.edges.functions.check(spec.edge)
     stream = await server.engine.opening.put(spec, create=True)
-    return _shown(server, stream)
+    return _shown(server, stream, replicas_asked="replicas" in form)
 
 
 @router.get("/streams/{name}", tags=["streams"])
@@ -116,7 +80,7 @@ async def show_stream(request: Request, name: str) -> dict[str, Any]:
 async def alter_stream(
     request: Request,
     name: str,
-    form: StreamChange,
+    form: Annotated[Given, asked(StreamSpec, is_change=True)],
     caller: CallerIs,
     preview: Annotated[bool, Query(description="Change nothing; say what the change would mean.")] = False,
 ) -> dict[str, Any]:
@@ -124,12 +88,13 @@ async def alter_stream(
     caller.must_be_admin()
     server = server_of(request)
     known = _stream(server, name)
-    spec = StreamSpec.read(form.model_dump(exclude_none=True), known.spec)
+    spec = changed(known.spec, form)
     if preview:
         return {"name": name, "means": list(consequences(known, spec))}
     if spec.edge != known.spec.edge and spec.edge:
         server.engine.edges.functions.check(spec.edge)
-    return _shown(server, await server.engine.opening.put(spec, create=False))
+    stream = await server.engine.opening.put(spec, create=False)
+    return _shown(server, stream, replicas_asked="replicas" in form)
 
 
 @router.post("/edge/reload", tags=["streams"])
@@ -196,7 +161,7 @@ async def read_messages(
     name: str,
     shard: int,
     start: Annotated[str, Query(alias="from", description="An offset, earliest or latest.")] = "earliest",
-    limit: Annotated[int, Query(ge=1, le=_LIMIT_MAX)] = 100,
+    limit: Annotated[int, Query(ge=1, le=READ_MESSAGES_MAX)] = 100,
     wait_ms: Annotated[int, Query(ge=0, le=WAIT_MS_MAX, description="Wait at the end of the log.")] = 0,
     filter: Annotated[str, Query(description="Only topics of this MQTT filter.")] = "#",
 ) -> dict[str, Any]:
@@ -242,12 +207,12 @@ async def read_blocks(
     pieces: list[bytes] = []
     proved: set[bytes] | None = None if caller.principal.may_subscribe("#") else set()
     size, offset = 0, start
-    while offset < stop and size < _BLOCKS_BYTES_MAX:
+    while offset < stop and size < BLOCKS_ANSWER_BYTES_MAX:
         blocks = await server.engine.reading.blocks(found, offset)
         if not blocks:
             break
         for block in blocks:
-            if offset >= stop or size >= _BLOCKS_BYTES_MAX:
+            if offset >= stop or size >= BLOCKS_ANSWER_BYTES_MAX:
                 break
             if block.header.kind is Kind.DATA:
                 if proved is not None:
@@ -310,7 +275,7 @@ async def _messages(
                 for message in stored_rows(shard.number, block, range(first, after)):
                     messages.append(forms.from_stored(message))
                     size += len(message.payload)
-                    if len(messages) >= limit or size >= _ANSWER_BYTES_MAX:
+                    if len(messages) >= limit or size >= ANSWER_BYTES_MAX:
                         return messages, message.offset + 1
             offset = max(offset, block.header.next_offset)
         if messages:
@@ -377,7 +342,7 @@ def _shard(server: ServedNode, name: str, number: int) -> "Shard":
     return shard
 
 
-def _shown(server: ServedNode, stream: Stream) -> dict[str, Any]:
+def _shown(server: ServedNode, stream: Stream, *, replicas_asked: bool = False) -> dict[str, Any]:
     name = stream.spec.name
     stream = server.engine.definitions.table.streams.get(name, stream)
     rows = [row for row in server.engine.status() if row["stream"] == name]
@@ -388,6 +353,11 @@ def _shown(server: ServedNode, stream: Stream) -> dict[str, Any]:
                 row.update(server.engine.pairs.shown(server.engine.shards[row["shard"]]))
         shown["topic_classes"] = admit(stream.spec.primary_backup)
         shown["warnings"] = server.engine.pairs.warnings(stream)
+    nodes = len(server.engine.definitions.state.members.members)
+    if replicas_asked and stream.spec.replication is Replication.QUORUM and stream.spec.replicas > nodes:
+        there, kept = ("1 node is", "1 is") if nodes == 1 else (f"{nodes} nodes are", f"{nodes} are")
+        asked_for = f"{stream.spec.replicas} replicas are asked for and {there} there"
+        shown["warnings"] = [f"{asked_for}; {kept} kept now, more as nodes join"]
     if stream.leaderless:
         shown["groups"] = server.engine.leaderless.groups(stream)
     return shown
