@@ -221,8 +221,8 @@ class Engine:
         broker = self._broker
         broker.wall_us = self._wall_us()
         broker.node = self.replicas.replica
-        broker.find_record = lambda client_id: self.sessions.store.records.get(client_id)
-        broker.router.find_intake = self.intakes.find
+        broker.records = self.sessions
+        broker.router.intakes = self.intakes
         broker.router.forget_all()
         self.opening.move_retained()
         self.sessions.begin(self._now_ms())
@@ -324,6 +324,7 @@ class Engine:
         self.work.check_divided()
         self.members.flush()
         self.interest.flush()
+        self.groups.publishing.answer(broker.take_outcomes())
 
     def _cut_one(self, intake: Intake, wall_us: int) -> None:
         shard = self.shards.get(intake.shard)

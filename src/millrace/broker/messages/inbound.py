@@ -14,10 +14,10 @@ from typing import Any
 from millrace.broker.entries.sessions import Qos2Received
 from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.messages.intake import Arrival, Intake
-from millrace.broker.messages.message import Run, expiry_of
+from millrace.broker.messages.message import Run, expiry_of, payload_is_empty
 from millrace.broker.messages.outbound import Outbound
+from millrace.broker.sessions.journal import Journal, TakeArrival
 from millrace.broker.sessions.session import Session
-from millrace.broker.sessions.session_store import Journal
 from millrace.broker.shards.retained import Retained
 from millrace.broker.stats import Stats
 from millrace.broker.topics.routing import Route, Router
@@ -43,6 +43,9 @@ _ACK_REASONS = frozenset(
 Key = tuple[bytes, int]
 """Producer and sequence: what tells a message that is sent again from a new one."""
 
+Outcome = tuple[Arrival, int | None]
+"""An arrival and the offset at which it stands, None where it could not be stored."""
+
 
 class Inbound:
     def __init__(self, router: Router, outbound: Outbound, retained: Retained, stats: Stats) -> None:
@@ -58,6 +61,8 @@ class Inbound:
         self.relays: list[tuple[str, Run, str]] = []
         # Retained messages that no log keeps: every node is told, by the node, which takes the list.
         self.retained_here: list[tuple[str, Run]] = []
+        # What became of arrivals that somebody waits for; see `Broker.take_outcomes`.
+        self.outcomes: list[Outcome] = []
         self._turn = 0
         # Arrivals so far.
         self._arrival_number = 0
@@ -176,23 +181,24 @@ class Inbound:
         if session.logged_ids is None:
             session.logged_ids = set()
         session.logged_ids.update(ids)
+        self.journal.add(Qos2Received(session.client_id, tuple(ids)), TakeArrival(intake, arrival, ids))
 
-        def written() -> None:
-            # If the session moved meanwhile, the client sends again to whoever serves it now. Back at this
-            # node it does not, though perhaps without a record: here its id counts as received.
-            if session.is_recorded or not (session.received or set()).isdisjoint(ids):
-                self._arrive(intake, arrival)
-
-        self.journal.add(Qos2Received(session.client_id, tuple(ids)), written)
+    def resume_arrival(self, written: TakeArrival) -> None:
+        """Its ids are on disk. If the session moved meanwhile, the client sends again to whoever serves it
+        now. Back at this node it does not, though perhaps without a record: its id counts as received."""
+        session, ids = written.arrival.session, written.ids
+        assert session is not None
+        if ids is None or session.is_recorded or not (session.received or set()).isdisjoint(ids):
+            self._arrive(written.intake, written.arrival)
 
     def _arrive_after(self, intake: Intake, repeat: Arrival) -> None:
-        """A repeat is answered no earlier than the message it repeats, which may still wait for the word that
-        its id is on disk before it comes here: behind that word."""
+        """A repeat is answered no earlier than the message it repeats. That one may still wait until its id
+        is on disk before it comes here; the repeat then waits behind it."""
         session = repeat.session
         assert session is not None
         self._arrival_number = repeat.arrival_number = self._arrival_number + 1
         if session.is_recorded or session.logged_ids:
-            self.journal.add(Qos2Received(session.client_id), lambda: self._arrive(intake, repeat))
+            self.journal.add(Qos2Received(session.client_id), TakeArrival(intake, repeat))
         else:
             self._arrive(intake, repeat)
 
@@ -485,8 +491,8 @@ class Inbound:
             session = arrival.session
             if arrival.ack and session is not None and session.epoch == arrival.epoch:
                 self._outbound.put(session, arrival.ack)
-            if arrival.done is not None:
-                arrival.done(offset - (run.count if run is not None else 0))
+            if arrival.waiter is not None:
+                self.outcomes.append((arrival, offset - (run.count if run is not None else 0)))
 
     def stored(self, arrivals: list[Arrival], shard: int, offset: int, now_ms: int) -> None:
         """These stand in a leaderless log from `offset` on: for the plain subscribers here. Groups and what
@@ -510,8 +516,8 @@ class Inbound:
             run, session = arrival.run, arrival.session
             if arrival.ack and session is not None and session.epoch == arrival.epoch:
                 self._outbound.put(session, arrival.ack)
-            if arrival.done is not None:
-                arrival.done(offset)
+            if arrival.waiter is not None:
+                self.outcomes.append((arrival, offset))
             if run is not None:
                 self.uncommitted_bytes -= len(run.data)
                 offset += run.count
@@ -537,8 +543,8 @@ class Inbound:
                 self.uncommitted_bytes -= len(run.data)
             self.note_ended(arrival)
             arrival.reason = reason
-            if arrival.done is not None:
-                arrival.done(None)
+            if arrival.waiter is not None:
+                self.outcomes.append((arrival, None))
             if session is None or not arrival.ack:
                 continue
             is_here = session.epoch == arrival.epoch
@@ -633,8 +639,3 @@ def topic_of(packet: bytes) -> str:
 def _topic(route: Route, data: bytes) -> str | None:
     """Needed only where a receiver's own messages are told apart; such routes are of one topic."""
     return topic_of(data) if route.no_local else None
-
-
-def payload_is_empty(run: Run) -> bool:
-    """Whether the one message of this run has no payload."""
-    return publish.payload_start(run.data, run.v5) >= len(run.data)

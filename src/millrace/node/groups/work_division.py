@@ -23,10 +23,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from millrace.broker.entries.shard import BeginWork, Introduce, Members, Progress, WorkDone
+from millrace.broker.groups.group_work import GroupWork
 from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.groups.work_division import Counts, Holders, News, Range, WorkDivision
 from millrace.broker.machine import Broker
-from millrace.broker.messages.message import Run, Segment
+from millrace.broker.messages.message import Segment
 from millrace.broker.shards.block_facts import edge_inputs
 from millrace.broker.shards.shard_state import WorkChanged
 from millrace.broker.topics.filters import matches
@@ -48,7 +49,6 @@ log = logging.getLogger("millrace.work")
 
 # Ranges in one word on how far a node is; more are told coarsely, which repeats more after a crash.
 _RANGES_TOLD_MAX = 500
-_BACKLOG_RANGES_MAX = 10_000
 _FEED_PAUSE_S = 0.02
 
 
@@ -78,17 +78,24 @@ class ShardWorkDivision:
     def __init__(self, shard: "Shard", broker: Broker) -> None:
         self._shard = shard
         self._broker = broker
-        self.is_begun = False
+        self.pending = GroupWork(shard.state)
         self.beginning: Token | None = None
         """Of the entry that begins this run here, while it is under way."""
         self.is_introduced = False
         """The log was told of the groups that other logs know."""
         self.proposed: dict[str, Counts] = {}
         """What this node proposed about its members and has not seen applied."""
-        self.backlog: dict[str, deque[Range]] = {}
         self._told: dict[str, Progress] = {}
         self._kept_by: dict[str, ShareGroup | None] = {}
         """The group in memory that knows all that this node owes in the log, None where there was none."""
+
+    @property
+    def is_begun(self) -> bool:
+        return self.pending.is_begun
+
+    @property
+    def backlog(self) -> dict[str, deque[Range]]:
+        return self.pending.backlog
 
     @property
     def _work_division(self) -> WorkDivision:
@@ -119,7 +126,7 @@ class ShardWorkDivision:
 
     def applied(self, effect: WorkChanged, token: Token | None) -> None:
         if effect.begins and token is not None and token is self.beginning:
-            self.is_begun = True
+            self.pending.is_begun = True
             self.beginning = None
             for news in effect.news:
                 self._open(news.group)
@@ -165,29 +172,9 @@ class ShardWorkDivision:
 
     def restored(self) -> None:
         """The state came from a snapshot: what passed meanwhile was not delivered from here."""
-        self.is_begun, self.beginning = False, None
+        self.pending.is_begun, self.beginning = False, None
         self.backlog.clear()
         self.lost()
-
-    # ------------------------------------------------------------------------------------- backlog
-
-    def put_off(self, group: str, first: int, end: int) -> None:
-        """Members cannot take these now."""
-        work_division, node = self._work_division, self._broker.node
-        backlog = self.backlog.setdefault(group, deque())
-        ((first, end, by),) = work_division.ranges(group, [(first, end)], node)
-        at = len(backlog) - 1
-        is_full = len(backlog) >= _BACKLOG_RANGES_MAX
-        if is_full:
-            # Joined all the same, but never to turns of another node: it would be passed over there.
-            while at >= 0 and backlog[at][2] != by:
-                at -= 1
-        if at >= 0 and backlog[at][2] == by:
-            low, high, _ = backlog[at]
-            if is_full or len(work_division.ranges(group, [(high - 1, high), (first, end)], node)) == 1:
-                backlog[at] = (min(low, first), max(high, end), by)
-                return
-        backlog.append((first, end, by))
 
     def progress(self, open_pieces: dict[str, list[tuple[int, int]]]) -> list[Progress]:
         """How far the groups are here, where that changed since it was told."""
@@ -258,8 +245,16 @@ class NodeWorkDivision:
         self._wake = wake
         self._divided: list[tuple[list[str], Callable[[], None]]] = []
         self._feeding: asyncio.Task[None] | None = None
-        broker.outbound.put_off = self._put_off
-        broker.outbound.turns = self._turns
+        broker.outbound.group_work = self
+
+    @property
+    def node(self) -> str:
+        return self._broker.node
+
+    def find(self, number: int) -> GroupWork | None:
+        """What this node has to deliver of one of its logs, as the broker asks for it."""
+        shard = self._shards.get(number)
+        return None if shard is None else shard.work.pending
 
     # -------------------------------------------------------------------------------------- divide
 
@@ -349,17 +344,6 @@ class NodeWorkDivision:
                             note(group, segment)
         return found
 
-    def _turns(self, group: str, number: int, first: int, end: int) -> list[tuple[int, int]]:
-        shard = self._shards.get(number)
-        if shard is None:
-            # It begins again with nothing, once there is room for it.
-            return []
-        spans = shard.work_division.turns(group, self._broker.node, first, end)
-        if spans is None:
-            # Where nobody has spoken of the group yet, those who have members deliver.
-            return [(first, end)]
-        return spans if shard.work.is_begun else []
-
     def when_shared(self, keys: list[str], then: Callable[[], None]) -> None:
         """Call back once every log that takes their messages knows that these groups have a member here."""
         self._divided.append((keys, then))
@@ -391,15 +375,6 @@ class NodeWorkDivision:
         )
 
     # ---------------------------------------------------------------------------------------- feed
-
-    def _put_off(self, group: ShareGroup, run: Run, first: int, count: int, *, only_behind: bool) -> bool:
-        """Messages of a group that nobody here can take now, or that must not overtake others that wait. They
-        are in the log: only where they stand is kept."""
-        shard = self._shards.get(run.shard)
-        if shard is None or (only_behind and not shard.work.backlog.get(group.key)):
-            return False
-        shard.work.put_off(group.key, first, first + count)
-        return True
 
     async def _feed(self) -> None:
         try:

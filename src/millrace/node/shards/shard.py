@@ -2,8 +2,8 @@
 
 The log of the shard is its replication group's log. Blocks are cut once per turn of the loop over all
 connections [rule 4], and what a turn brings besides messages goes into one control block
-[rule 39]. What the log leaves behind is a `ShardState`; here is what this node does about it: it proposes, delivers, answers
-its clients, keeps the last blocks in memory, and wakes whoever waits.
+[rule 39]. What the log leaves behind is a `ShardState`; here is what this node does about it: it proposes,
+delivers, answers its clients, keeps the last blocks in memory, and wakes whoever waits.
 """
 
 import asyncio
@@ -417,6 +417,7 @@ class Shard:
         for session in self._broker.inbound.refused(arrivals, reason):
             if session.connection is not None:
                 session.connection.fail(reason, "the message could not be stored")
+        self._wake()
 
     def lost(self, token: Token | None) -> None:
         """Nobody led the shard for too long: whether it was stored is open, so nothing is acknowledged."""
