@@ -12,21 +12,14 @@ from typing import Any, assert_never
 
 from millrace.broker.access import AccessRules, Principal
 from millrace.broker.entries.sessions import (
-    FROM_THE_START,
-    CursorsMoved,
     Discarded,
     Ended,
-    OffsetRange,
     Opened,
     Operation,
     Qos2Acknowledged,
     Qos2Completed,
     Qos2Released,
-    SavedCursor,
-    SavedSubscription,
-    Subscribed,
     Unsubscribed,
-    WentAway,
 )
 from millrace.broker.groups.definitions import DurableGroup, DurableGroups, GroupDefinitions
 from millrace.broker.groups.joined import QOS_MAX as JOINED_QOS_MAX
@@ -42,6 +35,7 @@ from millrace.broker.sessions.journal import (
     SendMessages,
     TakeArrival,
 )
+from millrace.broker.sessions.recording import Recording
 from millrace.broker.sessions.session import Session, WillPlan
 from millrace.broker.sessions.session_store import Record, SessionRecords, SessionStore
 from millrace.broker.sessions.wills import LoggedWill, Wills
@@ -96,6 +90,7 @@ class Broker:
         self.wills = Wills(self.router, self.inbound, self.journal)
         # The committed end of every log, for cursors.
         self.log_ends: dict[int, int] = {}
+        self.recording = Recording(self.journal, self.log_ends)
         # Durable sessions whose cursors moved since the last checkpoint.
         self.touched: dict[Session, None] = {}
         self.outbound.touched = self.touched
@@ -108,8 +103,8 @@ class Broker:
         # The same for groups on leaderless streams, by stream and group; the node feeds them.
         self.leaderless_groups: dict[tuple[int, str], JoinedGroup] = {}
         self.joined_need_feeding = False
-        # Subscriptions made (True) and given up, by filter: the node counts them and tells others.
-        self.interest_changes: list[tuple[str, bool]] = []
+        # See `take_interest_changes`.
+        self._interest_changes: list[tuple[str, bool]] = []
         # Who owns the sessions that this broker serves, in their records.
         self.node = ""
         # The time of day, which only records need; the node sets it now and then.
@@ -129,9 +124,14 @@ class Broker:
             or self.inbound.relays
             or self.inbound.retained_here
             or self.inbound.outcomes
-            or self.interest_changes
+            or self._interest_changes
             or self.joined_need_feeding
         )
+
+    def take_interest_changes(self) -> list[tuple[str, bool]]:
+        """Subscriptions made (True) and given up since the last call, by filter, for other nodes to know."""
+        changes, self._interest_changes = self._interest_changes, []
+        return changes
 
     def take_outcomes(self) -> list[Outcome]:
         """What became of arrivals that somebody waits for, since the last call: those whose `waiter` is the
@@ -351,7 +351,7 @@ class Broker:
             return Reason.QUOTA_EXCEEDED, False
         self._attach(session, subscription)
         if session.is_recorded:
-            self._record_subscription(session, subscription)
+            self.recording.subscribed(session, subscription)
         return Reason(subscription.qos), old is None
 
     def _attach(self, session: Session, subscription: Subscription) -> None:
@@ -379,7 +379,7 @@ class Broker:
 
     def _announce(self, filter: str, is_wanted: bool) -> None:
         if not split_share(filter)[1].startswith("$"):
-            self.interest_changes.append((filter, is_wanted))
+            self._interest_changes.append((filter, is_wanted))
 
     def unsubscribe(self, session: Session, filter: str) -> Reason:
         if session.subscriptions.pop(filter, None) is None:
@@ -621,31 +621,8 @@ class Broker:
 
     def _record_away(self, session: Session) -> None:
         if session.is_recorded:
-            self._checkpoint(session)
+            self.recording.went_away(session, self.wall_us)
             self.touched.pop(session, None)
-            plan = session.delayed_will or session.firing_will
-            self.journal.add(
-                WentAway(
-                    session.client_id,
-                    epoch=session.record_epoch,
-                    time_us=self.wall_us,
-                    # DISCONNECT may have changed it (MQTT 5, 3.14.2.2.2).
-                    expiry_s=session.expiry_s,
-                    will=None if plan is None else plan.saved(),
-                )
-            )
-
-    def _record_subscription(self, session: Session, subscription: Subscription) -> None:
-        """The start in every log is fixed before SUBACK; those opened later are read from 0 [rule 9]. All
-        its subscriptions have one position in a log, so that is brought up to now."""
-        if session.cursors is None:
-            session.cursors = set()
-        elif session.cursors:
-            self._checkpoint(session)
-        known = session.cursors
-        starts = tuple((shard, end) for shard, end in self.log_ends.items() if shard not in known)
-        known.update(shard for shard, _ in starts)
-        self.journal.add(Subscribed(session.client_id, SavedSubscription.of(subscription), starts))
 
     def checkpoint(self) -> None:
         """Write the cursors that moved. Called about ten times a second."""
@@ -653,22 +630,7 @@ class Broker:
         self.outbound.touched = self.touched
         for session in touched:
             if session.is_recorded:
-                self._checkpoint(session)
-
-    def _checkpoint(self, session: Session) -> None:
-        outstanding: dict[int, list[OffsetRange]] = {}
-        for segment in session.inflight or ():
-            if segment.run.shard and segment.qos == 1:
-                outstanding.setdefault(segment.run.shard, []).append((segment.offset, segment.count))
-        cursors = (session.cursors or set()) | outstanding.keys()
-        # A log that is not open here has no end: the place in it stays as it was written.
-        live = {shard: end for shard, end in self.log_ends.items() if shard in cursors}
-        moved = {
-            shard: SavedCursor(position, tuple(sorted(outstanding.get(shard, ()))))
-            for shard, position in sorted((live | (session.lag or {})).items())
-        }
-        if moved:
-            self.journal.add(CursorsMoved(session.client_id, moved))
+                self.recording.cursors_moved(session)
 
     def restore(self, record: Record, principal: Principal, now_ms: int) -> None:
         """A session from its record, after a restart: away, and behind in every log by its cursor."""
@@ -693,7 +655,7 @@ class Broker:
                 # It wants nothing of this log.
                 continue
             session.cursors.add(shard)
-            self._restore_cursor(session, record, shard, end)
+            self.recording.restore_cursor(session, record, shard, end)
         away_us = self.wall_us if record.away_us is None else record.away_us
         if record.will is not None:
             plan = WillPlan.restored(record.will)
@@ -713,28 +675,7 @@ class Broker:
                 session.cursors.add(shard)
             record = self.records.find(session.client_id) if session.is_recorded else None
             if record is not None and (shard in record.cursors or shard in record.handled):
-                self._restore_cursor(session, record, shard, end)
-
-    @staticmethod
-    def _restore_cursor(session: Session, record: Record, shard: int, end: int) -> None:
-        cursor = record.cursors.get(shard, FROM_THE_START)
-        low = cursor.low
-        done = [(first, first + count) for first, count in record.handled.get(shard, ())]
-        if low == end and all(after <= end for _, after in done):
-            return
-        # A cursor above the end: this replica has yet to apply what the client already has.
-        session.fall_behind(shard, low)
-        at = low
-        for first, count in sorted(cursor.outstanding):
-            if first > at:
-                done.append((at, first))
-            at = max(at, first + count)
-        if cursor.position > at:
-            done.append((at, cursor.position))
-        if done:
-            if session.skip is None:
-                session.skip = {}
-            session.skip[shard] = sorted(done)
+                self.recording.restore_cursor(session, record, shard, end)
 
 
 def _belongs_to_others(segment: Segment) -> bool:

@@ -302,11 +302,10 @@ class Engine:
         broker = self._broker
         if broker.outbound.held:
             self._sealing.hold_back()
-        arrived = broker.inbound.waiting
         sealing = self._sealing
-        if arrived or sealing.too_early or broker.journal.operations:
+        if broker.inbound.waiting or sealing.too_early or broker.journal.operations:
             self.sessions.cut()
-            broker.inbound.waiting = []
+            arrived = broker.inbound.take_waiting()
             if broker.outbound.sealed or sealing.too_early or any(i.is_sealed for i in arrived):
                 arrived = sealing.in_time(arrived, is_out_of_space=self.opening.is_out_of_space)
             wall_us = self._wall_us()

@@ -173,8 +173,8 @@ class House:
                 return
             self.is_awake = False
             # There are no other nodes to tell.
-            self.broker.interest_changes.clear()
-            self.broker.inbound.retained_here.clear()
+            self.broker.take_interest_changes()
+            self.broker.inbound.take_retained()
             # And nobody takes from the logs for groups that were made by command.
             self.broker.joined_need_feeding = False
             operations, waiting = self.broker.journal.take()

@@ -43,6 +43,9 @@ _ACK_REASONS = frozenset(
 Key = tuple[bytes, int]
 """Producer and sequence: what tells a message that is sent again from a new one."""
 
+Relay = tuple[str, Run, str]
+"""A run for clients of another node: the node, the run, and the key of the group it is for, if any."""
+
 Outcome = tuple[Arrival, int | None]
 """An arrival and the offset at which it stands, None where it could not be stored."""
 
@@ -53,13 +56,12 @@ class Inbound:
         self._outbound = outbound
         self._retained = retained
         self._stats = stats
-        # Intakes with arrivals; the node takes the list, cuts blocks and leaves an empty one.
+        # Intakes with arrivals; see `take_waiting`.
         self.waiting: list[Intake] = []
         # Bytes that arrived and are not committed: beyond a bound the node stops reading publishers.
         self.uncommitted_bytes = 0
-        # Runs for other nodes, with the group they are for if any; the node takes the list.
-        self.relays: list[tuple[str, Run, str]] = []
-        # Retained messages that no log keeps: every node is told, by the node, which takes the list.
+        # See `take_relays` and `take_retained`.
+        self.relays: list[Relay] = []
         self.retained_here: list[tuple[str, Run]] = []
         # What became of arrivals that somebody waits for; see `Broker.take_outcomes`.
         self.outcomes: list[Outcome] = []
@@ -68,6 +70,23 @@ class Inbound:
         self._arrival_number = 0
         # The broker's; see there.
         self.journal = Journal()
+
+    # ------------------------------------------------------------------------------- for the node
+
+    def take_waiting(self) -> list[Intake]:
+        """The intakes with arrivals, once per turn of the loop: the node cuts blocks of what is in them."""
+        waiting, self.waiting = self.waiting, []
+        return waiting
+
+    def take_relays(self) -> list[Relay]:
+        """Runs to be sent to other nodes."""
+        relays, self.relays = self.relays, []
+        return relays
+
+    def take_retained(self) -> list[tuple[str, Run]]:
+        """Retained messages of clients here that no log keeps, of which every node is to know."""
+        retained, self.retained_here = self.retained_here, []
+        return retained
 
     # ---------------------------------------------------------------------------------- fast path
 
@@ -124,10 +143,15 @@ class Inbound:
                 self._relay(route, run)
             self._outbound.put(session, acks(data, _PUBACK))
             return
+        self._publish_qos2(session, route, data, count, now_ms)
+
+    def _publish_qos2(self, session: Session, route: Route, data: bytes, count: int, now_ms: int) -> None:
+        """A run at QoS 2 that its publisher may publish. Ids that were received already make it slower."""
+        intake = route.intake
         if not self._is_fresh(session, data, count):
             self._publish_singly(session, data, count, now_ms)
             return
-        run, ack = Run(data, count, 2, v5), acks(data, _PUBREC)
+        run, ack = Run(data, count, 2, session.v5), acks(data, _PUBREC)
         if intake is not None:
             arrival = Arrival(session, route, self._router.generation, run, None, ack)
             if session.is_recorded:

@@ -90,6 +90,7 @@ class Session:
         "window",
     )
 
+    # Longer than other functions: every attribute is made, and explained, here.
     def __init__(self, client_id: str, principal: Principal) -> None:
         self.client_id = client_id
         self.principal = principal

@@ -107,18 +107,14 @@ class Interest:
         broker = self._broker
         if self._machine is None:
             return
-        if broker.interest_changes:
-            changes, broker.interest_changes = broker.interest_changes, []
+        changes = broker.take_interest_changes()
+        if changes:
             self._driver.step(Noted(changes=tuple(changes)))
         inbound = broker.inbound
-        if inbound.retained_here:
-            fresh, inbound.retained_here = inbound.retained_here, []
-            for topic, run in fresh:
-                self._stamp(topic, run)
-        if inbound.relays:
-            relays, inbound.relays = inbound.relays, []
-            for peer, run, group in relays:
-                self._forward(peer, run, group)
+        for topic, run in inbound.take_retained():
+            self._stamp(topic, run)
+        for peer, run, group in inbound.take_relays():
+            self._forward(peer, run, group)
 
     def note_expired(self, topics: list[str]) -> None:
         """The retained messages of these topics are gone because their time has passed."""

@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from millrace.broker.groups.cursor import Cursor
-from millrace.broker.machine import Broker
 from millrace.broker.messages.inbound import Inbound
 from millrace.broker.messages.intake import Arrival, Intake
+from millrace.broker.sessions.recording import Recording
 from millrace.broker.sessions.session import Session
 from millrace.broker.sessions.wills import Wills
 from millrace.broker.shards.block_facts import BlockFacts
@@ -84,7 +84,7 @@ def cursor_not_restored(plant: Plant) -> None:
     def restore_cursor(*arguments: Any) -> None:
         """Nothing is behind."""
 
-    plant.instead(Broker, "_restore_cursor", restore_cursor)
+    plant.instead(Recording, "restore_cursor", restore_cursor)
 
 
 @NODE_BUGS.bug("a will is published by the node that lost the client, and once more")
