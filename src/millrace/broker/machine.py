@@ -509,7 +509,8 @@ class Broker:
 
         QoS 2 that was sent stays with it ([MQTT-4.8.2-4], [MQTT-4.8.2-5])."""
         self._leave_joined(session)
-        for segment in session.give_back(_belongs_to_others):
+        leaving = {segment for segment in session.unfinished() if _belongs_to_others(segment)}
+        for segment in session.give_back(leaving):
             group = segment.group
             assert isinstance(group, ShareGroup)
             segment.first_id = segment.serial = 0

@@ -232,8 +232,8 @@ class Inbound:
         self, session: Session, topic: str, run: Run, packet_id: int, now_ms: int, key: Key | None = None
     ) -> bool:
         """One message of a client, seen to in every way, its acknowledgement included. A `key` of the
-        client's own makes a repeat known, also over another connection. False where there is no room, and in
-        3.1.1 no word for that: the connection must go, as in `refused`."""
+        client's own makes a repeat known, also over another connection. False where there is no room and the
+        client cannot be told so in MQTT 3.1.1: the connection must go, as in `refused`."""
         route = self._route(session, topic)
         first = 0x32 if run.qos == 1 else 0x34
         if not route.allowed:
@@ -558,7 +558,7 @@ class Inbound:
             self._outbound.deliver(arrival.session, topic, route, one, now_ms, with_groups=with_groups)
 
     def refused(self, arrivals: list[Arrival], reason: Reason) -> list[Session]:
-        """These could not be logged. Returns sessions for which there is no word for that: the node closes
+        """These could not be logged. Returns the sessions whose clients cannot be told so: the node closes
         their connections, because a false acknowledgement is the one thing they must not get."""
         mute: dict[Session, None] = {}
         for arrival in arrivals:
@@ -596,7 +596,7 @@ class Inbound:
         session.uncertain = {**(session.uncertain or {}), **tokens}
 
     def _refuse(self, session: Session, first: int, data: bytes, reason: Reason) -> None:
-        """MQTT 5 is told; 3.1.1 has no word for it and gets an acknowledgement ([MQTT-3.3.5-2])."""
+        """MQTT 5 is told; 3.1.1 cannot be, and gets an acknowledgement ([MQTT-3.3.5-2])."""
         kind = _PUBACK if first == 0x32 else _PUBREC
         if not session.v5:
             self._outbound.put(session, acks(data, kind))
@@ -661,5 +661,5 @@ def topic_of(packet: bytes) -> str:
 
 
 def _topic(route: Route, data: bytes) -> str | None:
-    """Needed only where a receiver's own messages are told apart; such routes are of one topic."""
+    """Needed only where a receiver does not get its own messages; such routes are of one topic."""
     return topic_of(data) if route.no_local else None

@@ -1,11 +1,11 @@
 """The last message of each topic whose publisher asked to keep it.
 
-Stored as it came, one packet in its publisher's framing; a fresh subscriber gets it rewritten. An empty
-payload deletes ([MQTT-3.3.1-6]). Bounded in number and bytes.
+Stored as it was published, one packet in its publisher's framing; a fresh subscriber gets it rewritten. An
+empty payload deletes ([MQTT-3.3.1-6]). Bounded in number and bytes.
 
-Where a log keeps a topic, the log has the last word on it. One at QoS 0 is shown before its note is in the
-log: as long as notes of this node are under way, the newest of them is what subscribers here get, and the
-words of the log are put by. They count again when the last note has come to its end, whichever that is.
+Where a log keeps a topic, the log decides what is retained on it. A message at QoS 0 is shown before the log
+has its value: as long as such values of this node are on their way, subscribers here get the newest of them,
+and what the log says is put by. That counts again when the last of them is in the log, or lost.
 """
 
 import heapq
