@@ -53,10 +53,6 @@ FUNCTION_LINES_MAX = 60
 # Exceptions, each with its reason.
 MAY_BE_LONG = {
     ("kernels/pure.py", "scan"): "one loop over bytes, whose state would have to be passed to every part",
-    (
-        "broker/messages/inbound.py",
-        "publish_runs",
-    ): "every run of packets pays for each call in it",
     ("broker/sessions/session.py", "__init__"): "one line for each slot, and what it is for",
     ("cli/pub.py", "pub"): "two thirds are the options of the command, with their help",
 }
@@ -170,6 +166,63 @@ def test_pure_code_stays_pure() -> None:
             if isinstance(node, ast.AsyncFunctionDef | ast.Await):
                 wrong.append(f"{path}:{node.lineno} is asynchronous")
     assert wrong == []
+
+
+def _mentions_callable(annotation: ast.expr | None) -> bool:
+    return annotation is not None and any(
+        (isinstance(node, ast.Name) and node.id == "Callable")
+        or (isinstance(node, ast.Attribute) and node.attr == "Callable")
+        or (isinstance(node, ast.Constant) and isinstance(node.value, str) and "Callable" in node.value)
+        for node in ast.walk(annotation)
+    )
+
+
+def _kept_callables(owner: ast.ClassDef) -> Iterator[int]:
+    """Lines at which a class keeps a function that somebody gave it, or a closure of its own."""
+    for node in ast.walk(owner):
+        if isinstance(node, ast.AnnAssign) and _mentions_callable(node.annotation):
+            yield node.lineno
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        given = node.args.args + node.args.kwonlyargs
+        functions = {one.arg for one in given if _mentions_callable(one.annotation)}
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.FunctionDef) and inner is not node:
+                yield inner.lineno
+            if isinstance(inner, ast.Assign) and any(isinstance(to, ast.Attribute) for to in inner.targets):
+                value = inner.value
+                if isinstance(value, ast.Lambda) or (isinstance(value, ast.Name) and value.id in functions):
+                    yield inner.lineno
+
+
+@pytest.mark.parametrize("room", ["broker", "replication"])
+def test_pure_classes_keep_no_functions(room: str) -> None:
+    """Values in, values out: what must happen later is described as data, and what must be looked up is a
+    view with a name. A function may be a parameter that is called at once."""
+    wrong = [
+        f"{path}:{line}"
+        for path, tree in modules()
+        if room_of(path) == room
+        for owner in ast.walk(tree)
+        if isinstance(owner, ast.ClassDef)
+        for line in _kept_callables(owner)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "self.then: Callable[[], None] | None = None",
+        "self.then = then",
+        "self.then = lambda: None",
+        "def later(): self.ready = True",
+    ],
+)
+def test_a_function_that_a_class_keeps_is_found(body: str) -> None:
+    source = f"class A:\n    def __init__(self, then: Callable[[], None]) -> None:\n        {body}\n"
+    (owner,) = ast.parse(source).body
+    assert isinstance(owner, ast.ClassDef) and list(_kept_callables(owner)) == [3]
 
 
 def test_files_and_functions_are_small() -> None:

@@ -6,40 +6,39 @@ only thing done with it is to hand it back when another one displaces it. Output
 """
 
 import heapq
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any
+from typing import Any, assert_never
 
 from millrace.broker.access import AccessRules, Principal
 from millrace.broker.entries.sessions import (
-    FROM_THE_START,
-    CursorsMoved,
     Discarded,
     Ended,
-    OffsetRange,
     Opened,
     Operation,
     Qos2Acknowledged,
     Qos2Completed,
     Qos2Released,
-    SavedCursor,
-    SavedSubscription,
-    Subscribed,
     Unsubscribed,
-    WentAway,
-    WillStored,
 )
-from millrace.broker.groups.definitions import DurableGroup
+from millrace.broker.groups.definitions import DurableGroup, DurableGroups, GroupDefinitions
 from millrace.broker.groups.joined import GROUP_QOS as JOINED_QOS_MAX
 from millrace.broker.groups.joined import LocalConsumerGroup
 from millrace.broker.groups.share_group import ShareGroup
-from millrace.broker.messages.inbound import Inbound
-from millrace.broker.messages.intake import Arrival
+from millrace.broker.messages.inbound import Inbound, Outcome
 from millrace.broker.messages.message import Run, Segment
 from millrace.broker.messages.outbound import Outbound
+from millrace.broker.sessions.journal import (
+    BrokerContinuation,
+    Journal,
+    SendAnswer,
+    SendMessages,
+    TakeArrival,
+)
+from millrace.broker.sessions.recording import Recording
 from millrace.broker.sessions.session import Session, WillPlan
-from millrace.broker.sessions.session_store import Journal, Record
+from millrace.broker.sessions.session_store import Record, SessionRecords, SessionStore
+from millrace.broker.sessions.wills import LoggedWill, Wills
 from millrace.broker.shards.retained import Retained
 from millrace.broker.stats import Stats
 from millrace.broker.topics.routing import Route, Router, merge
@@ -51,7 +50,6 @@ from millrace.types import Reason, RetainHandling, Subscription
 _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
 # Timers that may be out of date before it is worth to look for them.
 _TIMERS_SPARE = 64
-_WILLS_AGAIN_MS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,25 +84,27 @@ class Broker:
         self.publish_runs = self.inbound.publish_runs
         self.publish = self.inbound.publish
         self.journal = Journal()
-        # The node's look into the session store.
-        self.find_record: Callable[[str], Record | None] = lambda client_id: None
+        # The session store; the node sets the one that it replicates.
+        self.records: SessionRecords = SessionStore()
         self.outbound.journal = self.inbound.journal = self.journal
+        self.wills = Wills(self.router, self.inbound, self.journal)
         # The committed end of every log, for cursors.
         self.log_ends: dict[int, int] = {}
+        self.recording = Recording(self.journal, self.log_ends)
         # Durable sessions whose cursors moved since the last checkpoint.
         self.touched: dict[Session, None] = {}
         self.outbound.touched = self.touched
         # Shared groups with a member here, by their key.
         self.groups: dict[str, ShareGroup] = {}
-        # Groups made by command: the node's look at them, those with a member here by name, and whether
-        # one of their members may have room or have answered.
-        self.find_group: Callable[[str], DurableGroup | None] = lambda name: None
+        # Groups made by command: their definitions, which the node sets, those with a member here by name,
+        # and whether one of their members may have room or have answered.
+        self.durable_groups: GroupDefinitions = DurableGroups()
         self.joined: dict[str, LocalConsumerGroup] = {}
         # The same for groups on leaderless streams, by stream and group; the node feeds them.
         self.leaderless_groups: dict[tuple[int, str], LocalConsumerGroup] = {}
         self.joined_need_feeding = False
-        # Subscriptions made (True) and given up, by filter: the node counts them and tells others.
-        self.interest_changes: list[tuple[str, bool]] = []
+        # See `take_interest_changes`.
+        self._interest_changes: list[tuple[str, bool]] = []
         # Who owns the sessions that this broker serves, in their records.
         self.node = ""
         # The wall clock, which only records need; the node sets it now and then.
@@ -112,9 +112,6 @@ class Broker:
         # (due, order, epoch, session, will): the session ends where will is None, else a delayed will.
         self._timers: list[tuple[int, int, int, Session, WillPlan | None]] = []
         self._timer_order = 0
-        # By client: wills that their log could not take, with the epochs of their records.
-        self._refused_wills: dict[str, tuple[int, Session, WillPlan]] = {}
-        self._wills_again_ms = 0
 
     @property
     def has_work(self) -> bool:
@@ -126,15 +123,35 @@ class Broker:
             or self.outbound.behind
             or self.inbound.relays
             or self.inbound.retained_here
-            or self.interest_changes
+            or self.inbound.outcomes
+            or self._interest_changes
             or self.joined_need_feeding
         )
+
+    def take_interest_changes(self) -> list[tuple[str, bool]]:
+        """Subscriptions made (True) and given up since the last call, by filter, for other nodes to know."""
+        changes, self._interest_changes = self._interest_changes, []
+        return changes
+
+    def take_outcomes(self) -> list[Outcome]:
+        """What became of arrivals that somebody waits for, since the last call: those whose `waiter` is the
+        node's. Wills are seen to here."""
+        outcomes, self.inbound.outcomes = self.inbound.outcomes, []
+        theirs: list[Outcome] = []
+        for arrival, offset in outcomes:
+            if isinstance(arrival.waiter, LoggedWill):
+                self.wills.finished(arrival.waiter, offset)
+            else:
+                theirs.append((arrival, offset))
+        return theirs
 
     # ------------------------------------------------------------------------------------ sessions
 
     def opening(self, request: ConnectRequest, username: str | None) -> Opened | None:
         """What must be on disk before this client is accepted; None for one that leaves nothing behind and
-        resumes nothing that another node served."""
+        resumes nothing that another node served, and where no records are kept."""
+        if not self.journal.is_on:
+            return None
         is_resuming = not request.clean_start and self._left_elsewhere(request.client_id) is not None
         if not request.expiry_s and request.will is None and not is_resuming:
             return None
@@ -143,7 +160,7 @@ class Broker:
 
     def _left_elsewhere(self, client_id: str) -> Record | None:
         """The record of a session that another node serves, and that outlives its connection."""
-        record = self.find_record(client_id)
+        record = self.records.find(client_id)
         return None if record is None or record.owner == self.node or not record.expiry_s else record
 
     def connect(
@@ -204,7 +221,7 @@ class Broker:
 
     def _take_over(self, request: ConnectRequest, now_ms: int) -> Session | None:
         """A session that another node served: its record is all there is, and all that is needed."""
-        record = self.find_record(request.client_id)
+        record = self.records.find(request.client_id)
         if record is None or not record.is_resumed:
             return None
         self.restore(record, request.principal, now_ms)
@@ -216,7 +233,7 @@ class Broker:
         is_closing = session.connection is not None
         plan = session.will if is_closing else session.delayed_will
         if plan is not None and (is_ended or (is_closing and not plan.delay_s)):
-            self._fire(session, plan, now_ms)
+            self.wills.publish(session, plan, now_ms)
 
     def release(self, session: Session) -> None:
         """Another node serves this client now: forget it here. Its record is the other's to change."""
@@ -235,7 +252,7 @@ class Broker:
         self.sessions.pop(session.client_id, None)
 
     def _adopt_record(self, session: Session) -> None:
-        record = self.find_record(session.client_id)
+        record = self.records.find(session.client_id)
         assert record is not None, "the record is on disk before the client is accepted"
         session.record_epoch = record.epoch
         session.producer = record.producer
@@ -267,7 +284,7 @@ class Broker:
                 session.delayed_will = plan
                 self._timer(now_ms + delay_s * 1000, session, plan)
             else:
-                self._fire(session, plan, now_ms)
+                self.wills.publish(session, plan, now_ms)
         if keep:
             self._record_away(session)
         if not keep:
@@ -285,11 +302,9 @@ class Broker:
                 self._end(session, now_ms)
             elif session.delayed_will is plan:
                 session.delayed_will = None
-                self._fire(session, plan, now_ms)
+                self.wills.publish(session, plan, now_ms)
                 self._record_away(session)
-        if self._refused_wills and now_ms >= self._wills_again_ms:
-            self._wills_again_ms = now_ms + _WILLS_AGAIN_MS
-            self._fire_refused(now_ms)
+        self.wills.retry(now_ms, self.records, self.node)
         return self._timers[0][0] if self._timers else None
 
     def _timer(self, due_ms: int, session: Session, plan: WillPlan | None) -> None:
@@ -304,7 +319,7 @@ class Broker:
         # A will still delayed goes out at the latest when the session ends ([MQTT-3.1.3-9]).
         plan, session.delayed_will = session.delayed_will, None
         if plan is not None:
-            self._fire(session, plan, now_ms)
+            self.wills.publish(session, plan, now_ms)
         session.epoch += 1
         if session.is_recorded:
             session.is_recorded = False
@@ -315,56 +330,6 @@ class Broker:
             self.unsubscribe(session, filter)
         session.forget_traffic()
         del self.sessions[session.client_id]
-
-    def _fire(self, session: Session, plan: WillPlan, now_ms: int) -> None:
-        # Asked again: the rules may have changed since the client connected.
-        if session.principal.may_publish(plan.topic):
-            run = plan.due(now_ms)
-            arrival = None
-            if session.is_recorded:
-                arrival = self._keyed_will(session, session.record_epoch, plan, run)
-            if arrival is not None:
-                session.firing_will = plan
-            self.inbound.enter(plan.topic, run, now_ms, arrival)
-
-    def _fire_refused(self, now_ms: int) -> None:
-        """Wills that their log could not take, for want of room or of a leader, once more: but where the
-        client is back since, or another node looks after its record."""
-        refused, self._refused_wills = self._refused_wills, {}
-        for client_id, (epoch, session, plan) in refused.items():
-            record = self.find_record(client_id)
-            if record is None or record.epoch != epoch or record.owner != self.node:
-                continue
-            run = plan.due(now_ms)
-            arrival = self._keyed_will(session, epoch, plan, run)
-            self.inbound.enter(plan.topic, run, now_ms, arrival)
-            if arrival is None:
-                self.journal.add(WillStored(client_id, epoch))
-
-    def _keyed_will(self, session: Session, epoch: int, plan: WillPlan, run: Run) -> Arrival | None:
-        """Under a token: a node that was taken for gone, and the one that looks after its sessions since, may
-        both fire it [rule 10]. Its record keeps the will until it is stored, for a crash before. None
-        where no log keeps it."""
-        route = self.router.route(plan.topic)
-        intake = route.intake
-        if intake is None or not (run.qos or intake.captures_all):
-            return None
-        client_id = session.client_id
-        arrival = Arrival(None, route, self.router.generation, run, plan.topic, b"")
-        arrival.producer, arrival.sequence = f"will/{client_id}".encode(), epoch
-        arrival.is_doubtful = True
-
-        def done(offset: int | None) -> None:
-            if offset is None:
-                if self._refused_wills.get(client_id, (0,))[0] <= epoch:
-                    self._refused_wills[client_id] = (epoch, session, plan)
-                return
-            if session.firing_will is plan:
-                session.firing_will = None
-            self.journal.add(WillStored(client_id, epoch))
-
-        arrival.done = done
-        return arrival
 
     # -------------------------------------------------------------------------------- subscriptions
 
@@ -386,7 +351,7 @@ class Broker:
             return Reason.QUOTA_EXCEEDED, False
         self._attach(session, subscription)
         if session.is_recorded:
-            self._record_subscription(session, subscription)
+            self.recording.subscribed(session, subscription)
         return Reason(subscription.qos), old is None
 
     def _attach(self, session: Session, subscription: Subscription) -> None:
@@ -414,7 +379,7 @@ class Broker:
 
     def _announce(self, filter: str, is_wanted: bool) -> None:
         if not split_share(filter)[1].startswith("$"):
-            self.interest_changes.append((filter, is_wanted))
+            self._interest_changes.append((filter, is_wanted))
 
     def unsubscribe(self, session: Session, filter: str) -> Reason:
         if session.subscriptions.pop(filter, None) is None:
@@ -493,7 +458,7 @@ class Broker:
     def _joinable(self, filter: str) -> DurableGroup | None:
         """The group made by command that this filter joins."""
         name, inner = split_share(filter)
-        group = self.find_group(name) if name else None
+        group = self.durable_groups.by_name.get(name) if name else None
         return group if group is not None and inner in group.spec.filters else None
 
     def _may_subscribe(self, principal: Principal, filter: str) -> bool:
@@ -544,7 +509,8 @@ class Broker:
 
         QoS 2 that was sent stays with it ([MQTT-4.8.2-4], [MQTT-4.8.2-5])."""
         self._leave_joined(session)
-        for segment in session.give_back(_belongs_to_others):
+        leaving = {segment for segment in session.unfinished() if _belongs_to_others(segment)}
+        for segment in session.give_back(leaving):
             group = segment.group
             assert isinstance(group, ShareGroup)
             segment.first_id = segment.serial = 0
@@ -621,13 +587,20 @@ class Broker:
         if not session.is_recorded:
             self.outbound.put(session, answer)
             return
-        epoch = session.epoch
+        self.journal.add(operation, SendAnswer(session, session.epoch, answer))
 
-        def written() -> None:
-            if session.epoch == epoch:
-                self.outbound.put(session, answer)
-
-        self.journal.add(operation, written)
+    def resume_written(self, continuation: BrokerContinuation) -> None:
+        """The operations that this waited for are on disk. Called in the order of the journal."""
+        match continuation:
+            case SendAnswer():
+                if continuation.session.epoch == continuation.epoch:
+                    self.outbound.put(continuation.session, continuation.data)
+            case SendMessages():
+                self.outbound.resume_messages(continuation)
+            case TakeArrival():
+                self.inbound.resume_arrival(continuation)
+            case _:
+                assert_never(continuation)
 
     def on_refused(self, session: Session, packet_id: int, qos: int, now_ms: int) -> None:
         """The client answered with an error: that message is finished ([MQTT-4.4.0-2] covers its id)."""
@@ -649,31 +622,8 @@ class Broker:
 
     def _record_away(self, session: Session) -> None:
         if session.is_recorded:
-            self._checkpoint(session)
+            self.recording.went_away(session, self.wall_us)
             self.touched.pop(session, None)
-            plan = session.delayed_will or session.firing_will
-            self.journal.add(
-                WentAway(
-                    session.client_id,
-                    epoch=session.record_epoch,
-                    time_us=self.wall_us,
-                    # DISCONNECT may have changed it (MQTT 5, 3.14.2.2.2).
-                    expiry_s=session.expiry_s,
-                    will=None if plan is None else plan.saved(),
-                )
-            )
-
-    def _record_subscription(self, session: Session, subscription: Subscription) -> None:
-        """The start in every log is fixed before SUBACK; those opened later are read from 0 [rule 9]. All
-        its subscriptions have one position in a log, so that is brought up to now."""
-        if session.cursors is None:
-            session.cursors = set()
-        elif session.cursors:
-            self._checkpoint(session)
-        known = session.cursors
-        starts = tuple((shard, end) for shard, end in self.log_ends.items() if shard not in known)
-        known.update(shard for shard, _ in starts)
-        self.journal.add(Subscribed(session.client_id, SavedSubscription.of(subscription), starts))
 
     def checkpoint(self) -> None:
         """Write the cursors that moved. Called about ten times a second."""
@@ -681,22 +631,7 @@ class Broker:
         self.outbound.touched = self.touched
         for session in touched:
             if session.is_recorded:
-                self._checkpoint(session)
-
-    def _checkpoint(self, session: Session) -> None:
-        outstanding: dict[int, list[OffsetRange]] = {}
-        for segment in session.inflight or ():
-            if segment.run.shard and segment.qos == 1:
-                outstanding.setdefault(segment.run.shard, []).append((segment.offset, segment.count))
-        cursors = (session.cursors or set()) | outstanding.keys()
-        # A log that is not open here has no end: the place in it stays as it was written.
-        live = {shard: end for shard, end in self.log_ends.items() if shard in cursors}
-        moved = {
-            shard: SavedCursor(position, tuple(sorted(outstanding.get(shard, ()))))
-            for shard, position in sorted((live | (session.lag or {})).items())
-        }
-        if moved:
-            self.journal.add(CursorsMoved(session.client_id, moved))
+                self.recording.cursors_moved(session)
 
     def restore(self, record: Record, principal: Principal, now_ms: int) -> None:
         """A session from its record, after a restart: away, and behind in every log by its cursor."""
@@ -721,7 +656,7 @@ class Broker:
                 # It wants nothing of this log.
                 continue
             session.cursors.add(shard)
-            self._restore_cursor(session, record, shard, end)
+            self.recording.restore_cursor(session, record, shard, end)
         away_us = self.wall_us if record.away_us is None else record.away_us
         if record.will is not None:
             plan = WillPlan.restored(record.will)
@@ -739,30 +674,9 @@ class Broker:
         for session in self.sessions.values():
             if session.is_recorded and session.subscriptions and session.cursors is not None:
                 session.cursors.add(shard)
-            record = self.find_record(session.client_id) if session.is_recorded else None
+            record = self.records.find(session.client_id) if session.is_recorded else None
             if record is not None and (shard in record.cursors or shard in record.handled):
-                self._restore_cursor(session, record, shard, end)
-
-    @staticmethod
-    def _restore_cursor(session: Session, record: Record, shard: int, end: int) -> None:
-        cursor = record.cursors.get(shard, FROM_THE_START)
-        low = cursor.low
-        done = [(first, first + count) for first, count in record.handled.get(shard, ())]
-        if low == end and all(after <= end for _, after in done):
-            return
-        # A cursor above the end: this replica has yet to apply what the client already has.
-        session.fall_behind(shard, low)
-        at = low
-        for first, count in sorted(cursor.outstanding):
-            if first > at:
-                done.append((at, first))
-            at = max(at, first + count)
-        if cursor.position > at:
-            done.append((at, cursor.position))
-        if done:
-            if session.skip is None:
-                session.skip = {}
-            session.skip[shard] = sorted(done)
+                self.recording.restore_cursor(session, record, shard, end)
 
 
 def _belongs_to_others(segment: Segment) -> bool:

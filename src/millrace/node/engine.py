@@ -222,8 +222,8 @@ class Engine:
         broker = self._broker
         broker.wall_us = self._wall_us()
         broker.node = self.replicas.replica
-        broker.find_record = lambda client_id: self.sessions.store.records.get(client_id)
-        broker.router.find_intake = self.intakes.find
+        broker.records = self.sessions
+        broker.router.intakes = self.intakes
         broker.router.forget_all()
         self.opening.move_retained()
         self.sessions.begin(self._now_ms())
@@ -303,11 +303,10 @@ class Engine:
         broker = self._broker
         if broker.outbound.held:
             self._sealing.hold_back()
-        arrived = broker.inbound.waiting
         sealing = self._sealing
-        if arrived or sealing.too_early or broker.journal.operations:
+        if broker.inbound.waiting or sealing.too_early or broker.journal.operations:
             self.sessions.cut()
-            broker.inbound.waiting = []
+            arrived = broker.inbound.take_waiting()
             if broker.outbound.sealed or sealing.too_early or any(i.is_sealed for i in arrived):
                 arrived = sealing.in_time(arrived, is_out_of_space=self.opening.is_out_of_space)
             wall_us = self._wall_us()
@@ -325,6 +324,7 @@ class Engine:
         self.work.check_divided()
         self.members.flush()
         self.interest.flush()
+        self.groups.publishing.answer(broker.take_outcomes())
 
     def _cut_one(self, intake: Intake, wall_us: int) -> None:
         shard = self.shards.get(intake.shard)

@@ -279,7 +279,7 @@ class Server:
             if self._http is not None:
                 self._http.sweep()
             self.engine.tick()
-            self.broker.retained.expire_some(self._now_ms())
+            self.engine.interest.note_expired(self.broker.retained.expire_some(self._now_ms()))
         interval_s = self.config.mqtt.sys_interval_s
         if interval_s and self._loop.time() >= self._sys_due_s:
             self._sys_due_s = self._loop.time() + interval_s

@@ -1,17 +1,15 @@
 """Members of a group that was made by command join by any of its filters, and leave by each alone."""
 
-from types import SimpleNamespace
-
 from millrace.broker.messages.message import Segment
 from millrace.node.shards.publishing import make_run
 from millrace.types import Message
 from unit.node.house import Client, House
+from unit.node.stand_ins import definitions
 
 
 def house_with_group(*filters: str, **limits: int) -> House:
     house = House(**limits)
-    group = SimpleNamespace(spec=SimpleNamespace(filters=filters))
-    house.broker.find_group = lambda name: group if name == "g" else None  # type: ignore[assignment]
+    house.broker.durable_groups = definitions(g=filters)
     return house
 
 
@@ -51,7 +49,7 @@ def test_a_group_that_loses_its_filters_gives_its_members_shares_of_each() -> No
     house = house_with_group("a", "b")
     client, publisher = house.connect("c"), house.connect("p")
     client.subscribe("$share/g/a", "$share/g/b", qos=1)
-    house.broker.find_group = lambda name: None
+    house.broker.durable_groups = definitions()
     house.broker.regroup()
     publisher.publish("a", b"1", qos=1)
     publisher.publish("b", b"2", qos=1)

@@ -9,6 +9,7 @@ from millrace.types import Message, Reason, Version
 from millrace.wire.mqtt.codec import encode
 from millrace.wire.mqtt.packets import Connack, Connect, Publish, Pubrec, Pubrel
 from unit.node.house import Client, House, will
+from unit.node.stand_ins import IntakesBy
 
 
 def hello(client_id: str, **fields: object) -> bytes:
@@ -123,7 +124,7 @@ class TestRecords:
         """Its id counts as received, so the client's repeat is answered without the message."""
         house = House(keeps_records=True)
         intake = Intake(16, False)
-        house.broker.router.find_intake = lambda topic: intake
+        house.broker.router.intakes = IntakesBy(lambda topic: intake)
         flush, stored = house.door.flush, []
 
         def cut() -> None:

@@ -10,6 +10,7 @@ from millrace.types import Message, Properties
 from millrace.wire.mqtt.codec import encode_properties, encode_publish
 from millrace.wire.mqtt.packets import Publish, Pubrel
 from unit.node.house import House
+from unit.node.stand_ins import IntakesBy
 
 NOW_MS = 1_000_000
 
@@ -97,7 +98,7 @@ def test_ids_of_messages_on_their_way_to_a_log_stay_behind() -> None:
     intake = Intake(16, False)
     # One that is there already: nobody waits for this log.
     intake.arrivals = [Arrival(None, house.broker.router.route("u"), 0, None, None, b"")]
-    house.broker.router.find_intake = lambda topic: intake if topic == "logged" else None
+    house.broker.router.intakes = IntakesBy(lambda topic: intake if topic == "logged" else None)
     client = house.connect("roamer", resume=True)
     for packet_id, topic in ((1, "routed"), (2, "logged")):
         client.send(Publish(message=Message(topic=topic, payload=b"", qos=2), packet_id=packet_id))

@@ -15,6 +15,7 @@ from millrace.broker.messages.intake import Arrival, Intake
 from millrace.broker.sessions.session_store import SessionStore
 from millrace.types import Message, Reason, Will
 from unit.node.house import House
+from unit.node.stand_ins import IntakesBy
 
 LAST_WORD = Will(message=Message(topic="w", payload=b"x", qos=1))
 WILL = SavedWill("w", b"", 1, True, False, 0, None)
@@ -56,7 +57,7 @@ def house_with_a_log() -> tuple[House, Intake]:
     intake = Intake(16, False)
     # One that is there already: nobody waits for this log, it is looked at by hand.
     intake.arrivals = [Arrival(None, house.broker.router.route("u"), 0, None, None, b"")]
-    house.broker.router.find_intake = lambda topic: intake
+    house.broker.router.intakes = IntakesBy(lambda topic: intake)
     return house, intake
 
 
@@ -79,8 +80,7 @@ def test_a_lost_client_s_will_has_the_token_of_its_connection_until_it_is_stored
     arrival = intake.arrivals[-1]
     assert (arrival.producer, arrival.sequence, arrival.is_doubtful) == (b"will/a", epoch, True)
     assert house.store.records["a"].will is not None
-    assert arrival.done is not None
-    arrival.done(7)
+    house.broker.inbound.committed([arrival], 16, 7, 0)
     house.is_awake = True
     house.turn()
     assert house.store.records["a"].will is None
@@ -99,8 +99,7 @@ def test_a_will_that_its_log_could_not_take_is_fired_again_until_it_is_stored(is
         again = intake.arrivals[-1]
         assert again.run is not None and again.is_doubtful
         assert (again.producer, again.sequence) == (first.producer, first.sequence)
-    assert again.done is not None
-    again.done(7)
+    house.broker.inbound.committed([again], 16, 7, 0)
     intake.arrivals.pop()
     house.is_awake = True
     house.pass_s(2)

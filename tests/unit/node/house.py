@@ -20,6 +20,7 @@ from millrace.node.config import Mqtt
 from millrace.node.doors.mqtt_connection import MqttConnection
 from millrace.node.doors.mqtt_door import MqttDoor
 from millrace.node.doors.mqtt_terms import EnhancedAuthentication
+from millrace.node.sessions.session_group import resume_all
 from millrace.types import Message, Properties, Reason, Subscription, Version, Will
 from millrace.wire.mqtt.codec import decode, encode, split
 from millrace.wire.mqtt.packets import (
@@ -39,6 +40,7 @@ from millrace.wire.mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
+from unit.node.stand_ins import tell_waiters
 
 P = TypeVar("P")
 
@@ -146,7 +148,7 @@ class House:
         # What a disk would hold of the sessions; written once per turn.
         self.store = SessionStore()
         self.broker.journal.is_on = keeps_records
-        self.broker.find_record = self.store.records.get
+        self.broker.records = self.store
 
     def _wake(self) -> None:
         self.is_awake = True
@@ -171,16 +173,16 @@ class House:
                 return
             self.is_awake = False
             # There are no other nodes to tell.
-            self.broker.interest_changes.clear()
-            self.broker.inbound.retained_here.clear()
+            self.broker.take_interest_changes()
+            self.broker.inbound.take_retained()
             # And nobody takes from the logs for groups that were made by command.
             self.broker.joined_need_feeding = False
             operations, waiting = self.broker.journal.take()
             written = SESSION_ENTRIES.encode([SessionBatch(self.broker.node, operations)])
             for batch in SESSION_ENTRIES.decode(written):
                 self.store.apply(batch)
-            for then in waiting:
-                then()
+            resume_all(self.broker, waiting)
+            tell_waiters(self.broker)
             self.door.flush()
         raise AssertionError("the broker does not come to rest")
 
@@ -192,7 +194,7 @@ class House:
             self.broker.tick(self.now_ms)
             self.door.sweep()
             self.broker.retained.expire_some(self.now_ms)
-            if self.broker.outbound.dirty:
+            if self.broker.outbound.dirty or self.broker.inbound.outcomes:
                 self._wake()
             self.turn()
 

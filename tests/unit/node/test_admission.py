@@ -20,6 +20,7 @@ from millrace.node.shards.shard import Shard
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind, data_blocks, keyed_block
 from millrace.types import Reason
+from unit.node.stand_ins import Waiter, tell_waiters
 from waiting import until_async
 
 _PACKET = b"\x32\x06\0\1t\0\1x"
@@ -99,8 +100,8 @@ def test_what_the_leader_leaves_out_is_acknowledged_only_if_it_is_stored(stored:
     line.is_alone = is_alone
     late, other = keyed_arrival(shard._broker, b"p", 5), keyed_arrival(shard._broker, b"q", 1)
     answers: list[tuple[str, Reason | None]] = []
-    late.done = lambda offset: answers.append(("late", late.reason))
-    other.done = lambda offset: answers.append(("other", other.reason))
+    late.waiter = Waiter(lambda offset: answers.append(("late", late.reason)))
+    other.waiter = Waiter(lambda offset: answers.append(("other", other.reason)))
     shard.intake.arrivals = [late, other]
     shard.cut(0, False)
     if stored == 5:
@@ -112,6 +113,7 @@ def test_what_the_leader_leaves_out_is_acknowledged_only_if_it_is_stored(stored:
     for block, token in line.entries:
         shard.apply(shard.admit(block).stamped(base_offset=shard.next_offset, **stamp), token)
     is_refused = Reason.IMPLEMENTATION_SPECIFIC if stored != 5 else None
+    tell_waiters(shard._broker)
     assert answers == [("late", is_refused), ("other", None)]
     assert shard.next_offset == 1
     assert not shard._keys_in_flight
@@ -125,7 +127,7 @@ def test_a_repeat_is_answered_as_the_message_that_the_leader_left_out(is_stored:
     reasons: list[Reason | None] = []
     for _ in range(2):
         one = keyed_arrival(shard._broker, b"p", 5)
-        one.done = lambda offset, one=one: reasons.append(one.reason)
+        one.waiter = Waiter(lambda offset, one=one: reasons.append(one.reason))
         shard.intake.arrivals = [one]
         shard.cut(0, False)
     for sequence in (5,) if is_stored else range(10, 12 + 2 * PRODUCER_RANGES_MAX, 2):
@@ -134,6 +136,7 @@ def test_a_repeat_is_answered_as_the_message_that_the_leader_left_out(is_stored:
     assert answer.header.kind is Kind.CONTROL
     shard.apply(shard.admit(data), first)
     shard.apply(answer, second)
+    tell_waiters(shard._broker)
     assert reasons == [None if is_stored else Reason.IMPLEMENTATION_SPECIFIC] * 2
     assert not shard._keys_in_flight
 

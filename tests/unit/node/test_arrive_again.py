@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from millrace.broker.entries.shard import Sealed
+from millrace.broker.groups.group_work import GroupWork
 from millrace.broker.messages.inbound import Inbound
 from millrace.broker.messages.intake import Arrival, Intake
 from millrace.broker.messages.message import Run
+from millrace.broker.shards.shard_state import ShardState
 from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
 from millrace.kernels import packet_ids
 from millrace.kernels.blocks import Run as Messages
@@ -21,6 +23,7 @@ from millrace.types import Reason, Version
 from millrace.wire.mqtt.codec import encode_publish
 from millrace.wire.mqtt.packets import Puback, Pubrec
 from unit.node.house import House
+from unit.node.stand_ins import IntakesBy, Waiter, WorkOf, tell_waiters
 
 PACKET = b"\x32\x06\0\1t\0\1x"
 
@@ -31,16 +34,21 @@ class Moving:
     def __init__(self, new: Intake | None) -> None:
         self.house = House()
         self.inbound: Inbound = self.house.broker.inbound
-        self.house.broker.router.find_intake = lambda topic: new
-        self.answers: list[int | None] = []
+        self.house.broker.router.intakes = IntakesBy(lambda topic: new)
+        self._answers: list[int | None] = []
         self._made = 0
+
+    @property
+    def answers(self) -> list[int | None]:
+        tell_waiters(self.house.broker)
+        return self._answers
 
     def arrival(self, *, is_answer_only: bool = False) -> Arrival:
         """One that waits in the old log; of one that the log has already only the answer waits."""
         run = None if is_answer_only else Run(PACKET, 1, 1, False)
         topic = "t" if is_answer_only else None
         made = Arrival(None, self.house.broker.router.route("t"), 0, run, topic, b"")
-        made.done = self.answers.append
+        made.waiter = Waiter(self._answers.append)
         self._made += 1
         made.arrival_number = self._made
         self.inbound.uncommitted_bytes += 0 if run is None else len(PACKET)
@@ -93,7 +101,7 @@ def test_repeats_in_a_run_are_answered_with_it(is_stored: bool, keeps: bool) -> 
     # Ones that are there already: nobody waits for these logs, they are looked at by hand.
     other = Arrival(None, router.route("u"), 0, None, None, b"")
     old.arrivals, new.arrivals = [other], [other]
-    router.find_intake = lambda topic: old
+    router.intakes = IntakesBy(lambda topic: old)
     client = house.connect("a")
 
     def answers() -> list[int]:
@@ -112,7 +120,7 @@ def test_repeats_in_a_run_are_answered_with_it(is_stored: bool, keeps: bool) -> 
     if is_stored:
         inbound.committed([first], 16, 0, 0)
         assert answers() == [1]
-    router.find_intake = lambda topic: new if keeps else None
+    router.intakes = IntakesBy(lambda topic: new if keeps else None)
     router.forget_all()
     inbound.arrive_again(others if is_stored else [first, *others], 0)
     wanted = [1, 2, 3, 1, 4, 2] if is_stored else [1, 1, 2, 3, 1, 4, 2]
@@ -138,7 +146,7 @@ class Logs:
 
     def lead(self, **logs: int) -> None:
         """From now on these topics go there."""
-        self.house.broker.router.find_intake = lambda topic: self.intakes[logs[topic]]
+        self.house.broker.router.intakes = IntakesBy(lambda topic: self.intakes[logs[topic]])
         self.house.broker.router.forget_all()
 
     def send(self, *messages: tuple[str, int], first: int = 0x34) -> None:
@@ -396,11 +404,12 @@ def test_messages_of_more_than_one_block_are_delivered_by_their_own_places() -> 
     shard = shard_of(logs.house, line)
     places: list[int] = []
 
-    def turns(group: str, number: int, first: int, end: int) -> list[tuple[int, int]]:
-        places.extend(range(first, end))
-        return []
+    class Work(GroupWork):
+        def turns(self, group: str, node: str, first: int, end: int) -> list[tuple[int, int]]:
+            places.extend(range(first, end))
+            return []
 
-    logs.house.broker.outbound.turns = turns
+    logs.house.broker.outbound.group_work = WorkOf(Work(ShardState(16)))
     logs.house.connect("reader").subscribe("$share/team/t", qos=1)
     logs.lead(t=16, other=16)
     # A topic that is known: the messages come in as one run.

@@ -24,6 +24,7 @@ from millrace.replication.contract import Appointed, ReplicaId
 from millrace.replication.pair.messages import CheckReply
 from millrace.replication.raft.messages import Heartbeat
 from millrace.types import Index, Properties, Term
+from unit.node.stand_ins import Waiter, tell_waiters
 from waiting import until_async
 
 TIMEOUT_S = 20.0
@@ -158,12 +159,13 @@ def test_the_answer_to_a_repeat_comes_no_earlier_than_the_first() -> None:
         packet = b"\x34\x0c\x00\x08line/a/1\x00\x07"
         for name, run in (("first", Run(packet, 1, 2, False)), ("repeat", None)):
             arrival = Arrival(None, None, 0, run, "line/a/1", b"\x50\x02\x00\x07")
-            arrival.done = lambda _, name=name: answers.append(name)
+            arrival.waiter = Waiter(lambda _, name=name: answers.append(name))
             broker.server.broker.inbound._arrive(shard.intake, arrival)
         broker.server._wake()
         await until_async(lambda: not shard.intake.arrivals, "both are taken in")
         assert answers == []
         shard.on_frame_message("another", words.OfferAnswers([(1, words.IS_TAKEN)]))
+        tell_waiters(broker.server.broker)
         assert answers == ["first", "repeat"]
 
     run(scene)
@@ -364,7 +366,7 @@ def test_what_arrives_while_others_are_put_off_waits_behind_them() -> None:
         def arrive(name: str) -> None:
             run = Run(b"\x32\x0c\x00\x08line/a/1\x00\x07", 1, 1, False)
             arrival = Arrival(None, None, 0, run, "line/a/1", b"")
-            arrival.done = lambda _: answers.append(name)
+            arrival.waiter = Waiter(lambda _: answers.append(name))
             inbound._arrive(shard.intake, arrival)
 
         arrive("first")

@@ -18,6 +18,7 @@ from millrace.node.shards.shard import Shard
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind
 from millrace.types import Reason
+from unit.node.stand_ins import Waiter, tell_waiters
 
 PACKET = b"\x32\x06\0\1t\0\1x"
 
@@ -42,7 +43,7 @@ class Scene:
         clock: dict[str, Any] = {"now_ms": lambda: 0, "wall_us": lambda: 0, "wake": lambda: None}
         self.shard = Shard(16, stream, self.broker, **clock)
         self.shard.group = self.line  # type: ignore[assignment]
-        self.answers: list[tuple[str, int | None, Reason | None]] = []
+        self._answers: list[tuple[str, int | None, Reason | None]] = []
         """Name of the arrival, offset, and why it was refused."""
 
     def value(self, topic: str) -> Arrival:
@@ -63,8 +64,13 @@ class Scene:
         arrival.is_doubtful = count == 1
         return arrival
 
+    @property
+    def answers(self) -> list[tuple[str, int | None, Reason | None]]:
+        tell_waiters(self.broker)
+        return self._answers
+
     def _named(self, name: str, arrival: Arrival) -> Arrival:
-        arrival.done = lambda offset: self.answers.append((name, offset, arrival.reason))
+        arrival.waiter = Waiter(lambda offset: self._answers.append((name, offset, arrival.reason)))
         return arrival
 
     def cut(self, *arrivals: Arrival) -> list[int | list[str]]:

@@ -39,7 +39,7 @@ class Two:
         house = House(keeps_records=True)
         house.broker.node = name
         group = self.groups[name] = SessionGroup(house.broker, lambda: house.now_ms, house.door.wake)
-        house.broker.find_record = group.store.records.get
+        house.broker.records = group
         house.store = Told(self.groups)  # type: ignore[assignment]
         return house
 

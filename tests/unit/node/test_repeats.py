@@ -20,6 +20,7 @@ from millrace.types import Message, Reason
 from millrace.wire.mqtt.codec import encode_publish
 from millrace.wire.mqtt.packets import Publish, Pubrec
 from unit.node.house import House
+from unit.node.stand_ins import IntakesBy, Waiter
 from waiting import until_async
 
 PACKET = b"\x34\x06\0\1t\0\1x"
@@ -33,7 +34,7 @@ def test_a_refused_message_is_taken_when_it_comes_again_over_another_connection(
     # One that is there already: nobody waits for this log, it is looked at by hand.
     other = Arrival(None, house.broker.router.route("u"), 0, None, None, b"")
     intake.arrivals = [other]
-    house.broker.router.find_intake = lambda topic: intake
+    house.broker.router.intakes = IntakesBy(lambda topic: intake)
     client = house.connect("a", resume=True)
     client.send(Publish(message=MESSAGE, packet_id=1))
     (_, arrival), intake.arrivals = intake.arrivals, [other]
@@ -50,7 +51,7 @@ def test_a_refused_message_is_taken_when_it_comes_again_over_another_connection(
 def test_what_is_released_beside_an_unknown_id_leaves_the_record_before_it_is_answered() -> None:
     """Else the record takes the next message under that id for a repeat, wherever the session goes on."""
     house = House(keeps_records=True)
-    house.broker.router.find_intake = lambda topic: None
+    house.broker.router.intakes = IntakesBy(lambda topic: None)
     client = house.connect("a", resume=True)
     client.send(Publish(message=MESSAGE, packet_id=1))
     record = house.store.records["a"]
@@ -70,7 +71,7 @@ def test_a_repeat_is_answered_after_a_message_that_waits_for_its_id_to_be_writte
     intake = Intake(16, False)
     other = Arrival(None, house.broker.router.route("u"), 0, None, None, b"")
     intake.arrivals = [other]
-    house.broker.router.find_intake = lambda topic: intake
+    house.broker.router.intakes = IntakesBy(lambda topic: intake)
     client = house.connect("a", resume=True)
     # A client that broke off and came back, within one turn: nothing is on disk yet.
     for first in (0x34, flags):
@@ -88,13 +89,13 @@ def test_messages_that_go_to_another_log_together_keep_a_key_each_and_come_befor
     # As above: looked at by hand.
     other = Arrival(None, router.route("u"), 0, None, None, b"")
     old.arrivals, new.arrivals = [other], [other]
-    router.find_intake = lambda topic: old
+    router.intakes = IntakesBy(lambda topic: old)
     client = house.connect("a", resume=True)
     client.send(Publish(message=MESSAGE, packet_id=9))
     client.send(*(Publish(message=MESSAGE, packet_id=number) for number in (1, 2, 3)))
     (_, _, run) = old.arrivals
     assert run.run is not None and run.run.count == 3
-    router.find_intake = lambda topic: new
+    router.intakes = IntakesBy(lambda topic: new)
     router.forget_all()
     client.send(Publish(message=MESSAGE, packet_id=4))
     inbound.arrive_again([run], 0)
@@ -138,7 +139,7 @@ def test_a_repeat_that_may_be_stored_is_never_refused_in_words(is_stored: bool) 
     new.others = {16: old, 17: new}
     # As above: looked at by hand.
     new.intake.arrivals = [Arrival(None, house.broker.router.route("u"), 0, None, None, b"")]
-    house.broker.router.find_intake = lambda topic: new.intake
+    house.broker.router.intakes = IntakesBy(lambda topic: new.intake)
     client = house.connect("a", resume=True)
     session = house.broker.sessions["a"]
     # As restored from the record of a run before.
@@ -171,7 +172,7 @@ class Changed:
         one = Arrival(None, broker.router.route("t"), broker.router.generation, None, "t", b"")
         one.run = Packets(PACKET, 1, 2, False)
         one.producer, one.sequence, one.is_doubtful = b"qos2/1/a", 5, True
-        one.done = self.answers.append
+        one.waiter = Waiter(self.answers.append)
         broker.inbound.enter("t", one.run, self._now_ms(), one)
         self.engine.cut()
         return one

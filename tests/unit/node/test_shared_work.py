@@ -185,7 +185,7 @@ def test_what_joins_the_backlog_while_it_cannot_be_read_stays_in_it(error: Excep
     session.blocked, session.window = False, 100
     work = node.shard.work
     node.shard.state.next_offset = 15
-    work.put_off(G, 0, 10)
+    work.pending.put_off(G, "here", 0, 10)
     asked: list[int] = []
 
     async def read(offset: int) -> list[Block]:
@@ -194,7 +194,8 @@ def test_what_joins_the_backlog_while_it_cannot_be_read_stays_in_it(error: Excep
         if offset == 0:
             run = Run(b"", 5, 1, False)
             run.shard = 16
-            assert node.work._put_off(node.broker.groups[G], run, 10, 5, only_behind=True)
+            run.offset = 10
+            node.broker.outbound.deliver_group(node.broker.groups[G], run, 0)
             raise error
         return []
 
@@ -266,7 +267,7 @@ def test_a_full_backlog_takes_own_messages_in_behind_those_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A range means the turns of one node: what joins that of another would be passed over."""
-    monkeypatch.setattr("millrace.node.groups.shard_work_division._BACKLOG_RANGES_MAX", 2)
+    monkeypatch.setattr("millrace.broker.groups.group_work._BACKLOG_RANGES_MAX", 2)
     node = Node()
     work_division, work = node.shard.work_division, node.shard.work
     work_division.put(G, "here", 1, True, offset=0)
@@ -274,7 +275,7 @@ def test_a_full_backlog_takes_own_messages_in_behind_those_of_another(
     work.backlog[G] = deque([(1, 2, "there"), (201, 202, "there")])
     put_off = [400, 601, 800, 1001, 1200]
     for offset in put_off:
-        work.put_off(G, offset, offset + 1)
+        work.pending.put_off(G, "here", offset, offset + 1)
     ranges = list(work.backlog[G])
     assert len(ranges) == 3, "one more for a node that had none"
     for offset in (1, 201, *put_off):

@@ -12,7 +12,7 @@ The HTTP queue of a topic is the group `queue:TOPIC` with the topic as its only 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Protocol
 
 import msgspec
 
@@ -111,6 +111,13 @@ class DurableGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     def start(self, shard: int) -> int:
         return self.starts.get(shard, 0)
+
+
+class GroupDefinitions(Protocol):
+    """The groups made by command as they stand, as the broker asks for them."""
+
+    @property
+    def by_name(self) -> Mapping[str, DurableGroup]: ...
 
 
 class DurableGroups:

@@ -88,7 +88,7 @@ class LocalConsumerGroup:
             return
         self._settle(session)
         left = self.held.pop(session, {})
-        session.give_back(lambda segment: segment in left)
+        session.give_back(left)
         self.given_back += left.values()
 
     def _settle(self, session: Session) -> None:

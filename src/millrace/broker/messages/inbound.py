@@ -14,10 +14,10 @@ from typing import Any
 from millrace.broker.entries.sessions import Qos2Received
 from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.messages.intake import Arrival, Intake
-from millrace.broker.messages.message import Run, expiry_of
+from millrace.broker.messages.message import Run, expiry_of, payload_is_empty
 from millrace.broker.messages.outbound import Outbound
+from millrace.broker.sessions.journal import Journal, TakeArrival
 from millrace.broker.sessions.session import Session
-from millrace.broker.sessions.session_store import Journal
 from millrace.broker.shards.retained import Retained
 from millrace.broker.stats import Stats
 from millrace.broker.topics.routing import Route, Router
@@ -43,6 +43,12 @@ _ACK_REASONS = frozenset(
 Key = tuple[bytes, int]
 """Producer and sequence: what tells a message that is sent again from a new one."""
 
+Relay = tuple[str, Run, str]
+"""A run for clients of another node: the node, the run, and the key of the group it is for, if any."""
+
+Outcome = tuple[Arrival, int | None]
+"""An arrival and the offset at which it stands, None where it could not be stored."""
+
 
 class Inbound:
     def __init__(self, router: Router, outbound: Outbound, retained: Retained, stats: Stats) -> None:
@@ -50,19 +56,37 @@ class Inbound:
         self._outbound = outbound
         self._retained = retained
         self._stats = stats
-        # Intakes with arrivals; the node takes the list, cuts blocks and leaves an empty one.
+        # Intakes with arrivals; see `take_waiting`.
         self.waiting: list[Intake] = []
         # Bytes that arrived and are not committed: beyond a bound the node stops reading publishers.
         self.uncommitted_bytes = 0
-        # Runs for other nodes, with the group they are for if any; the node takes the list.
-        self.relays: list[tuple[str, Run, str]] = []
-        # Retained messages that no log keeps: every node is told, by the node, which takes the list.
+        # See `take_relays` and `take_retained`.
+        self.relays: list[Relay] = []
         self.retained_here: list[tuple[str, Run]] = []
+        # What became of arrivals that somebody waits for; see `Broker.take_outcomes`.
+        self.outcomes: list[Outcome] = []
         self._turn = 0
         # Arrivals so far.
         self._arrival_number = 0
         # The broker's; see there.
         self.journal = Journal()
+
+    # ------------------------------------------------------------------------------- for the node
+
+    def take_waiting(self) -> list[Intake]:
+        """The intakes with arrivals, once per turn of the loop: the node cuts blocks of what is in them."""
+        waiting, self.waiting = self.waiting, []
+        return waiting
+
+    def take_relays(self) -> list[Relay]:
+        """Runs to be sent to other nodes."""
+        relays, self.relays = self.relays, []
+        return relays
+
+    def take_retained(self) -> list[tuple[str, Run]]:
+        """Retained messages of clients here that no log keeps, of which every node is to know."""
+        retained, self.retained_here = self.retained_here, []
+        return retained
 
     # ---------------------------------------------------------------------------------- fast path
 
@@ -119,10 +143,15 @@ class Inbound:
                 self._relay(route, run)
             self._outbound.put(session, acks(data, _PUBACK))
             return
+        self._publish_qos2(session, route, data, count, now_ms)
+
+    def _publish_qos2(self, session: Session, route: Route, data: bytes, count: int, now_ms: int) -> None:
+        """A run at QoS 2 that its publisher may publish. Ids that were received already make it slower."""
+        intake = route.intake
         if not self._is_fresh(session, data, count):
             self._publish_singly(session, data, count, now_ms)
             return
-        run, ack = Run(data, count, 2, v5), acks(data, _PUBREC)
+        run, ack = Run(data, count, 2, session.v5), acks(data, _PUBREC)
         if intake is not None:
             arrival = Arrival(session, route, self._router.generation, run, None, ack)
             if session.is_recorded:
@@ -176,23 +205,24 @@ class Inbound:
         if session.logged_ids is None:
             session.logged_ids = set()
         session.logged_ids.update(ids)
+        self.journal.add(Qos2Received(session.client_id, tuple(ids)), TakeArrival(intake, arrival, ids))
 
-        def written() -> None:
-            # If the session moved meanwhile, the client sends again to whoever serves it now. Back at this
-            # node it does not, though perhaps without a record: here its id counts as received.
-            if session.is_recorded or not (session.received or set()).isdisjoint(ids):
-                self._arrive(intake, arrival)
-
-        self.journal.add(Qos2Received(session.client_id, tuple(ids)), written)
+    def resume_arrival(self, written: TakeArrival) -> None:
+        """Its ids are on disk. If the session moved meanwhile, the client sends again to whoever serves it
+        now. Back at this node it does not, though perhaps without a record: its id counts as received."""
+        session, ids = written.arrival.session, written.ids
+        assert session is not None
+        if ids is None or session.is_recorded or not (session.received or set()).isdisjoint(ids):
+            self._arrive(written.intake, written.arrival)
 
     def _arrive_after(self, intake: Intake, repeat: Arrival) -> None:
-        """A repeat is answered no earlier than the message it repeats, which may still wait for the word that
-        its id is on disk before it comes here: behind that word."""
+        """A repeat is answered no earlier than the message it repeats. That one may still wait until its id
+        is on disk before it comes here; the repeat then waits behind it."""
         session = repeat.session
         assert session is not None
         self._arrival_number = repeat.arrival_number = self._arrival_number + 1
         if session.is_recorded or session.logged_ids:
-            self.journal.add(Qos2Received(session.client_id), lambda: self._arrive(intake, repeat))
+            self.journal.add(Qos2Received(session.client_id), TakeArrival(intake, repeat))
         else:
             self._arrive(intake, repeat)
 
@@ -202,8 +232,8 @@ class Inbound:
         self, session: Session, topic: str, run: Run, packet_id: int, now_ms: int, key: Key | None = None
     ) -> bool:
         """One message of a client, seen to in every way, its acknowledgement included. A `key` of the
-        client's own makes a repeat known, also over another connection. False where there is no room, and in
-        3.1.1 no word for that: the connection must go, as in `refused`."""
+        client's own makes a repeat known, also over another connection. False where there is no room and the
+        client cannot be told so in MQTT 3.1.1: the connection must go, as in `refused`."""
         route = self._route(session, topic)
         first = 0x32 if run.qos == 1 else 0x34
         if not route.allowed:
@@ -485,8 +515,8 @@ class Inbound:
             session = arrival.session
             if arrival.ack and session is not None and session.epoch == arrival.epoch:
                 self._outbound.put(session, arrival.ack)
-            if arrival.done is not None:
-                arrival.done(offset - (run.count if run is not None else 0))
+            if arrival.waiter is not None:
+                self.outcomes.append((arrival, offset - (run.count if run is not None else 0)))
 
     def stored(self, arrivals: list[Arrival], shard: int, offset: int, now_ms: int) -> None:
         """These stand in a leaderless log from `offset` on: for the plain subscribers here. Groups and what
@@ -510,8 +540,8 @@ class Inbound:
             run, session = arrival.run, arrival.session
             if arrival.ack and session is not None and session.epoch == arrival.epoch:
                 self._outbound.put(session, arrival.ack)
-            if arrival.done is not None:
-                arrival.done(offset)
+            if arrival.waiter is not None:
+                self.outcomes.append((arrival, offset))
             if run is not None:
                 self.uncommitted_bytes -= len(run.data)
                 offset += run.count
@@ -528,7 +558,7 @@ class Inbound:
             self._outbound.deliver(arrival.session, topic, route, one, now_ms, with_groups=with_groups)
 
     def refused(self, arrivals: list[Arrival], reason: Reason) -> list[Session]:
-        """These could not be logged. Returns sessions for which there is no word for that: the node closes
+        """These could not be logged. Returns the sessions whose clients cannot be told so: the node closes
         their connections, because a false acknowledgement is the one thing they must not get."""
         mute: dict[Session, None] = {}
         for arrival in arrivals:
@@ -537,8 +567,8 @@ class Inbound:
                 self.uncommitted_bytes -= len(run.data)
             self.note_ended(arrival)
             arrival.reason = reason
-            if arrival.done is not None:
-                arrival.done(None)
+            if arrival.waiter is not None:
+                self.outcomes.append((arrival, None))
             if session is None or not arrival.ack:
                 continue
             is_here = session.epoch == arrival.epoch
@@ -566,7 +596,7 @@ class Inbound:
         session.uncertain = {**(session.uncertain or {}), **tokens}
 
     def _refuse(self, session: Session, first: int, data: bytes, reason: Reason) -> None:
-        """MQTT 5 is told; 3.1.1 has no word for it and gets an acknowledgement ([MQTT-3.3.5-2])."""
+        """MQTT 5 is told; 3.1.1 cannot be, and gets an acknowledgement ([MQTT-3.3.5-2])."""
         kind = _PUBACK if first == 0x32 else _PUBREC
         if not session.v5:
             self._outbound.put(session, acks(data, kind))
@@ -631,10 +661,5 @@ def topic_of(packet: bytes) -> str:
 
 
 def _topic(route: Route, data: bytes) -> str | None:
-    """Needed only where a receiver's own messages are told apart; such routes are of one topic."""
+    """Needed only where a receiver does not get its own messages; such routes are of one topic."""
     return topic_of(data) if route.no_local else None
-
-
-def payload_is_empty(run: Run) -> bool:
-    """Whether the one message of this run has no payload."""
-    return publish.payload_start(run.data, run.v5) >= len(run.data)

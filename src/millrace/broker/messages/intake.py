@@ -5,8 +5,7 @@ A message of a captured stream reaches nobody, and its publisher hears nothing, 
 into blocks, proposes them, and brings each `Arrival` back when its block is committed or cannot be.
 """
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from millrace.broker.messages.message import Run
 from millrace.broker.sessions.session import Session
@@ -19,7 +18,6 @@ class Arrival:
     __slots__ = (
         "ack",
         "arrival_number",
-        "done",
         "epoch",
         "generation",
         "is_doubtful",
@@ -33,6 +31,7 @@ class Arrival:
         "sequence",
         "session",
         "topic",
+        "waiter",
     )
 
     def __init__(
@@ -68,9 +67,9 @@ class Arrival:
         self.sequence = 0
         # Whether the key may be in the log already: asked when the block is cut.
         self.is_doubtful = False
-        # For those who are not sessions: called with the offset, or None where it could not be stored.
-        self.done: Callable[[int | None], None] | None = None
-        # Why it could not be.
+        # Who waits for it without being a session, opaque here: `Inbound.outcomes` names the arrival then.
+        self.waiter: Any = None
+        # Why it could not be stored.
         self.reason: Reason | None = None
 
 
@@ -84,3 +83,18 @@ class Intake:
         self.captures_all = captures_all
         self.is_sealed = False
         self.arrivals: list[Arrival] = []
+
+
+class IntakeTable(Protocol):
+    """The ways into the logs that are open at this node, as the router asks for them."""
+
+    def find(self, topic: str) -> Intake | None:
+        """The way into the log that keeps this topic, None where nothing keeps it."""
+        ...
+
+
+class NoIntakes:
+    """The table of a node without logs."""
+
+    def find(self, topic: str) -> Intake | None:
+        return None

@@ -8,7 +8,7 @@ the front). Ids are given at send time, never before.
 
 from millrace.kernels import reframe, skip
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
-from millrace.kernels.publish import after_packet_id, after_varint
+from millrace.kernels.publish import after_packet_id, after_varint, payload_start
 
 _EXPIRY = 0x02
 _RUN_START = (0, 0)
@@ -201,3 +201,8 @@ def _find_expiry(packet: bytes) -> int:
             for _ in range(2 if kind == 0x26 else 1):
                 pos += 2 + (packet[pos] << 8 | packet[pos + 1])
     return 0
+
+
+def payload_is_empty(run: Run) -> bool:
+    """Whether the one message of this run has no payload."""
+    return payload_start(run.data, run.v5) >= len(run.data)

@@ -10,15 +10,14 @@ not wait, it is dropped and counted [rule 1].
 """
 
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
 
 from millrace.broker.entries.sessions import Qos2Sent
+from millrace.broker.groups.group_work import GroupWorkTable
 from millrace.broker.groups.joined import LocalConsumerGroup
 from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.messages.message import UNHELD, Run, Segment
+from millrace.broker.sessions.journal import Journal, SendMessages
 from millrace.broker.sessions.session import Session
-from millrace.broker.sessions.session_store import Journal
 from millrace.broker.stats import Stats
 from millrace.broker.topics.filters import matches
 from millrace.broker.topics.routing import Receivers, Route, merge
@@ -33,10 +32,6 @@ _PUMP_BYTES_MAX = 256 * 1024
 _ALIAS_BYTES_MAX = 5
 
 
-class PutOff(Protocol):
-    def __call__(self, group: ShareGroup, run: Run, first: int, count: int, *, only_behind: bool) -> bool: ...
-
-
 class Outbound:
     def __init__(self, limits: Limits, stats: Stats) -> None:
         self._limits = limits
@@ -49,17 +44,14 @@ class Outbound:
         # Sessions that are behind in some log and could take more; the node reads it for them. A dict for
         # its order: a set's would not be the same in every run.
         self.behind: dict[Session, None] = {}
-        # Which offsets of a log this node gives to members of a group: (group, shard, first, end) to spans
-        # (first, end). Set by the node.
-        self.turns: Callable[[str, int, int, int], list[tuple[int, int]]] | None = None
+        # Which messages of its logs this node gives to members of groups, and which of them wait there. Set
+        # by the node; without it a group here gets them all.
+        self.group_work: GroupWorkTable | None = None
         # Logs that take no more: a session reads them to their end before others, those with the smallest
         # number here first [rule 16].
         self.sealed: dict[int, int] = {}
         # Logs from which nothing is delivered yet: older ones of theirs are not complete here.
         self.held: set[int] = set()
-        # For messages of a group that stand in a log and that nobody can take now: keeps in mind where they
-        # stand, and says whether it did. Set by the node.
-        self.put_off: PutOff | None = None
         # Both are the broker's; see there.
         self.journal = Journal()
         self.touched: dict[Session, None] = {}
@@ -202,26 +194,34 @@ class Outbound:
 
     def deliver_group(self, group: ShareGroup, run: Run, now_ms: int) -> None:
         """Give a run to the group's members here, as far as it is this node's turn [rule 13]."""
-        if not run.shard or self.turns is None:
-            self._deliver_turn(group, run, now_ms)
+        table = self.group_work
+        if not run.shard or table is None:
+            self.share_out(group, run, now_ms)
+            return
+        work = table.find(run.shard)
+        if work is None:
+            # Its log begins again with nothing, once there is room for it.
             return
         base = run.offset
-        for first, end in self.turns(group.key, run.shard, base, base + run.count):
+        for first, end in work.turns(group.key, table.node, base, base + run.count):
             is_whole = end - first == run.count
-            self._deliver_turn(group, run if is_whole else run.part(first - base, end - base), now_ms)
-
-    def _deliver_turn(self, group: ShareGroup, run: Run, now_ms: int) -> None:
-        """What comes while others wait in the log waits behind them."""
-        put_off = self.put_off if run.shard and run.qos else None
-        if put_off is None or not put_off(group, run, run.offset, run.count, only_behind=True):
-            self.share_out(group, run, now_ms)
+            if run.qos and work.backlog.get(group.key):
+                # What comes while others wait in the log waits behind them.
+                work.put_off(group.key, table.node, first, end)
+            else:
+                self.share_out(group, run if is_whole else run.part(first - base, end - base), now_ms)
 
     def is_put_off(self, segment: Segment) -> bool:
-        """Whether the log keeps these messages of a group for later."""
+        """Leave these messages of a group in their log for later. False where no log has them."""
         group, run = segment.group, segment.run
-        if self.put_off is None or not (run.shard and run.qos and isinstance(group, ShareGroup)):
+        table = self.group_work
+        if table is None or not (run.shard and run.qos and isinstance(group, ShareGroup)):
             return False
-        return self.put_off(group, run, segment.offset, segment.count, only_behind=False)
+        work = table.find(run.shard)
+        if work is None:
+            return False
+        work.put_off(group.key, table.node, segment.offset, segment.offset + segment.count)
+        return True
 
     def share_out(self, group: ShareGroup, run: Run, now_ms: int) -> None:
         """Give a run to members of the group, whoever's turn it is."""
@@ -414,20 +414,20 @@ class Outbound:
         if segment.qos != 2 or not run.shard:
             self.put(session, data)
             return
-        epoch = session.epoch
-
-        def written() -> None:
-            segment.is_noted = True
-            if session.epoch == epoch:
-                self.put(session, data)
-
         offset, left = segment.offset, segment.count
         # Ids wrap inside a run; each operation names ids without a wrap.
         ahead = segment.first_id - first_id
         if ahead < 0:
             before = PACKET_ID_MAX + 1 - first_id
             self.journal.add(Qos2Sent(session.client_id, first_id, before, run.shard, offset - before))
-        self.journal.add(Qos2Sent(session.client_id, segment.first_id, left, run.shard, offset), written)
+        sent = Qos2Sent(session.client_id, segment.first_id, left, run.shard, offset)
+        self.journal.add(sent, SendMessages(session, session.epoch, segment, data))
+
+    def resume_messages(self, written: SendMessages) -> None:
+        """Their ids are on disk: they leave, if the client is still connected."""
+        written.segment.is_noted = True
+        if written.session.epoch == written.epoch:
+            self.put(written.session, written.data)
 
     # ------------------------------------------------------------------------------------ bookkeeping
 

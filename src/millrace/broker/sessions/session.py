@@ -6,7 +6,7 @@ Structures that most sessions never need stay None: an idle connection must cost
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from millrace.broker.access import Principal
@@ -90,6 +90,7 @@ class Session:
         "window",
     )
 
+    # Longer than other functions: every attribute is made, and explained, here.
     def __init__(self, client_id: str, principal: Principal) -> None:
         self.client_id = client_id
         self.principal = principal
@@ -305,13 +306,18 @@ class Session:
                 ids.update(range(segment.first_id, segment.first_id + segment.count))
         return ids
 
-    def give_back(self, is_given: Callable[[Segment], bool]) -> list[Segment]:
-        """Take out the segments, sent and waiting, that others get instead; oldest first."""
+    def unfinished(self) -> Iterator[Segment]:
+        """The segments that were sent and not acknowledged, and those that wait; oldest first."""
+        for held in (self.inflight, self.resending, self.queue):
+            yield from held or ()
+
+    def give_back(self, leaving: Collection[Segment]) -> list[Segment]:
+        """Take out these of the unfinished segments, because others get them instead; oldest first."""
         given: list[Segment] = []
         for held in (self.inflight, self.resending, self.queue):
-            moving = [segment for segment in held or () if is_given(segment)]
+            moving = [segment for segment in held or () if segment in leaving]
             if held and moving:
-                staying = [segment for segment in held if not is_given(segment)]
+                staying = [segment for segment in held if segment not in leaving]
                 held.clear()
                 held.extend(staying)
                 given += moving

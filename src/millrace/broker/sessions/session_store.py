@@ -1,8 +1,7 @@
 """What must survive of sessions: a replicated state of its own, changed only by the operations in its log.
 
-`Journal` collects the operations of one turn of the loop, with what is to happen once they are on disk.
-`SessionStore.apply` is deterministic. The live `Session` is ahead of its record by what is not committed yet;
-nothing that depends on such an operation leaves before.
+`SessionStore.apply` is deterministic; the operations come from `journal.py`. The live `Session` is ahead of
+its record by what is not committed yet; nothing that depends on such an operation leaves before.
 
 A record's cursor says, per shard: everything below `position` is done except the outstanding ranges. QoS 1
 cursors are written in batches, so a crash repeats at most what was acknowledged since the last batch; QoS 2
@@ -11,7 +10,7 @@ for are remembered above the cursor, so that a cursor from before does not send 
 """
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 import msgspec
 
@@ -22,7 +21,6 @@ from millrace.broker.entries.sessions import (
     Ended,
     OffsetRange,
     Opened,
-    Operation,
     Qos2Acknowledged,
     Qos2Completed,
     Qos2Received,
@@ -82,6 +80,12 @@ class Record(msgspec.Struct, array_like=True):
         return f"qos2/{self.incarnation}/{self.client_id}".encode()
 
 
+class SessionRecords(Protocol):
+    """The records of all sessions of the cluster, as the broker asks for them."""
+
+    def find(self, client_id: str) -> Record | None: ...
+
+
 class _Snapshot(msgspec.Struct, array_like=True):
     version: int
     incarnations: int
@@ -98,6 +102,9 @@ class SessionStore:
         self.incarnations = 0
         # Node -> how many records it looks after, as far as there are any.
         self.owners: dict[str, int] = {}
+
+    def find(self, client_id: str) -> Record | None:
+        return self.records.get(client_id)
 
     def apply(self, batch: SessionBatch) -> None:
         """The operations of a batch, in order. One whose session has ended, or moved to another node, before
@@ -278,39 +285,3 @@ _RECORD_CHANGES: dict[type, Callable[[SessionStore, Record, Any], None]] = {
 }
 assert _STORE_CHANGES.keys() == set(get_args(StoreOperation)), "every operation is applied"
 assert _RECORD_CHANGES.keys() == set(get_args(RecordOperation)), "every operation is applied"
-
-
-class Journal:
-    """Operations on their way to the disk, in order, each with what waits for it.
-
-    Off by default: a broker without a log (a test, an embedded toy) runs what waits at once.
-    """
-
-    __slots__ = ("is_on", "operations", "waiting")
-
-    def __init__(self) -> None:
-        self.is_on = False
-        self.operations: list[Operation] = []
-        self.waiting: list[Callable[[], None]] = []
-
-    def add(self, operation: Operation, then: Callable[[], None] | None = None) -> None:
-        """Write an operation; `then` runs on the loop once it is on disk, in order with the others."""
-        if not self.is_on:
-            if then is not None:
-                then()
-            return
-        self.operations.append(operation)
-        if then is not None:
-            self.waiting.append(then)
-
-    def after(self, then: Callable[[], None]) -> None:
-        """Run `then` once everything that was added in this turn is on disk."""
-        if self.operations:
-            self.waiting.append(then)
-        else:
-            then()
-
-    def take(self) -> tuple[list[Operation], list[Callable[[], None]]]:
-        operations, self.operations = self.operations, []
-        waiting, self.waiting = self.waiting, []
-        return operations, waiting

@@ -7,8 +7,7 @@ each. Columns in, plain values out; who holds a block made of arrivals that he k
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from millrace.broker.messages.inbound import payload_is_empty
-from millrace.broker.messages.message import Run, stored_run
+from millrace.broker.messages.message import Run, payload_is_empty, stored_run
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT, NO_NAME, Columns
 
 EDGE_PRODUCER = b"edge/"

@@ -1,15 +1,15 @@
 """The last message of each topic whose publisher asked to keep it.
 
-Stored as it came, one packet in its publisher's framing; a fresh subscriber gets it rewritten. An empty
-payload deletes ([MQTT-3.3.1-6]). Bounded in number and bytes.
+Stored as it was published, one packet in its publisher's framing; a fresh subscriber gets it rewritten. An
+empty payload deletes ([MQTT-3.3.1-6]). Bounded in number and bytes.
 
-Where a log keeps a topic, the log has the last word on it. One at QoS 0 is shown before its note is in the
-log: as long as notes of this node are under way, the newest of them is what subscribers here get, and the
-words of the log are put by. They count again when the last note has come to its end, whichever that is.
+Where a log keeps a topic, the log decides what is retained on it. A message at QoS 0 is shown before the log
+has its value: as long as such values of this node are on their way, subscribers here get the newest of them,
+and what the log says is put by. That counts again when the last of them is in the log, or lost.
 """
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from millrace.broker.messages.message import Run
 from millrace.broker.topics.trees import TopicTree
@@ -34,7 +34,7 @@ class _PutBy:
 
 
 class Retained:
-    __slots__ = ("_expiring", "_put_by", "_tree", "bytes_held", "bytes_max", "messages_max", "on_expired")
+    __slots__ = ("_expiring", "_put_by", "_tree", "bytes_held", "bytes_max", "messages_max")
 
     def __init__(self, messages_max: int, bytes_max: int) -> None:
         self._tree: TopicTree[Run] = TopicTree()
@@ -43,8 +43,6 @@ class Retained:
         self.bytes_held = 0
         self.messages_max = messages_max
         self.bytes_max = bytes_max
-        # Told of every topic whose message expired. Set by whoever keeps stamps of them.
-        self.on_expired: Callable[[str], None] | None = None
 
     def __len__(self) -> int:
         return self._tree.count
@@ -135,16 +133,16 @@ class Retained:
             if run.expires_ms is None or run.expires_ms > now_ms:
                 yield topic, run
 
-    def expire_some(self, now_ms: int) -> int:
-        """Delete messages whose time has passed, a bounded number per call; returns how many."""
-        gone = 0
-        while self._expiring and self._expiring[0][0] <= now_ms and gone < _EXPIRE_MAX:
+    def expire_some(self, now_ms: int) -> list[str]:
+        """Delete messages whose time has passed, a bounded number per call; returns their topics."""
+        gone: list[str] = []
+        for _ in range(_EXPIRE_MAX):
+            if not self._expiring or self._expiring[0][0] > now_ms:
+                break
             _, topic = heapq.heappop(self._expiring)
             run = self._tree.get(topic)
             # A newer message may have taken the place of the one that was to expire.
             if run is not None and run.expires_ms is not None and run.expires_ms <= now_ms:
                 self.delete(topic)
-                if self.on_expired is not None:
-                    self.on_expired(topic)
-            gone += 1
+                gone.append(topic)
         return gone

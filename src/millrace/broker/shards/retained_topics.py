@@ -1,8 +1,9 @@
 """The topics on which one log has said something that is retained, and where it said so last.
 
 A place is the routing generation of which the log speaks at that point, and the index of the entry: with the
-log's number it is the stamp by which all nodes agree which log has the last word (`stamps.py`). A deletion is
-a place like any other. The values are not here: a node keeps one for each topic, over all its logs."""
+log's number it is the stamp by which all nodes agree which log's value is the newest (`stamps.py`).
+A deletion is a place like any other. The values are not here: a node keeps one for each topic, over all its
+logs."""
 
 from collections.abc import Iterable
 

@@ -1,9 +1,9 @@
-"""Which log has the last word on a retained topic.
+"""Which log says what is retained on a topic.
 
 A topic may have been kept by several logs in its life: streams change, and each log is applied in its own
-time, by a replica that is behind or starts anew also out of order. The stamp of a word is (routing
-generation, log, index); the newest wins at every node, whatever order they come in [rule 17]. That a
-topic was deleted is a word like any other and leaves a stamp without a message.
+time, by a replica that is behind or starts anew also out of order. The stamp of a retained value is
+(routing generation, log, index); the newest wins at every node, whatever order they arrive in [rule 17].
+A deletion is a value like any other and leaves a stamp without a message.
 """
 
 Stamp = tuple[int, int, int]
@@ -17,14 +17,14 @@ class Stamps:
         self._last: dict[str, Stamp] = {}
 
     def admit(self, topic: str, stamp: Stamp) -> bool:
-        """A word on a topic: whether it is the newest known, which is remembered."""
+        """Whether a value with this stamp is the newest of its topic; if so, the stamp is remembered."""
         if stamp < self._last.get(topic, stamp):
             return False
         self._last[topic] = stamp
         return True
 
     def is_last_of(self, topic: str, log: int) -> bool:
-        """Whether the last word is of this log."""
+        """Whether the newest value of the topic is of this log."""
         last = self._last.get(topic)
         return last is not None and last[1] == log
 
@@ -32,7 +32,7 @@ class Stamps:
         self._last.pop(topic, None)
 
     def forget_log(self, log: int) -> list[str]:
-        """A log is gone with what it kept: the topics on which it had the last word."""
+        """A log is gone with what it kept. Returns the topics whose newest value was there."""
         gone = [topic for topic, stamp in self._last.items() if stamp[1] == log]
         for topic in gone:
             del self._last[topic]

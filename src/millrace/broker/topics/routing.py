@@ -9,12 +9,13 @@ part of the answer [rule 30]. `_cached` knows which tables hold a topic, so a su
 touches only the topics it concerns.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from millrace.broker.access import Principal
 from millrace.broker.groups.share_group import ShareGroup
-from millrace.broker.messages.intake import Intake
+from millrace.broker.messages.intake import Intake, IntakeTable, NoIntakes
 from millrace.broker.sessions.session import Session
 from millrace.broker.topics.trees import SubscriptionTree, TopicTree, split_share
 from millrace.kernels.pure import varint
@@ -117,6 +118,19 @@ Remotes = tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]
 """Nodes whose clients want a topic, and groups with the nodes that have a member of each."""
 
 
+class RemoteInterest(Protocol):
+    """What clients of other nodes want, as the router asks for it."""
+
+    def wanted_by(self, topic: str) -> Remotes: ...
+
+
+class _NoRemotes:
+    """There are no other nodes."""
+
+    def wanted_by(self, topic: str) -> Remotes:
+        return (), ()
+
+
 def merge(subscriptions: Iterable[Subscription]) -> tuple[int, bool, bytes]:
     """Overlapping subscriptions of one session: one copy, the highest QoS, all identifiers (3.3.4)."""
     qos, retain, ids = 0, False, []
@@ -140,10 +154,9 @@ class Router:
         self._deliveries: Table = {}
         # Raised with every change: what was routed before one and waits for its commit is routed again.
         self.generation = 0
-        # The node says which log keeps a topic; without one nothing is captured.
-        self.find_intake: Callable[[str], Intake | None] = lambda topic: None
-        # The node says which others want a topic, and which groups have members where.
-        self.find_remotes: Callable[[str], Remotes] = lambda topic: ((), ())
+        # Both are the node's to set, and after any change in them routes must be forgotten.
+        self.intakes: IntakeTable = NoIntakes()
+        self.interest: RemoteInterest = _NoRemotes()
 
     def table(self, principal: Principal) -> Table:
         """The routes known for this access class. Connections hold the dict itself and scan with it."""
@@ -232,9 +245,9 @@ class Router:
 
     def _intern(self, topic: str) -> Route:
         found, groups = self.matches(topic)
-        intake = self.find_intake(topic)
+        intake = self.intakes.find(topic)
         here = {group.key for group in groups}
-        remotes, elsewhere = self.find_remotes(topic)
+        remotes, elsewhere = self.interest.wanted_by(topic)
         far_groups = tuple(found for found in elsewhere if found[0] not in here)
         classes: dict[tuple[bool, int, bool, bytes, bool], Receivers] = {}
         no_local: set[Session] = set()

@@ -15,6 +15,7 @@ from typing import Any, assert_never
 
 from millrace.broker.entries.sessions import Opened
 from millrace.broker.machine import ConnectRequest
+from millrace.broker.sessions.journal import ResumeConnection
 from millrace.broker.sessions.session import Session
 from millrace.broker.topics.routing import Table
 from millrace.errors import ProtocolError, RemoteError
@@ -22,6 +23,7 @@ from millrace.kernels import scan
 from millrace.kernels.publish import body_start
 from millrace.limits import PACKET_ID_TOP
 from millrace.node.doors import mqtt_terms as terms
+from millrace.node.doors.duties import AcceptClient, AnswerSubscribe, AnswerUnsubscribe, Duty
 from millrace.node.doors.mqtt_door import MqttDoor
 from millrace.node.doors.mqtt_terms import EnhancedAuthentication
 from millrace.node.doors.output import PacedOutput
@@ -390,49 +392,58 @@ class MqttConnection(PacedOutput):
 
     def _on_subscribe(self, session: Session, packet: Subscribe) -> None:
         broker = self._door.broker
-        results = [(s, *broker.subscribe(session, s)) for s in packet.subscriptions]
-        reasons = tuple(reason for _, reason, _ in results)
-
-        def answer() -> None:
-            if session.connection is not self:
-                return
-            self._send(session, Suback(packet_id=packet.packet_id, reasons=reasons))
-            for subscription, reason, is_new in results:
-                if reason.value < 0x80:
-                    broker.subscribed(session, subscription, is_new, self.seen_ms)
-
-        def announced() -> None:
-            # Whoever publishes after SUBACK, at whatever node, reaches this client.
-            self._door.when_known(answer)
-
-        shared = [s.filter for s, reason, _ in results if s.filter.startswith("$share/") and reason < 0x80]
-
-        def written() -> None:
-            if shared:
-                # A member takes part from a position that every node knows [rules 9, 13].
-                self._door.when_shared(shared, announced)
-            else:
-                announced()
-
-        if session.is_recorded:
-            broker.journal.after(written)
-        else:
-            written()
+        results = tuple((s, *broker.subscribe(session, s)) for s in packet.subscriptions)
+        self._once_written(
+            session, AnswerSubscribe(session=session, packet_id=packet.packet_id, results=results)
+        )
         # A subscription costs what is kept here, not what it takes to ask.
         self._park()
 
     def _on_unsubscribe(self, session: Session, packet: Unsubscribe) -> None:
         broker = self._door.broker
         reasons = tuple(broker.unsubscribe(session, filter) for filter in packet.filters)
+        self._once_written(
+            session, AnswerUnsubscribe(session=session, packet_id=packet.packet_id, reasons=reasons)
+        )
 
-        def answer() -> None:
-            if session.connection is self:
-                self._send(session, Unsuback(packet_id=packet.packet_id, reasons=reasons))
+    def _suback(self, duty: AnswerSubscribe) -> None:
+        session = duty.session
+        if session.connection is not self:
+            return
+        reasons = tuple(reason for _, reason, _ in duty.results)
+        self._send(session, Suback(packet_id=duty.packet_id, reasons=reasons))
+        for subscription, reason, is_new in duty.results:
+            if reason.value < 0x80:
+                self._door.broker.subscribed(session, subscription, is_new, self.seen_ms)
 
-        if session.is_recorded:
-            broker.journal.after(answer)
-        else:
-            answer()
+    # ------------------------------------------------------------------- what waits for the disk
+
+    def _once_written(self, session: Session, duty: Duty) -> None:
+        """Do this once what the session has to record is on disk; at once where it has no record."""
+        journal = self._door.broker.journal
+        if not (session.is_recorded and journal.after(ResumeConnection(self, duty))):
+            self.resume(duty)
+
+    def resume(self, duty: Duty) -> None:
+        """The operations that this waited for are on disk."""
+        door = self._door
+        match duty:
+            case AcceptClient():
+                client_id = duty.request.client_id
+                if door.opening.get(client_id) is self:
+                    del door.opening[client_id]
+                    self._open(duty.packet, duty.request, duty.answer, is_opened=True)
+            case AnswerSubscribe(shared=[_, *_] as shared):
+                # A member takes part from a position that every node knows [rules 9, 13].
+                door.when_shared(shared, lambda: door.when_known(lambda: self._suback(duty)))
+            case AnswerSubscribe():
+                # Whoever publishes after SUBACK, at whatever node, reaches this client.
+                door.when_known(lambda: self._suback(duty))
+            case AnswerUnsubscribe():
+                if duty.session.connection is self:
+                    self._send(duty.session, Unsuback(packet_id=duty.packet_id, reasons=duty.reasons))
+            case _:
+                assert_never(duty)
 
     # --------------------------------------------------------------------------------- connecting
 
@@ -536,13 +547,9 @@ class MqttConnection(PacedOutput):
             door.opening[client_id] = self
             if earlier is not None:
                 earlier.supersede()
-            door.broker.journal.add(operation, written)
+            duty = AcceptClient(packet=packet, request=request, answer=answer)
+            door.broker.journal.add(operation, ResumeConnection(self, duty))
             self._wake()
-
-        def written() -> None:
-            if door.opening.get(client_id) is self:
-                del door.opening[client_id]
-                self._open(packet, request, answer, is_opened=True)
 
         if request.clean_start:
             begin()

@@ -181,7 +181,7 @@ class LeaderlessConsumerGroups:
 
     def _has_moved(self, client: str, filter: str) -> bool:
         """Whether another node serves the client now, with this subscription."""
-        record = self._broker.find_record(client)
+        record = self._broker.records.find(client)
         return record is not None and filter in record.subscriptions
 
     def revive(self, removed_group: GroupRemoved) -> None:

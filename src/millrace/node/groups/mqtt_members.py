@@ -62,7 +62,7 @@ class MqttGroupMembers:
         self._wake = wake
         self._feeds: dict[str, _Feed] = {}
         self._seen: tuple[int, int] = (0, 0)
-        broker.find_group = lambda name: groups.by_name.get(name)
+        broker.durable_groups = groups
         groups.members_here = self._connected
 
     def follow(self) -> None:

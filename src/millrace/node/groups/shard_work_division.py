@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from millrace.broker.entries.shard import BeginWork, Introduce, Members, Progress, WorkDone
+from millrace.broker.groups.group_work import GroupWork
 from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.groups.work_division import Counts, Holders, News, Range, WorkDivision
 from millrace.broker.machine import Broker
@@ -25,7 +26,6 @@ log = logging.getLogger("millrace.work")
 
 # Ranges in one word on how far a node is; more are told coarsely, which repeats more after a crash.
 _RANGES_TOLD_MAX = 500
-_BACKLOG_RANGES_MAX = 10_000
 
 
 class _Beginning(Token):
@@ -54,17 +54,24 @@ class ShardWorkDivision:
     def __init__(self, shard: ShardLog, broker: Broker) -> None:
         self._shard = shard
         self._broker = broker
-        self.is_begun = False
+        self.pending = GroupWork(shard.state)
         self.beginning: Token | None = None
         """Of the entry that begins this run here, while it is under way."""
         self.is_introduced = False
         """The log was told of the groups that other logs know."""
         self.proposed: dict[str, Counts] = {}
         """What this node proposed about its members and has not seen applied."""
-        self.backlog: dict[str, deque[Range]] = {}
         self._told: dict[str, Progress] = {}
         self._kept_by: dict[str, ShareGroup | None] = {}
         """The group in memory that knows all that this node owes in the log, None where there was none."""
+
+    @property
+    def is_begun(self) -> bool:
+        return self.pending.is_begun
+
+    @property
+    def backlog(self) -> dict[str, deque[Range]]:
+        return self.pending.backlog
 
     @property
     def _work_division(self) -> WorkDivision:
@@ -95,7 +102,7 @@ class ShardWorkDivision:
 
     def applied(self, effect: WorkChanged, token: Token | None) -> None:
         if effect.begins and token is not None and token is self.beginning:
-            self.is_begun = True
+            self.pending.is_begun = True
             self.beginning = None
             for news in effect.news:
                 self._open(news.group)
@@ -141,29 +148,9 @@ class ShardWorkDivision:
 
     def restored(self) -> None:
         """The state came from a snapshot: what passed meanwhile was not delivered from here."""
-        self.is_begun, self.beginning = False, None
+        self.pending.is_begun, self.beginning = False, None
         self.backlog.clear()
         self.lost()
-
-    # ------------------------------------------------------------------------------------- backlog
-
-    def put_off(self, group: str, first: int, end: int) -> None:
-        """Members cannot take these now."""
-        work_division, node = self._work_division, self._broker.node
-        backlog = self.backlog.setdefault(group, deque())
-        ((first, end, by),) = work_division.ranges(group, [(first, end)], node)
-        at = len(backlog) - 1
-        is_full = len(backlog) >= _BACKLOG_RANGES_MAX
-        if is_full:
-            # Joined all the same, but never to turns of another node: it would be passed over there.
-            while at >= 0 and backlog[at][2] != by:
-                at -= 1
-        if at >= 0 and backlog[at][2] == by:
-            low, high, _ = backlog[at]
-            if is_full or len(work_division.ranges(group, [(high - 1, high), (first, end)], node)) == 1:
-                backlog[at] = (min(low, first), max(high, end), by)
-                return
-        backlog.append((first, end, by))
 
     def progress(self, open_pieces: dict[str, list[tuple[int, int]]]) -> list[Progress]:
         """How far the groups are here, where that changed since it was told."""

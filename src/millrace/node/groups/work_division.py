@@ -13,9 +13,10 @@ import logging
 from collections.abc import Callable, Mapping
 
 from millrace.broker.entries.shard import Members
+from millrace.broker.groups.group_work import GroupWork
 from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.machine import Broker
-from millrace.broker.messages.message import Run, Segment
+from millrace.broker.messages.message import Segment
 from millrace.broker.shards.block_facts import edge_inputs
 from millrace.broker.topics.filters import matches
 from millrace.errors import StorageError
@@ -61,8 +62,16 @@ class NodeWorkDivision:
         self._wake = wake
         self._divided: list[tuple[list[str], Callable[[], None]]] = []
         self._feeding: asyncio.Task[None] | None = None
-        broker.outbound.put_off = self._put_off
-        broker.outbound.turns = self._turns
+        broker.outbound.group_work = self
+
+    @property
+    def node(self) -> str:
+        return self._broker.node
+
+    def find(self, number: int) -> GroupWork | None:
+        """What this node has to deliver of one of its logs, as the broker asks for it."""
+        shard = self._shards.get(number)
+        return None if shard is None else shard.work.pending
 
     # -------------------------------------------------------------------------------------- divide
 
@@ -152,17 +161,6 @@ class NodeWorkDivision:
                             note(group, segment)
         return found
 
-    def _turns(self, group: str, number: int, first: int, end: int) -> list[tuple[int, int]]:
-        shard = self._shards.get(number)
-        if shard is None:
-            # It begins again with nothing, once there is room for it.
-            return []
-        spans = shard.work_division.turns(group, self._broker.node, first, end)
-        if spans is None:
-            # Where nobody has spoken of the group yet, those who have members deliver.
-            return [(first, end)]
-        return spans if shard.work.is_begun else []
-
     def when_shared(self, keys: list[str], then: Callable[[], None]) -> None:
         """Call back once every log that takes their messages knows that these groups have a member here."""
         self._divided.append((keys, then))
@@ -194,15 +192,6 @@ class NodeWorkDivision:
         )
 
     # ---------------------------------------------------------------------------------------- feed
-
-    def _put_off(self, group: ShareGroup, run: Run, first: int, count: int, *, only_behind: bool) -> bool:
-        """Messages of a group that nobody here can take now, or that must not overtake others that wait. They
-        are in the log: only where they stand is kept."""
-        shard = self._shards.get(run.shard)
-        if shard is None or (only_behind and not shard.work.backlog.get(group.key)):
-            return False
-        shard.work.put_off(group.key, first, first + count)
-        return True
 
     async def _feed(self) -> None:
         try:

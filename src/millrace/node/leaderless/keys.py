@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from millrace.broker.machine import Broker
-from millrace.broker.messages.inbound import payload_is_empty
 from millrace.broker.messages.intake import Arrival
+from millrace.broker.messages.message import payload_is_empty
 from millrace.broker.shards.block_facts import RetainedValue, facts_of
 from millrace.broker.shards.producers import Producers, SavedProducers, Verdict
 from millrace.replication.contract import PeerBody

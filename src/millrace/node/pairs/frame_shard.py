@@ -18,9 +18,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from millrace.broker.messages.inbound import payload_is_empty, split_messages, topic_of
+from millrace.broker.messages.inbound import split_messages, topic_of
 from millrace.broker.messages.intake import Arrival
-from millrace.broker.messages.message import Run
+from millrace.broker.messages.message import Run, payload_is_empty
 from millrace.broker.shards.producers import Verdict
 from millrace.limits import FRAME_COPIES_MAX, FRAME_JOBS_MAX
 from millrace.node.pairs.frame_classes import FrameClass, FrameClasses, Measured
@@ -336,8 +336,8 @@ class FrameShard(Shard, FrameApp):
             broker.inbound.uncommitted_bytes -= len(arrival.run.data)
         if arrival.ack and session is not None and session.epoch == arrival.epoch:
             broker.outbound.put(session, arrival.ack)
-        if arrival.done is not None:
-            arrival.done(0)
+        if arrival.waiter is not None:
+            broker.inbound.outcomes.append((arrival, 0))
         self._wake()
 
     # ---------------------------------------------------------------------------------------- jobs

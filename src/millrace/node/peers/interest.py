@@ -15,8 +15,8 @@ from random import Random
 from typing import Any, Protocol
 
 from millrace.broker.machine import Broker
-from millrace.broker.messages.inbound import payload_is_empty, topic_of
-from millrace.broker.messages.message import Run, expiry_of
+from millrace.broker.messages.inbound import topic_of
+from millrace.broker.messages.message import Run, expiry_of, payload_is_empty
 from millrace.driver.effects import EffectDriver
 from millrace.errors import MalformedPacket
 from millrace.kernels import skip
@@ -88,8 +88,7 @@ class Interest:
             network=self,
             runners={InterestChanged: self._reroute, Keep: self._keep, Deliver: self._deliver},
         )
-        self._broker.router.find_remotes = machine.wanted_by
-        self._broker.retained.on_expired = self._expired.append
+        self._broker.router.interest = machine
 
     @property
     def machine(self) -> Routed:
@@ -107,18 +106,19 @@ class Interest:
         broker = self._broker
         if self._machine is None:
             return
-        if broker.interest_changes:
-            changes, broker.interest_changes = broker.interest_changes, []
+        changes = broker.take_interest_changes()
+        if changes:
             self._driver.step(Noted(changes=tuple(changes)))
         inbound = broker.inbound
-        if inbound.retained_here:
-            fresh, inbound.retained_here = inbound.retained_here, []
-            for topic, run in fresh:
-                self._stamp(topic, run)
-        if inbound.relays:
-            relays, inbound.relays = inbound.relays, []
-            for peer, run, group in relays:
-                self._forward(peer, run, group)
+        for topic, run in inbound.take_retained():
+            self._stamp(topic, run)
+        for peer, run, group in inbound.take_relays():
+            self._forward(peer, run, group)
+
+    def note_expired(self, topics: list[str]) -> None:
+        """The retained messages of these topics are gone because their time has passed."""
+        if self._machine is not None:
+            self._expired += topics
 
     def tick(self) -> None:
         """Twenty times a second."""
@@ -157,7 +157,7 @@ class Interest:
         if self._machine is None:
             return []
         broker, now_ms = self._broker, self._now_ms()
-        find = broker.router.find_intake
+        find = broker.router.intakes.find
         fresh = [topic for topic, _ in broker.retained.match("#", now_ms) if find(topic) is None]
         self._driver.step(RetainedCarriedOver(topics=tuple(sorted(fresh))))
         stamps = self._machine.retained.stamps()
@@ -177,7 +177,7 @@ class Interest:
         self._driver.step(Published(topic=topic, value=value, wall_ms=wall_ms))
         if value is None:
             # Clients elsewhere get the deletion as the message it is; a stamp alone has no bytes.
-            for peer in self._broker.router.find_remotes(topic)[0]:
+            for peer in self._broker.router.interest.wanted_by(topic)[0]:
                 self._forward(peer, run, "")
 
     # ---------------------------------------------------------------------------------------- links
@@ -227,7 +227,7 @@ class Interest:
 
     def _keep(self, effect: Keep) -> None:
         broker, topic, value = self._broker, effect.topic, effect.value
-        if broker.router.find_intake(topic) is not None:
+        if broker.router.intakes.find(topic) is not None:
             # Either that node has not heard yet that a log keeps this topic, and the log's word counts; or
             # this one has not heard that none does any more: then it is found missing, and comes again.
             self._driver.step(Forgotten(topics=(topic,)))

@@ -50,7 +50,7 @@ class Handover:
     def fetch(self, client_id: str, then: Callable[[], None]) -> None:
         """Call `then` once the client's messages are here, or there are none to wait for."""
         links = self._replicas.links
-        record = self._broker.find_record(client_id)
+        record = self._broker.records.find(client_id)
         owner = "" if record is None else record.owner
         is_here = owner in ("", self._replicas.replica)
         if not self._is_on or links is None or is_here or not links.is_linked(owner):

@@ -7,13 +7,14 @@ broker gets its sessions again, away and behind in their logs by their cursors.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from millrace.broker.entries.sessions import SESSION_ENTRIES, Adopted, Discarded, Opened, SessionBatch
 from millrace.broker.machine import Broker
+from millrace.broker.sessions.journal import Continuation, ResumeConnection
 from millrace.broker.sessions.session import Session
-from millrace.broker.sessions.session_store import SessionStore
+from millrace.broker.sessions.session_store import Record, SessionStore
 from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind, opaque_block
@@ -51,9 +52,13 @@ class SessionGroup:
         while not applied.is_set():
             # Again, should the first be given up for want of a leader.
             block = opaque_block(Kind.CONTROL, SESSION_ENTRIES.encode([]))
-            self.group.propose([block], [[applied.set]], EntryKind.CONTROL)
+            self.group.propose([block], [applied], EntryKind.CONTROL)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(applied.wait(), _AGAIN_S)
+
+    def find(self, client_id: str) -> Record | None:
+        """The record of this client's session, as the broker asks for it."""
+        return self.store.find(client_id)
 
     def begin(self, now_ms: int) -> None:
         """The records are complete: make the broker's sessions of them, and write from now on."""
@@ -79,9 +84,8 @@ class SessionGroup:
         made = [opaque_block(Kind.CONTROL, SESSION_ENTRIES.encode([batch])) for batch in batches]
         tokens: list[Any] = [None] * (len(made) - 1) + [waiting]
         if not self.group.propose(made, tokens, EntryKind.CONTROL):
-            # Overloaded: they stay at the head of the line.
-            journal.operations[:0] = operations
-            journal.waiting[:0] = waiting
+            # Overloaded.
+            journal.put_back(operations, waiting)
 
     def apply(self, block: Block, token: Any) -> None:
         for batch in SESSION_ENTRIES.decode(block.payload()):
@@ -89,9 +93,7 @@ class SessionGroup:
             if self._broker.journal.is_on:
                 self._follow(batch)
         if token:
-            for then in token:
-                then()
-            self._wake()
+            self._go_on(token)
 
     def _follow(self, batch: SessionBatch) -> None:
         """Give up the sessions that another node took, and take in those that this node is to look after."""
@@ -197,6 +199,21 @@ class SessionGroup:
 
     def covered(self, token: Any) -> None:
         """They happened: the records say so."""
-        for then in token or ():
-            then()
+        self._go_on(token or ())
+
+    def _go_on(self, token: Sequence[Continuation] | asyncio.Event) -> None:
+        """What this node proposed is applied: tell whoever waits for it."""
+        if isinstance(token, asyncio.Event):
+            token.set()
+        else:
+            resume_all(self._broker, token)
         self._wake()
+
+
+def resume_all(broker: Broker, continuations: Sequence[Continuation]) -> None:
+    """The operations that these waited for are on disk: go on with each of them, in order."""
+    for one in continuations:
+        if isinstance(one, ResumeConnection):
+            one.connection.resume(one.duty)
+        else:
+            broker.resume_written(one)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from millrace.broker.machine import Broker
-from millrace.broker.messages.inbound import Key
+from millrace.broker.messages.inbound import Key, Outcome
 from millrace.broker.messages.intake import Arrival
 from millrace.broker.messages.message import Run
 from millrace.broker.topics.filters import is_valid
@@ -81,7 +81,7 @@ class Publishing:
         if key is not None:
             arrival.producer, arrival.sequence = key
             arrival.is_doubtful = True
-        arrival.done = lambda offset: None if answer.done() else answer.set_result(offset)
+        arrival.waiter = answer
         broker.inbound.enter(message.topic, run, now_ms, arrival)
         self._wake()
         offset = await answer
@@ -90,6 +90,13 @@ class Publishing:
         if arrival.run is None:
             return Published(shard=None, offset=None, is_repeat=True)
         return Published(shard=run.shard or None, offset=offset if run.shard else None)
+
+    @staticmethod
+    def answer(outcomes: list[Outcome]) -> None:
+        """Tell those who wait in `publish` what became of their messages."""
+        for arrival, offset in outcomes:
+            if not arrival.waiter.done():
+                arrival.waiter.set_result(offset)
 
 
 def _not_stored(reason: Reason) -> NotStored:

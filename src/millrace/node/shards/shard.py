@@ -417,6 +417,7 @@ class Shard:
         for session in self._broker.inbound.refused(arrivals, reason):
             if session.connection is not None:
                 session.connection.fail(reason, "the message could not be stored")
+        self._wake()
 
     def lost(self, token: Token | None) -> None:
         """Nobody led the shard for too long: whether it was stored is open, so nothing is acknowledged."""

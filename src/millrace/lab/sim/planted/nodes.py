@@ -4,10 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from millrace.broker.groups.cursor import Cursor
-from millrace.broker.machine import Broker
 from millrace.broker.messages.inbound import Inbound
 from millrace.broker.messages.intake import Arrival, Intake
+from millrace.broker.sessions.recording import Recording
 from millrace.broker.sessions.session import Session
+from millrace.broker.sessions.wills import Wills
 from millrace.broker.shards.block_facts import BlockFacts
 from millrace.broker.shards.producers import Producers
 from millrace.broker.shards.shard_state import ShardState
@@ -84,20 +85,20 @@ def cursor_not_restored(plant: Plant) -> None:
     def restore_cursor(*arguments: Any) -> None:
         """Nothing is behind."""
 
-    plant.instead(Broker, "_restore_cursor", restore_cursor)
+    plant.instead(Recording, "restore_cursor", restore_cursor)
 
 
 @NODE_BUGS.bug("a will is published by the node that lost the client, and once more")
 def will_fired_twice(plant: Plant) -> None:
     def make(original: Method) -> Method:
-        def fire(self: Broker, session: Session, plan: Any, now_ms: int) -> None:
+        def publish(self: Wills, session: Session, plan: Any, now_ms: int) -> None:
             run = plan.due(now_ms)
             original(self, session, plan, now_ms)
-            self.inbound.enter(plan.topic, run, now_ms)
+            self._inbound.enter(plan.topic, run, now_ms)
 
-        return fire
+        return publish
 
-    plant.around(Broker, "_fire", make)
+    plant.around(Wills, "publish", make)
 
 
 @NODE_BUGS.bug("the leader takes a forwarded block without the one before it")

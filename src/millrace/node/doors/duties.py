@@ -1,0 +1,44 @@
+"""What a connection does once the operations of its session are on disk, as values that wait for them."""
+
+from dataclasses import dataclass
+
+from millrace.broker.machine import ConnectRequest
+from millrace.broker.sessions.session import Session
+from millrace.types import Reason, Subscription
+from millrace.wire.mqtt.packets import Connack, Connect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptClient:
+    """Open the session, whose record is there now, and answer CONNECT."""
+
+    packet: Connect
+    request: ConnectRequest
+    answer: Connack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSubscribe:
+    """Send SUBACK and what the new subscriptions get at once. Each result is a subscription, what became of
+    it, and whether it is new."""
+
+    session: Session
+    packet_id: int
+    results: tuple[tuple[Subscription, Reason, bool], ...]
+
+    @property
+    def shared(self) -> list[str]:
+        """The filters by which the client takes part in a shared group from now on."""
+        return [s.filter for s, reason, _ in self.results if s.filter.startswith("$share/") and reason < 0x80]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerUnsubscribe:
+    """Send UNSUBACK."""
+
+    session: Session
+    packet_id: int
+    reasons: tuple[Reason, ...]
+
+
+Duty = AcceptClient | AnswerSubscribe | AnswerUnsubscribe
