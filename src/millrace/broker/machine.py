@@ -316,6 +316,11 @@ class Broker:
         session.forget_traffic()
         del self.sessions[session.client_id]
 
+    def end(self, session: Session, now_ms: int) -> None:
+        """End a session whose client is away, by command."""
+        assert session.connection is None
+        self._end(session, now_ms)
+
     def _fire(self, session: Session, plan: WillPlan, now_ms: int) -> None:
         # Asked again: the rules may have changed since the client connected.
         if session.principal.may_publish(plan.topic):
