@@ -1,7 +1,8 @@
 """Log lines for people or one JSON object each, to standard error.
 
-What a client chose (its id, a topic) may stand in a message. Control characters and line ends of every kind are
-escaped, so that a message is one line whatever is in it, and a terminal does nothing that a client asks for.
+What a client chose (its id, a topic) may stand in a message. Control characters and line ends of every kind
+are escaped, so that a message is one line whatever is in it, and a terminal does nothing that a client asks
+for.
 """
 
 import json

@@ -289,6 +289,7 @@ class Server:
 
     def _on_disk_failure(self, error: StorageError) -> None:
         """What is on disk is not known any more: nothing may be acknowledged after this."""
+        self.events.record("storage", "error", f"the node stops: {error}")
         log.critical("the node stops: %s", error)
         self.failure = error
         self.stopping.set()

@@ -90,7 +90,7 @@ class Admin:
         self.events = events
         self.logins = Logins()
         self.readiness = Readiness(engine)
-        self._watch = Watch(engine, events, node)
+        self._watch = Watch(engine, self._broker.stats, events, node)
         self._sampler = figures.Sampler(lambda: asyncio.get_running_loop().time())
         self._builder = Builder(engine, node, __version__, self._sampler)
         self._sessions = Sessions(
@@ -220,7 +220,8 @@ class Admin:
             if report.news:
                 self._heard_us[node] = report.news[0].time_us
                 # What happened before anybody watched is asked for by page.
-                self._news += [] if is_first else reversed(report.news)
+                if self.live.listeners and not is_first:
+                    self._news += reversed(report.news)
             elif is_first:
                 self._heard_us[node] = 0
         del self._news[:-_NEWS_MAX]

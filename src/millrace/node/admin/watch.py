@@ -1,25 +1,36 @@
 """Notices what changed at this node since the last look, and records it as events.
 
-A look costs a few comparisons for each group, member and stream, four times a second. Nothing calls in here:
+A look costs a few comparisons for each group, member and stream, twice a second. Nothing calls in here:
 what is watched does not know it.
 """
 
 from typing import Any
 
-from millrace.node.admin.events import EventLog, Severity
+from millrace.broker.stats import Stats
+from millrace.node.admin.events import EventLog, Kind, Severity
 from millrace.node.admin.overview import names_of
 from millrace.node.cluster.cluster import keeps
 from millrace.node.engine import Engine
 
-LOOK_S = 0.25
+LOOK_S = 0.5
+
+# Counters of the broker that tell of refusals and losses, and what they count.
+_REFUSALS: dict[str, tuple[Kind, str]] = {
+    "denied": ("access", "messages or subscriptions were refused by the access rules"),
+    "sockets_refused": ("limit", "connections were refused: there are no more descriptors"),
+    "dropped_queue": ("limit", "messages were dropped: the queues of their clients are full"),
+    "dropped_too_large": ("limit", "messages were not sent: they are larger than their clients take"),
+}
 
 
 class Watch:
     """`look` is called again and again once the node serves; the first look records nothing but what it
     is."""
 
-    def __init__(self, engine: Engine, events: EventLog, node: str) -> None:
+    def __init__(self, engine: Engine, stats: Stats, events: EventLog, node: str) -> None:
         self._engine = engine
+        self._stats = stats
+        self._counted: dict[str, int] = {}
         self._events = events
         self._node = node
         self._roles: dict[int, tuple[str, int, str | None]] | None = None
@@ -40,6 +51,7 @@ class Watch:
         self._look_at_links()
         self._look_at_definitions()
         self._look_at_storage()
+        self._look_at_refusals()
 
     def _name(self, replica: str) -> str:
         return self._names.get(replica, replica[:8])
@@ -79,7 +91,7 @@ class Watch:
     def _look_at_members(self) -> None:
         members = dict(self._engine.definitions.state.members.members)
         before, self._members = self._members, members
-        rows = {row["replica"]: row["state"] for row in self._engine.cluster.status()["members"]}
+        rows = self._engine.cluster.states()
         states, self._states = self._states, rows
         if before is None:
             return
@@ -167,3 +179,13 @@ class Watch:
             else:
                 text = f"{self._node} repaired damage; {repairing} logs are left"
                 self._events.record("storage", "info", text, damaged=repairing)
+
+    # ----------------------------------------------------------------------------------- refusals
+
+    def _look_at_refusals(self) -> None:
+        for name, (kind, what) in _REFUSALS.items():
+            count = getattr(self._stats, name)
+            more = count - self._counted.get(name, 0)
+            self._counted[name] = count
+            if more > 0:
+                self._events.record(kind, "warning", f"{more} {what}", count=more, counter=name)

@@ -403,6 +403,10 @@ class Cluster:
             "is_spread": self._is_spread(),
         }
 
+    def states(self) -> dict[str, str]:
+        """Of each member, by replica: up, draining, suspect or unreachable."""
+        return {replica: self._state_of(member) for replica, member in self.members.members.items()}
+
     def _is_spread(self) -> bool:
         """Whether every group is led by the node that should lead it."""
         groups = self._replicas.groups
