@@ -1,4 +1,5 @@
-"""The administration of one real broker: clients, sessions, events, live views, tails, login, hostile names."""
+"""The administration of one real broker: clients, sessions, events, live views, tails, login, and names that
+mean harm."""
 
 import base64
 import json
