@@ -5,6 +5,7 @@ cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 VENV=${VENV:-.venv}
 LOCK=requirements-dev.lock
+VIEWER=$PWD/src/millrace/node/doors/http/assets/swagger-ui
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -64,11 +65,15 @@ else
   pip install -e '.[dev]'
 fi
 
-# The viewer of the HTTP API (/docs). Without scripts: the package's own would report the installation.
+# The viewer of the HTTP API (/docs), a part of the package. Without scripts: the package's own would report the installation.
 if command -v npm >/dev/null; then
-  mkdir -p build/swagger-ui
-  npm install --prefix build/swagger-ui --silent --ignore-scripts --no-audit --no-fund --no-save \
-    swagger-ui-dist@5.34.1 || say "npm could not install swagger-ui-dist: the page /docs says so, the rest works"
+  mkdir -p build/swagger-ui "$VIEWER"
+  if npm install --prefix build/swagger-ui --silent --ignore-scripts --no-audit --no-fund --no-save \
+      swagger-ui-dist@5.34.1; then
+    (cd build/swagger-ui/node_modules/swagger-ui-dist && cp swagger-ui.css swagger-ui-bundle.js LICENSE NOTICE "$VIEWER")
+  else
+    say "npm could not install swagger-ui-dist: the page /docs says so, the rest works"
+  fi
 else
   say "no npm: the page /docs shows only a link to /openapi.json"
 fi

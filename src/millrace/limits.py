@@ -157,6 +157,17 @@ SQL_STATEMENTS_MAX = 1_000
 PIPELINE_SINKS_MAX = 100
 SPARK_TASKS_MAX = 10_000
 
+# Administration: what a node remembers of what happened, and how many people may watch it at once.
+EVENTS_MAX = 10_000
+CLIENT_EVENTS_PER_S_MAX = 50
+LIVE_LISTENERS_MAX = 100
+LIVE_EVENTS_WAITING_MAX = 200
+LOGINS_MAX = 1_000
+TAILS_MAX = 20
+TAIL_FILTERS_MAX = 100
+TAIL_MESSAGES_PER_S_MAX = 10_000
+TRACE_RECEIVERS_MAX = 10_000
+
 
 class Limits(Settings, frozen=True, kw_only=True):
     """The bounds an operator may change. Raises ConfigError where two of them contradict each other."""

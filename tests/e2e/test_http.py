@@ -17,6 +17,9 @@ from e2e.processes import BrokerProcess, millrace
 from millrace.node.doors.http import docs
 from waiting import until
 
+EMPTY = {"success": False, "reason": "empty"}
+NO_TOPIC = {"success": False, "reason": "no such topic: make it with PUT /topic"}
+
 
 @pytest.fixture(scope="module")
 def door(broker: BrokerProcess) -> MqttDoor:
@@ -28,7 +31,7 @@ def door(broker: BrokerProcess) -> MqttDoor:
 
 def test_topics_are_made_once_and_listed(door: MqttDoor) -> None:
     assert door("PUT", "/topic", {"topic": "c1"}).json == {"success": True}
-    assert door("PUT", "/topic", {"topic": "c1"}).json == {"success": False}
+    assert door("PUT", "/topic", {"topic": "c1"}).json == {"success": False, "reason": "exists"}
     listed = door("GET", "/topic").json
     assert listed["success"] is True
     assert "c1" in listed["topics"]
@@ -40,12 +43,12 @@ def test_messages_come_first_in_first_out_by_body_and_by_query(door: MqttDoor) -
         assert door("PUT", "/message", {"topic": "c2", "message": text}).json == {"success": True}
     assert door("GET", "/message", {"topic": "c2"}).json == {"success": True, "message": "one"}
     assert door("GET", "/message?topic=c2").json == {"success": True, "message": "two"}
-    assert door("GET", "/message?topic=c2").json == {"success": False}
+    assert door("GET", "/message?topic=c2").json == EMPTY
 
 
 def test_an_unknown_topic_takes_and_gives_nothing(door: MqttDoor) -> None:
-    assert door("PUT", "/message", {"topic": "no", "message": "x"}).json == {"success": False}
-    assert door("GET", "/message", {"topic": "no"}).json == {"success": False}
+    assert door("PUT", "/message", {"topic": "no", "message": "x"}).json == NO_TOPIC
+    assert door("GET", "/message", {"topic": "no"}).json == NO_TOPIC
 
 
 def test_a_body_that_says_nothing_of_its_type_is_json(door: MqttDoor) -> None:
@@ -110,11 +113,13 @@ def test_a_leased_message_is_done_when_it_is_acknowledged(door: MqttDoor) -> Non
     door.put("lease", "m")
     first = door.get("lease", ack="manual")
     assert (first["message"], first["deliveries"]) == ("m", 1)
-    assert door.get("lease") == {"success": False}
+    assert door.get("lease") == EMPTY
     acknowledge = {"topic": "lease", "receipts": [first["receipt"]]}
     assert door("PUT", "/message/ack", acknowledge).json == {"success": True, "results": [True]}
-    assert door("PUT", "/message/ack", acknowledge).json == {"success": False, "results": [False]}
-    assert door.get("lease", wait_ms=50) == {"success": False}
+    late = door("PUT", "/message/ack", acknowledge).json
+    assert (late["success"], late["results"]) == (False, [False])
+    assert "not good any more" in late["reason"]
+    assert door.get("lease", wait_ms=50) == EMPTY
 
 
 def test_a_lease_that_ends_gives_the_message_to_the_next_who_waits(door: MqttDoor) -> None:
@@ -133,7 +138,7 @@ def test_a_message_given_back_comes_again_after_its_delay(door: MqttDoor) -> Non
     first = door.get("nack", ack="manual")
     body = {"topic": "nack", "receipts": [first["receipt"]], "delay_ms": 3_000}
     assert door("PUT", "/message/nack", body).json["success"] is True
-    assert door.get("nack") == {"success": False}
+    assert door.get("nack") == EMPTY
     assert door.get("nack", wait_ms=15_000)["message"] == "m"
 
 
@@ -143,7 +148,7 @@ def test_a_lease_is_extended(door: MqttDoor) -> None:
     first = door.get("extend", ack="manual", lease_ms=100)
     body = {"topic": "extend", "receipts": [first["receipt"]], "lease_ms": 60_000}
     assert door("PUT", "/message/extend", body).json["success"] is True
-    assert door.get("extend", wait_ms=300) == {"success": False}
+    assert door.get("extend", wait_ms=300) == EMPTY
 
 
 def test_a_delayed_message_waits_and_does_not_hold_up_others(door: MqttDoor) -> None:
@@ -151,7 +156,7 @@ def test_a_delayed_message_waits_and_does_not_hold_up_others(door: MqttDoor) -> 
     door.put("delay", "later", delay_ms=3_000)
     door.put("delay", "now")
     assert door.get("delay")["message"] == "now"
-    assert door.get("delay") == {"success": False}
+    assert door.get("delay") == EMPTY
     assert door.get("delay", wait_ms=15_000)["message"] == "later"
 
 
@@ -171,7 +176,7 @@ def test_an_empty_queue_that_is_asked_costs_no_log(door: MqttDoor) -> None:
     door.get("idle")
     before = door("GET", "/v1/streams/default").json["shard_list"][0]["bytes"]
     for _ in range(20):
-        assert door.get("idle") == {"success": False}
+        assert door.get("idle") == EMPTY
     assert door("GET", "/v1/streams/default").json["shard_list"][0]["bytes"] == before
 
 
@@ -222,7 +227,7 @@ def test_after_n_deliveries_a_message_goes_to_the_dead_letters(door: MqttDoor) -
     taken = door("POST", "/v1/groups/queue:dead-letter/poison/take", {"wait_ms": 5_000}).json["messages"]
     assert [message["payload"] for message in taken] == ["bad"]
     assert ["millrace-dead-topic", "poison"] in taken[0]["user_properties"]
-    assert door.get("poison") == {"success": False}
+    assert door.get("poison") == EMPTY
     assert door("GET", "/v1/groups/queue:poison").json["lag"] == 0
 
 

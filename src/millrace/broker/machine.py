@@ -331,6 +331,11 @@ class Broker:
         session.forget_traffic()
         del self.sessions[session.client_id]
 
+    def end(self, session: Session, now_ms: int) -> None:
+        """End a session whose client is away, by command."""
+        assert session.connection is None
+        self._end(session, now_ms)
+
     # -------------------------------------------------------------------------------- subscriptions
 
     def subscribe(self, session: Session, subscription: Subscription) -> tuple[Reason, bool]:

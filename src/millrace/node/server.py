@@ -16,8 +16,11 @@ from millrace.errors import StorageError
 from millrace.kernels import ACCELERATED
 from millrace.node.access import users
 from millrace.node.access.authentication import Authentication
+from millrace.node.admin.events import EventLog
+from millrace.node.admin.node_admin import Admin
 from millrace.node.cluster import sys_topics
 from millrace.node.config import Address, Config
+from millrace.node.doors.client_events import ClientEvents
 from millrace.node.doors.descriptors import Descriptors
 from millrace.node.doors.listeners import ProxyHeader, Tuned, tls_context
 from millrace.node.doors.mqtt_connection import MqttConnection
@@ -62,6 +65,9 @@ class Server:
         self._random = random or SystemRandom()
         self._methods = methods
         self._surroundings = surroundings
+        self.events = EventLog(config.node.id, surroundings.wall_us)
+        self.authentication.events = self.events
+        self.admin: Admin
         self.descriptors = Descriptors(self.broker.stats)
         self._listeners: list[Closeable] = []
         self._flush_scheduled = False
@@ -88,6 +94,7 @@ class Server:
             random=self._random,
             methods=self._methods,
         )
+        self.door.events = ClientEvents(self.events)
         listeners = self.config.listeners
         self.engine = Engine(
             self.config,
@@ -98,7 +105,18 @@ class Server:
             on_failure=self._on_disk_failure,
             surroundings=self._surroundings,
         )
+        self.admin = Admin(
+            self.engine,
+            self.door,
+            self.events,
+            node=self.config.node.id,
+            wall_us=self.wall_us,
+            uptime_s=self.uptime_s,
+        )
         try:
+            if listeners.http is not None:
+                # First of all: who waits for this node can ask what it waits for.
+                await self._open_http(listeners.http)
             await self.engine.start(lambda: self.ports)
             self.door.when_shared = self.engine.when_shared
             if listeners.peer is not None:
@@ -113,20 +131,21 @@ class Server:
             for name, address in (("ws", listeners.ws), ("wss", listeners.wss)):
                 await self._open(name, address, self._websocket_connection)
             await self._open("text", listeners.text, self._text_connection)
-            if listeners.http is not None:
-                # Loaded only where it is used: an embedded broker starts without a web framework.
-                from millrace.node.doors.http import HttpDoor, make_app
-
-                self._http = HttpDoor(make_app(self), self.config.limits)
-                self.ports["http"] = await self._http.start(
-                    listeners.http, self._surroundings.listen, self.descriptors
-                )
         except BaseException:
             await self.stop()
             raise
         self._tick()
+        self.admin.readiness.is_started = True
         for name, port in self.ports.items():
             log.info("%s on port %d", name, port)
+
+    async def _open_http(self, address: Address) -> None:
+        # Loaded only where it is used: an embedded broker starts without a web framework.
+        from millrace.node.doors.http import HttpDoor, make_app
+
+        self._http = HttpDoor(make_app(self), self.config.limits)
+        self.ports["http"] = await self._http.start(address, self._surroundings.listen, self.descriptors)
+        self.admin.start()
 
     async def stop(self) -> None:
         """Close the doors, tell the clients, and let go of everything. Safe to call twice."""
@@ -146,6 +165,7 @@ class Server:
             goodbyes = [self._let_clients_go()]
             if self._http is not None:
                 self.engine.groups.release()
+                self.admin.close()
                 http, self._http = self._http, None
                 goodbyes.append(http.stop())
             await asyncio.gather(*goodbyes)
@@ -182,6 +202,7 @@ class Server:
             "version": __version__,
             "accelerated": ACCELERATED,
             "uptime_s": self.uptime_s(),
+            "waits_for": self.admin.readiness.waits_for,
             "listeners": dict(self.ports),
             "clients_connected": broker.connected,
             "sessions": len(broker.sessions),
@@ -201,7 +222,7 @@ class Server:
 
     # ------------------------------------------------------------------------------------- wiring
 
-    async def _open(self, name: str, address: Address | None, make: Callable[[bool], Any]) -> None:
+    async def _open(self, name: str, address: Address | None, make: Callable[[str, bool], Any]) -> None:
         if address is None:
             return
         context = tls_context(self.config.tls) if name in ("mqtts", "wss") else None
@@ -211,7 +232,7 @@ class Server:
         output_bytes_max = self.config.limits.output_buffer_bytes_max
 
         def connection() -> Tuned:
-            return Tuned(lambda: make(is_behind_proxy), output_bytes_max)
+            return Tuned(lambda: make(name, is_behind_proxy), output_bytes_max)
 
         listener, self.ports[name] = await self._surroundings.listen(
             address,
@@ -222,18 +243,23 @@ class Server:
         )
         self._listeners.append(listener)
 
-    def _tcp_connection(self, is_behind_proxy: bool) -> Any:
+    def _new_connection(self, listener: str) -> MqttConnection:
         connection = MqttConnection(self.door)
+        connection.listener = listener
+        return connection
+
+    def _tcp_connection(self, listener: str, is_behind_proxy: bool) -> Any:
+        connection = self._new_connection(listener)
         return self._behind_proxy(connection, connection) if is_behind_proxy else connection
 
-    def _websocket_connection(self, is_behind_proxy: bool) -> Any:
-        connection = MqttConnection(self.door)
+    def _websocket_connection(self, listener: str, is_behind_proxy: bool) -> Any:
+        connection = self._new_connection(listener)
         origins = frozenset(o.strip() for o in self.config.listeners.ws_origins.split(",") if o.strip())
         adapter = WebSocketAdapter(connection, origins)
         return self._behind_proxy(adapter, connection) if is_behind_proxy else adapter
 
-    def _text_connection(self, is_behind_proxy: bool) -> Any:
-        connection = MqttConnection(self.door)
+    def _text_connection(self, listener: str, is_behind_proxy: bool) -> Any:
+        connection = self._new_connection(listener)
         adapter = TextAdapter(connection, self.config.limits.packet_bytes_max)
         return self._behind_proxy(adapter, connection) if is_behind_proxy else adapter
 
@@ -263,6 +289,7 @@ class Server:
 
     def _on_disk_failure(self, error: StorageError) -> None:
         """What is on disk is not known any more: nothing may be acknowledged after this."""
+        self.events.record("storage", "error", f"the node stops: {error}")
         log.critical("the node stops: %s", error)
         self.failure = error
         self.stopping.set()

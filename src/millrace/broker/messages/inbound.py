@@ -104,6 +104,7 @@ class Inbound:
                     lone.dirty = True
                     self._outbound.dirty.append(lone)
                 self._stats.sent += count
+                lone.sent += count
                 return
         elif first == 0x32 and route.direct is not None:
             outbound = self._outbound

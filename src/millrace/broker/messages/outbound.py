@@ -75,6 +75,7 @@ class Outbound:
                 reached -= 1
                 continue
             session.out.append(data)
+            session.sent += count
             if not session.dirty:
                 session.dirty = True
                 dirty.append(session)
@@ -157,6 +158,7 @@ class Outbound:
             if held is run:
                 session.inflight_bytes += len(run.data)
             sent += count
+            session.sent += count
             if session.is_recorded:
                 self._emit_recorded(session, segment, first_id, data)
                 continue
@@ -405,6 +407,7 @@ class Outbound:
         else:
             self.put(session, data)
         self._stats.sent += segment.count
+        session.sent += segment.count
         return [segment]
 
     def _emit_recorded(self, session: Session, segment: Segment, first_id: int, data: bytes) -> None:

@@ -81,6 +81,7 @@ class Session:
         "released_serial",
         "resending",
         "restored",
+        "sent",
         "skip",
         "subscriptions",
         "uncertain",
@@ -117,6 +118,8 @@ class Session:
         # was received; this can be more, so it is bounded.
         self.out_bytes = 0
         self.dropped = 0
+        # Messages to this client, for people.
+        self.sent = 0
         self.packet_bytes_max = 0
         self.alias_max = 0
         self.aliases: dict[bytes, int] | None = None

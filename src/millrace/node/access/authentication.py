@@ -6,16 +6,15 @@ callback on the event loop. Successes are remembered for a short time, so a reco
 
 import asyncio
 import ipaddress
-import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from millrace.node.access.users import Passwords, Users
+from millrace.node.admin.events import EventLog, NoEvents
+from millrace.node.admin.people import address_of
 from millrace.node.doors.mqtt_door import Connection
 from millrace.wire.mqtt.packets import Connect
-
-log = logging.getLogger("millrace.access")
 
 _WORKERS = 2
 
@@ -26,6 +25,12 @@ class Authentication:
         self.has_users = bool(users.hashes)
         self._passwords = Passwords(users)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="password")
+        self.events: EventLog = NoEvents()
+        """Tells people whose password was wrong. Set by the node."""
+
+    def proof_of(self, name: str) -> str | None:
+        """What the user's password is checked against: another one once the password is changed."""
+        return self._passwords.stored(name)
 
     def reload(self, users: Users) -> None:
         self.has_users = bool(users.hashes)
@@ -61,7 +66,7 @@ class Authentication:
                 return
             allowed = future.exception() is None and future.result()
             if not allowed:
-                log.warning("wrong password for user %r from %s", name, connection.peer)
+                self._tell_wrong(name, connection.peer)
             else:
                 connection.username = name
             done(allowed)
@@ -79,8 +84,13 @@ class Authentication:
         work = loop.run_in_executor(self._workers, self._passwords.verify, name, password, loop.time())
         allowed = await work
         if not allowed:
-            log.warning("wrong password for user %r from %s", name, peer)
+            self._tell_wrong(name, peer)
         return allowed, name if allowed else None
+
+    def _tell_wrong(self, name: str, peer: Any) -> None:
+        address = address_of(peer)
+        text = f"wrong password for user {name!r} from {address}"
+        self.events.record("access", "warning", text, user=name, address=address)
 
     def _anonymous_allowed(self, peer: Any) -> bool:
         if self._anonymous == "loopback":

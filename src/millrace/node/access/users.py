@@ -272,6 +272,10 @@ class Passwords:
         remembered = self._remembered.copy()
         self._remembered = {name: entry for name, entry in remembered.items() if name in users.hashes}
 
+    def stored(self, username: str) -> str | None:
+        """The hash of the user's password; None for nobody."""
+        return self._hashes.get(username)
+
     def remembers(self, username: str, password: bytes, now_s: float) -> bool:
         """Whether this password was verified a short time ago: microseconds, no hashing."""
         stored = self._hashes.get(username)

@@ -76,6 +76,8 @@ class Cluster:
         self._silence = silence
         self._wall_us = wall_us
         self._ports: Callable[[], dict[str, int]] = dict
+        self.joining = ""
+        """For people: where this node asks to be taken in, and why it is not yet. Empty otherwise."""
         self._review_task: asyncio.Task[None] | None = None
         self._peers_written: dict[str, str] = {}
         self._scene: tuple[object, ...] = ()
@@ -149,6 +151,7 @@ class Cluster:
             raise ConfigError(f"cluster.join: {error}") from None
         deadline_s = asyncio.get_running_loop().time() + _JOIN_S
         reason = "nobody answered"
+        self.joining = f"joining the cluster at {', '.join(seeds)}"
         while asyncio.get_running_loop().time() < deadline_s:
             for address in addresses:
                 try:
@@ -157,12 +160,14 @@ class Cluster:
                     if reason != f"{address}: {error}":
                         log.warning("cannot join at %s, trying again: %s", address, error)
                     reason = f"{address}: {error}"
+                    self.joining = f"joining the cluster at {reason}"
                     continue
                 self._replicas.cluster_id = reply.cluster
                 self._want(reply.members)
                 await self._definitions.serving()
                 await self._taken_in(deadline_s)
                 log.info("joined cluster %s", reply.cluster)
+                self.joining = ""
                 return
             await asyncio.sleep(_JOIN_PAUSE_S)
         raise ConfigError(f"could not join: {reason}")
@@ -337,6 +342,10 @@ class Cluster:
                 # With the next review again, which has more to do than this.
                 log.debug("where the other nodes are is not written: %s", error)
 
+    def address_of(self, replica: str) -> str:
+        """Where a node was when this one last heard of it; empty for one that it does not know."""
+        return self._peers_written.get(replica, "")
+
     def _read_peers(self) -> dict[str, str]:
         if not self._replicas.exists(meta.META_GROUP):
             return {}
@@ -394,6 +403,10 @@ class Cluster:
             "is_spread": self._is_spread(),
         }
 
+    def states(self) -> dict[str, str]:
+        """Of each member, by replica: up, draining, suspect or unreachable."""
+        return {replica: self._state_of(member) for replica, member in self.members.members.items()}
+
     def _is_spread(self) -> bool:
         """Whether every group is led by the node that should lead it."""
         groups = self._replicas.groups
@@ -424,7 +437,7 @@ class Cluster:
             rows.append(
                 {
                     "group": number,
-                    "keeps": _keeps(number, shards),
+                    "keeps": keeps(number, shards),
                     "role": status.role,
                     "term": int(status.term),
                     "leader": names.get(status.leader, status.leader) if status.leader else None,
@@ -448,7 +461,7 @@ def _can_be_dialed(peer: str) -> bool:
     return True
 
 
-def _keeps(number: int, shards: Mapping[int, Stream]) -> str:
+def keeps(number: int, shards: Mapping[int, Stream]) -> str:
     """What a group is for, in words."""
     if number == meta.META_GROUP:
         return "cluster"

@@ -78,8 +78,11 @@ class MqttConnection(PacedOutput):
         "_state",
         "_table",
         "_v5",
+        "connected_us",
         "deadline_ms",
+        "listener",
         "peer",
+        "received",
         "seen_ms",
         "session",
         "since_ms",
@@ -105,6 +108,8 @@ class MqttConnection(PacedOutput):
         self.session: Session | None = None
         self.username: str | None = None
         self.peer: Any = None
+        # For people: by which door it came, since when its session is open, messages from it.
+        self.listener, self.connected_us, self.received = "mqtt", 0, 0
         # Heard last; and the beginning of the time before the session, or after it.
         self.seen_ms = self.since_ms = door.now_ms()
         # Silence allowed: the CONNECT deadline first, then the keep alive; 0 is for ever.
@@ -125,6 +130,7 @@ class MqttConnection(PacedOutput):
         self.end_output()
         if session is not None and session.connection is self:
             door.broker.disconnect(session, door.now_ms(), will=True)
+            door.events.left(session, self.peer, "the connection was lost")
         self._wake()
 
     def eof_received(self) -> bool:
@@ -161,6 +167,7 @@ class MqttConnection(PacedOutput):
                 # One read, one span: the common case of unbatched traffic.
                 first, subject, _, _, count = spans
                 if first < 0x40:
+                    self.received += count
                     broker.publish_runs(session, first, subject, data, count, now_ms)
                     if first != 0x30:
                         self._check_bounds(first, count)
@@ -228,7 +235,7 @@ class MqttConnection(PacedOutput):
     def _learn(self, data: bytes, pos: int) -> bool:
         """A packet that the scan stopped at, of a topic that clients of other nodes publish to: its route is
         known here, though not to those who publish. They may all come at once, when that node is gone."""
-        topic = _topic_at(data, pos)
+        topic = terms.topic_at(data, pos)
         router = self._door.broker.router
         if not topic or topic in self._table or topic not in router.deliveries:
             return False
@@ -247,6 +254,7 @@ class MqttConnection(PacedOutput):
         for at in range(0, len(spans), 5):
             first, subject, start, end, count = spans[at : at + 5]
             if first < 0x40:
+                self.received += count
                 broker.publish_runs(session, first, subject, data[start:end], count, now_ms)
                 if first != 0x30:
                     self._check_bounds(first, count)
@@ -361,6 +369,7 @@ class MqttConnection(PacedOutput):
         if message.retain and not door.settings.retain:
             raise ProtocolError("retained messages are off here", Reason.RETAIN_NOT_SUPPORTED)
         packet_id = packet.packet_id or 0
+        self.received += 1
         key = keys.key_of(message.properties)
         run = terms.run_of(message, topic, packet_id, self._v5, self.seen_ms)
         if message.qos == 2 and session.received and packet_id in session.received:
@@ -393,6 +402,8 @@ class MqttConnection(PacedOutput):
     def _on_subscribe(self, session: Session, packet: Subscribe) -> None:
         broker = self._door.broker
         results = tuple((s, *broker.subscribe(session, s)) for s in packet.subscriptions)
+        if denied := [s.filter for s, reason, _ in results if reason is Reason.NOT_AUTHORIZED]:
+            self._door.events.denied(session, denied)
         self._once_written(
             session, AnswerSubscribe(session=session, packet_id=packet.packet_id, results=results)
         )
@@ -574,6 +585,8 @@ class MqttConnection(PacedOutput):
             broker.disconnect(session, self.seen_ms, will=True)
             return
         door.tell_others(session)
+        self.connected_us = broker.wall_us
+        door.events.came(session, self.peer, self.listener, self.username)
         was_waiting = self._state == _OPENING
         self.session = session
         self._table = broker.router.table(request.principal)
@@ -665,6 +678,7 @@ class MqttConnection(PacedOutput):
         self.hand_out(session)
         self._end()
         door.broker.disconnect(session, self.seen_ms, will=keeps_will)
+        door.events.left(session, self.peer, "it said goodbye", packet.reason)
         self._wake()
 
     def fail(self, reason: Reason, detail: str) -> None:
@@ -691,6 +705,8 @@ class MqttConnection(PacedOutput):
         self._end(told=is_told)
         if session is not None and session.connection is self:
             self._door.broker.disconnect(session, self._door.now_ms(), will=True)
+        if session is not None:
+            self._door.events.left(session, self.peer, detail, reason)
         self._wake()
 
     def supersede(self) -> None:
@@ -717,6 +733,7 @@ class MqttConnection(PacedOutput):
         """No to a CONNECT."""
         log.info("refused %s: %s (0x%02x)", self.peer, detail, reason)
         self._door.broker.stats.clients_refused += 1
+        self._door.events.refused(self.peer, detail, reason)
         self._write_bounded(
             Connack(reason=reason, reason_string=detail if self._v5 else None), Connack(reason=reason)
         )
@@ -779,17 +796,3 @@ def _join(spans: list[Any], more: list[Any]) -> None:
         spans[-1] += more[4]
         more = more[5:]
     spans += more
-
-
-def _topic_at(data: bytes, pos: int) -> bytes:
-    """The topic of the PUBLISH that begins here; nothing for other packets, and where it is not all there."""
-    if data[pos] not in (0x30, 0x32, 0x34):
-        return b""
-    body = pos + 1
-    while body < min(pos + 4, len(data)) and data[body] > 127:
-        body += 1
-    start = body + 3
-    if start > len(data):
-        return b""
-    end = start + (data[body + 1] << 8 | data[body + 2])
-    return data[start:end] if end <= len(data) else b""

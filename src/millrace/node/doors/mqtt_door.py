@@ -15,7 +15,9 @@ from millrace.broker.machine import Broker
 from millrace.broker.sessions.session import Session
 from millrace.errors import MillraceError
 from millrace.limits import UNCOMMITTED_BYTES_PAUSE
+from millrace.node.admin.events import NoEvents
 from millrace.node.config import Mqtt
+from millrace.node.doors.client_events import ClientEvents
 from millrace.node.doors.mqtt_terms import EnhancedAuthentication
 from millrace.node.doors.output import OutputBudget
 from millrace.types import Reason
@@ -28,6 +30,7 @@ class Connection(Protocol):
     """What the door and the server ask of a connection: `mqtt_connection.MqttConnection` is one."""
 
     peer: Any
+    listener: str
     transport: Any
     username: str | None
     session: Session | None
@@ -73,6 +76,8 @@ class MqttDoor:
         self.authenticate = authenticate
         self.random = random
         self.methods = methods or {}
+        # Tells people who comes and goes. Set by the node.
+        self.events = ClientEvents(NoEvents())
         # A dict for its order: who came first is swept first, the same in every run.
         self.connections: dict[Connection, None] = {}
         # A client is connected here: other nodes end theirs of it. Set by the node.

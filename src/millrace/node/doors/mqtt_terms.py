@@ -133,3 +133,17 @@ def level_of(body: bytes) -> int:
         return 0
     at = 2 + (body[0] << 8 | body[1])
     return body[at] if at < len(body) and body[2:at] == b"MQTT" else 0
+
+
+def topic_at(data: bytes, pos: int) -> bytes:
+    """The topic of the PUBLISH that begins here; nothing for other packets, and where it is not all there."""
+    if data[pos] not in (0x30, 0x32, 0x34):
+        return b""
+    body = pos + 1
+    while body < min(pos + 4, len(data)) and data[body] > 127:
+        body += 1
+    start = body + 3
+    if start > len(data):
+        return b""
+    end = start + (data[body + 1] << 8 | data[body + 2])
+    return data[start:end] if end <= len(data) else b""

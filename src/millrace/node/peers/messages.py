@@ -109,6 +109,20 @@ class HandedOver(msgspec.Struct, frozen=True, array_like=True):
     """Ids of QoS 2 messages that came from the client and are not released."""
 
 
+class AskNode(msgspec.Struct, frozen=True, array_like=True):
+    """A question of the administration: what to tell, and about what (`node/admin/asking.py`)."""
+
+    name: str
+    fields: bytes
+    """Plain data in msgpack; a node that cannot read it refuses."""
+
+
+class NodeAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """Plain data in msgpack, as an administrator is shown it."""
+
+    data: bytes
+
+
 # ----------------------------------------------------------------------------------------------- notices
 
 

@@ -146,6 +146,7 @@ REQUESTS = {
     0x81: messages.FetchBlocks,
     0x82: messages.SwitchPair,
     0x83: messages.HandOver,
+    0x84: messages.AskNode,
 }
 REQUEST_TAGS = range(0x80, 0xC0)
 
@@ -155,6 +156,7 @@ ANSWERS = {
     0xC2: messages.FetchedBlocks,
     0xC3: messages.PairSwitched,
     0xC4: messages.HandedOver,
+    0xC5: messages.NodeAnswer,
 }
 
 _OTHERS = {

@@ -10,8 +10,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from millrace.node.doors.http import cluster, docs, groups, pipelines, problems, queue, staging, streams
+from millrace.node.doors.http.admin import clients, login, overview
+from millrace.node.doors.http.answers import node as answers
+from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import ServedNode, server_of
-from millrace.node.doors.http.guard import Guard, identify
+from millrace.node.doors.http.guard import COOKIE, Guard, identify
 from millrace.version import __version__
 
 if TYPE_CHECKING:
@@ -20,7 +23,37 @@ if TYPE_CHECKING:
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-router = APIRouter(tags=["node"])
+router = APIRouter(tags=["node"], route_class=AnswerRoute)
+
+_INTRODUCTION = """
+The API of a Millrace node. Every node answers, and says the same: ask whichever is near.
+
+* **queue**: topics that keep messages until somebody takes them. `PUT /topic`, `PUT /message`, `GET
+  /message`.
+* **messages**, **streams**: publish, read by offset, make and change streams.
+* **groups**: durable consumers with leases, over any topic filters.
+* **staged publishing**: batches that are visible all at once, or never.
+* **cluster**, **administration**: nodes, clients, sessions, events, a live view, and where a message goes.
+
+JSON in and out. Errors are problem documents (RFC 9457) whose `detail` says what to do. Times are
+microseconds since 1970 (`*_us`), durations name their unit. Lists come in pages: hand `next` back as
+`cursor`, until it is null.
+
+Without users, this machine may do everything. With users, name yourself by HTTP basic authentication, or log
+in from a page (`POST /v1/login`). Changing streams, groups and the cluster needs a user with the rule `allow
+all '#'`.
+"""
+_TAGS = [
+    {"name": "node", "description": "This node: whether it lives and serves, its figures."},
+    {"name": "queue", "description": "Messages that are taken once, first in first out."},
+    {"name": "messages", "description": "Publishing, and reading by offset."},
+    {"name": "streams", "description": "Which log keeps which topics, and how it is replicated."},
+    {"name": "groups", "description": "Durable consumers, with leases and dead letters."},
+    {"name": "staged publishing", "description": "Two-step publishing for programs that write in batches."},
+    {"name": "pipelines", "description": "What supervised pipelines say of themselves."},
+    {"name": "cluster", "description": "Nodes, and taking one out."},
+    {"name": "administration", "description": "The cluster at a glance, clients, sessions, events, login."},
+]
 
 
 class _BrokerCollector(Collector):
@@ -45,48 +78,87 @@ class _BrokerCollector(Collector):
             yield GaugeMetricFamily(f"millrace_{name}", name.replace("_", " "), value=value)
 
 
-@router.get("/livez")
+@router.get(
+    "/livez",
+    summary="Does the process live?",
+    response_model=answers.Alive,
+    responses=example(answers.ALIVE),
+)
 async def livez() -> dict[str, str]:
     """The process answers."""
     return {"status": "ok"}
 
 
-@router.get("/readyz")
-async def readyz() -> dict[str, str]:
-    """The node serves clients."""
+@router.get(
+    "/readyz",
+    summary="Can this node serve clients?",
+    response_model=answers.Alive,
+    responses=example(answers.ALIVE),
+)
+async def readyz(request: Request) -> dict[str, str]:
+    """503 with what it waits for: while it starts, after it lost its majority for some seconds, and while it
+    is drained or removed."""
+    waits_for = server_of(request).admin.readiness.waits_for
+    if waits_for:
+        raise problems.Problem(503, waits_for, headers={"Retry-After": "1"})
     return {"status": "ok"}
 
 
-@router.get("/status", dependencies=[Depends(identify)])
+@router.get(
+    "/status",
+    dependencies=[Depends(identify)],
+    summary="What this node is and does",
+    response_model=answers.Status,
+    responses=example(answers.STATUS),
+)
 async def status(request: Request) -> dict[str, Any]:
-    """What this node is and does; `role` and `term` are those in the meta group."""
+    """`role` and `term` are those in the group that keeps the definitions."""
     server = server_of(request)
     meta = server.engine.definitions.status()
     return {"role": str(meta.role), "term": int(meta.term), **server.status()}
 
 
-@router.get("/metrics", dependencies=[Depends(identify)], response_class=Response)
+@router.get(
+    "/metrics",
+    dependencies=[Depends(identify)],
+    summary="Counters and gauges",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}, "description": "The text format of Prometheus."}},
+)
 async def metrics(request: Request) -> Response:
     """Counters and gauges for Prometheus."""
     return Response(generate_latest(request.app.state.registry), media_type=_METRICS_TYPE)
 
 
+ROUTERS = (
+    router,
+    queue.router,
+    streams.router,
+    staging.router,
+    groups.router,
+    pipelines.router,
+    cluster.router,
+    overview.router,
+    clients.router,
+    login.router,
+    docs.router,
+)
+
+
 def make_app(server: ServedNode) -> FastAPI:
-    app = FastAPI(title="Millrace", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Millrace",
+        version=__version__,
+        description=_INTRODUCTION,
+        openapi_tags=_TAGS,
+        docs_url=None,
+        redoc_url=None,
+    )
     app.state.server = server
     app.state.registry = CollectorRegistry()
     app.state.registry.register(_BrokerCollector(server))
     problems.install(app)
-    for part in (
-        router,
-        queue.router,
-        streams.router,
-        staging.router,
-        groups.router,
-        pipelines.router,
-        cluster.router,
-        docs.router,
-    ):
+    for part in ROUTERS:
         app.include_router(part)
     listeners = server.config.listeners
     origins = frozenset(origin.strip() for origin in listeners.ws_origins.split(",") if origin.strip())
@@ -98,7 +170,13 @@ def make_app(server: ServedNode) -> FastAPI:
 def _document(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document, with errors as they are: problem documents."""
     if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        document = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            tags=app.openapi_tags,
+            routes=app.routes,
+        )
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
@@ -111,7 +189,10 @@ def _document(app: FastAPI) -> dict[str, Any]:
             for operation in path.values():
                 operation["responses"].pop("422", None)
                 operation["responses"]["default"] = problem
-        document["components"]["securitySchemes"] = {"basic": {"type": "http", "scheme": "basic"}}
-        document["security"] = [{}, {"basic": []}]
+        document["components"]["securitySchemes"] = {
+            "basic": {"type": "http", "scheme": "basic"},
+            "login": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+        }
+        document["security"] = [{}, {"basic": []}, {"login": []}]
         app.openapi_schema = document
     return app.openapi_schema

@@ -5,26 +5,40 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 
 from millrace.errors import LocalError
+from millrace.node.doors.http.answers import node as answers
+from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import Form
 from millrace.node.doors.http.guard import CallerIs, identify
 from millrace.node.doors.http.problems import Problem
 
-router = APIRouter(prefix="/v1/cluster", tags=["cluster"], dependencies=[Depends(identify)])
+router = APIRouter(
+    prefix="/v1/cluster", tags=["cluster"], dependencies=[Depends(identify)], route_class=AnswerRoute
+)
 
 
 class DrainForm(Form):
     draining: bool = True
 
 
-@router.get("")
+@router.get(
+    "",
+    summary="The cluster and the groups of this node",
+    response_model=answers.ClusterShown,
+    responses=example({**answers.CLUSTER, "groups": [answers.GROUP]}),
+)
 async def show(request: Request) -> dict[str, Any]:
     """Members, their state, and every replication group of this node."""
     streams = server_of(request).engine
     return {**streams.cluster.status(), "groups": streams.cluster.groups()}
 
 
-@router.post("/nodes/{name}/drain")
+@router.post(
+    "/nodes/{name}/drain",
+    summary="Drain a node, or let it take part again",
+    response_model=answers.ClusterStatus,
+    responses=example(answers.CLUSTER),
+)
 async def drain(name: str, form: DrainForm, request: Request, caller: CallerIs) -> dict[str, Any]:
     """Move everything off a node, or let it take part again."""
     caller.must_be_admin()
@@ -36,7 +50,12 @@ async def drain(name: str, form: DrainForm, request: Request, caller: CallerIs) 
     return cluster.status()
 
 
-@router.delete("/nodes/{name}")
+@router.delete(
+    "/nodes/{name}",
+    summary="Remove a node",
+    response_model=answers.ClusterStatus,
+    responses=example(answers.CLUSTER),
+)
 async def remove(name: str, request: Request, caller: CallerIs) -> dict[str, Any]:
     """Take a node out of the cluster, whether it is up or gone."""
     caller.must_be_admin()

@@ -6,6 +6,8 @@ from fastapi import Request
 
 from millrace.broker.machine import Broker
 from millrace.node.access.authentication import Authentication
+from millrace.node.admin.events import EventLog
+from millrace.node.admin.node_admin import Admin
 from millrace.node.config import Config
 from millrace.node.engine import Engine
 
@@ -17,6 +19,8 @@ class ServedNode(Protocol):
     broker: Broker
     engine: Engine
     authentication: Authentication
+    admin: Admin
+    events: EventLog
 
     def status(self) -> dict[str, Any]: ...
 

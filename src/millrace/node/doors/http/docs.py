@@ -1,7 +1,7 @@
 """The page that shows the API, without the network and without a line of script in it.
 
-The assets are those of swagger-ui-dist, which `make setup` installs by npm beside the program; where they are
-missing the page says so, and the document itself is at /openapi.json all the same.
+The assets are those of swagger-ui-dist, which `make setup` puts into the package and the wheel brings along;
+where they are missing the page says so, and the document itself is at /openapi.json all the same.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from millrace.node.doors.http.problems import Problem
 
 router = APIRouter(include_in_schema=False)
 
-ASSETS = Path(__file__).resolve().parents[5] / "build" / "swagger-ui" / "node_modules" / "swagger-ui-dist"
+ASSETS = Path(__file__).resolve().parent / "assets" / "swagger-ui"
 _FILES = {
     "swagger-ui.css": "text/css; charset=utf-8",
     "swagger-ui-bundle.js": "text/javascript; charset=utf-8",

@@ -6,6 +6,8 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
 from millrace.broker.groups.definitions import DurableGroupSpec, NewDurableGroup, Start
+from millrace.node.doors.http.answers import groups as answers
+from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import (
     AckForm,
@@ -19,7 +21,9 @@ from millrace.node.doors.http.forms import (
 from millrace.node.doors.http.guard import CallerIs, identify
 from millrace.node.doors.http.settings_forms import Given, asked, changed, made
 
-router = APIRouter(prefix="/v1/groups", tags=["groups"], dependencies=[Depends(identify)])
+router = APIRouter(
+    prefix="/v1/groups", tags=["groups"], dependencies=[Depends(identify)], route_class=AnswerRoute
+)
 
 
 class ResetForm(Form):
@@ -32,7 +36,9 @@ class AdvanceForm(Form):
     """Shard -> the next offset to read."""
 
 
-@router.get("")
+@router.get(
+    "", summary="All groups", response_model=answers.GroupList, responses=example({"groups": [answers.GROUP]})
+)
 async def list_groups(request: Request) -> dict[str, Any]:
     """All groups made by command, the queues among them. `lag` counts other topics of the same shards in
     until somebody has read that far; `GET /v1/groups/NAME` counts exactly."""
@@ -40,7 +46,13 @@ async def list_groups(request: Request) -> dict[str, Any]:
     return {"groups": [groups.summary(group) for _, group in sorted(groups.by_name.items())]}
 
 
-@router.post("", status_code=201)
+@router.post(
+    "",
+    status_code=201,
+    summary="Make a group",
+    response_model=answers.GroupShown,
+    responses=example(answers.GROUP_SHOWN, 201),
+)
 async def create_group(
     request: Request, form: Annotated[Given, asked(NewDurableGroup)], caller: CallerIs
 ) -> dict[str, Any]:
@@ -52,12 +64,22 @@ async def create_group(
     return await groups.show(group.name)
 
 
-@router.get("/{name:path}")
+@router.get(
+    "/{name:path}",
+    summary="One group, its lag counted",
+    response_model=answers.GroupShown,
+    responses=example(answers.GROUP_SHOWN),
+)
 async def show_group(request: Request, name: str) -> dict[str, Any]:
     return await server_of(request).engine.groups.show(name)
 
 
-@router.patch("/{name:path}")
+@router.patch(
+    "/{name:path}",
+    summary="Change a group",
+    response_model=answers.GroupShown,
+    responses=example(answers.GROUP_SHOWN),
+)
 async def alter_group(
     request: Request,
     name: str,
@@ -71,13 +93,18 @@ async def alter_group(
     return await groups.show(name)
 
 
-@router.delete("/{name:path}", status_code=204)
+@router.delete("/{name:path}", status_code=204, summary="Delete a group")
 async def delete_group(request: Request, name: str, caller: CallerIs) -> None:
     caller.must_be_admin()
     await server_of(request).engine.groups.delete(name)
 
 
-@router.post("/{name:path}/reset")
+@router.post(
+    "/{name:path}/reset",
+    summary="Begin again somewhere",
+    response_model=answers.GroupShown,
+    responses=example(answers.GROUP_SHOWN),
+)
 async def reset_group(request: Request, name: str, form: ResetForm, caller: CallerIs) -> dict[str, Any]:
     """Begin again somewhere; what is out is forgotten, and its receipts are void."""
     caller.must_be_admin()
@@ -86,7 +113,7 @@ async def reset_group(request: Request, name: str, form: ResetForm, caller: Call
     return await groups.show(name)
 
 
-@router.post("/{name:path}/advance", status_code=204)
+@router.post("/{name:path}/advance", status_code=204, summary="Say how far a reader by offset has come")
 async def advance_group(request: Request, name: str, form: AdvanceForm, caller: CallerIs) -> None:
     """Say how far a reader by offset has come: what is below is done, the lag is what is above. It never goes
     back, and what members of the group had out in these shards is forgotten."""
@@ -95,7 +122,12 @@ async def advance_group(request: Request, name: str, form: AdvanceForm, caller: 
     await groups.advance(name, form.positions)
 
 
-@router.post("/{name:path}/take")
+@router.post(
+    "/{name:path}/take",
+    summary="Take messages",
+    response_model=answers.TakenList,
+    responses=example(answers.TAKEN),
+)
 async def take(
     request: Request, name: str, form: TakeForm, caller: CallerIs, request_id: RequestId = ""
 ) -> dict[str, Any]:
@@ -108,19 +140,34 @@ async def take(
     return {"messages": [from_taken(one, is_leased=form.ack == "manual") for one in taken]}
 
 
-@router.post("/{name:path}/ack")
+@router.post(
+    "/{name:path}/ack",
+    summary="Acknowledge",
+    response_model=answers.Settled,
+    responses=example(answers.SETTLED),
+)
 async def ack(request: Request, name: str, form: AckForm, caller: CallerIs) -> dict[str, Any]:
     """Done with these; `results` tells which receipts were still good."""
     return await _settle(request, caller, name, "ack", form.receipts)
 
 
-@router.post("/{name:path}/nack")
+@router.post(
+    "/{name:path}/nack",
+    summary="Give back",
+    response_model=answers.Settled,
+    responses=example(answers.SETTLED),
+)
 async def nack(request: Request, name: str, form: NackForm, caller: CallerIs) -> dict[str, Any]:
     """Give these back: they come again, after `delay_ms`, or go to the dead letters."""
     return await _settle(request, caller, name, "nack", form.receipts, form.delay_ms * 1000)
 
 
-@router.post("/{name:path}/extend")
+@router.post(
+    "/{name:path}/extend",
+    summary="Extend leases",
+    response_model=answers.Settled,
+    responses=example(answers.SETTLED),
+)
 async def extend(request: Request, name: str, form: ExtendForm, caller: CallerIs) -> dict[str, Any]:
     """Go on with these: the lease ends `lease_ms` from now."""
     return await _settle(request, caller, name, "extend", form.receipts, form.lease_ms * 1000)

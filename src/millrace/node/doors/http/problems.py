@@ -110,6 +110,9 @@ def install(app: FastAPI) -> None:
 
     async def on_http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
+        if error.status_code == 403:
+            text = f"refused {request.method} {request.url.path!r}: {error.detail}"
+            request.app.state.server.events.record("access", "warning", text)
         more = error.more if isinstance(error, Problem) else {}
         headers = None if error.headers is None else dict(error.headers)
         return response(error.status_code, str(error.detail), headers, **more)

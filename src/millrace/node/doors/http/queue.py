@@ -1,7 +1,8 @@
 """The queue: topics that keep messages until somebody takes them, first in first out.
 
 `PUT /topic` makes the durable group `queue` on that topic, and `GET /message` takes from it; what comes by
-MQTT is there too. Every answer has `success`; whether a topic exists or is empty is not an error. Without
+MQTT is there too. Every answer has `success`; whether a topic exists or is empty is not an error, and where
+`success` is false a `reason` says why. Without
 `ack=manual` a message is done when it is taken: an answer that gets lost on the way is a lost message, unless
 the request named itself (`Millrace-Request-Id`) and is repeated.
 """
@@ -18,6 +19,8 @@ from millrace.broker.groups.definitions import DurableGroupSpec
 from millrace.errors import LocalError
 from millrace.limits import PUT_MESSAGES_MAX
 from millrace.node.doors.http import forms
+from millrace.node.doors.http.answers import groups as answers
+from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import (
     AckForm,
@@ -38,7 +41,12 @@ from millrace.node.doors.http.guard import CallerIs, identify
 from millrace.node.doors.http.problems import Problem
 from millrace.node.groups.consumer_groups import GroupExists, NoSuchGroup, Taken, queue_name
 
-router = APIRouter(tags=["queue"], dependencies=[Depends(identify)])
+router = APIRouter(tags=["queue"], dependencies=[Depends(identify)], route_class=AnswerRoute)
+
+_EXISTS = "exists"
+_EMPTY = "empty"
+_NO_TOPIC = "no such topic: make it with PUT /topic"
+_STALE = "a receipt is not good any more: its lease ended and the message went to somebody else, or is done"
 
 
 class TopicForm(Form):
@@ -78,7 +86,12 @@ class QueueExtend(ExtendForm):
     topic: Topic
 
 
-@router.put("/topic")
+@router.put(
+    "/topic",
+    summary="Make the queue of a topic",
+    response_model=answers.QueueAnswer,
+    responses=example({"success": True}),
+)
 async def put_topic(request: Request, form: TopicForm, caller: CallerIs) -> dict[str, Any]:
     """Make the queue of a topic; `success` is false if there is one."""
     caller.must_be_admin()
@@ -95,15 +108,20 @@ async def put_topic(request: Request, form: TopicForm, caller: CallerIs) -> dict
     try:
         await groups.create(spec)
     except GroupExists:
-        return {"success": False}
+        return _no(_EXISTS)
     except LocalError:
         if spec.name in groups.by_name:
-            return {"success": False}
+            return _no(_EXISTS)
         raise
     return {"success": True}
 
 
-@router.get("/topic")
+@router.get(
+    "/topic",
+    summary="Topics that have a queue",
+    response_model=answers.QueueTopics,
+    responses=example({"success": True, "topics": ["orders"]}),
+)
 async def get_topics(request: Request, caller: CallerIs) -> dict[str, Any]:
     """The topics that have a queue."""
     groups = server_of(request).engine.groups.by_name.values()
@@ -111,18 +129,28 @@ async def get_topics(request: Request, caller: CallerIs) -> dict[str, Any]:
     return {"success": True, "topics": [topic for topic in topics if caller.principal.may_receive(topic)]}
 
 
-@router.delete("/topic")
+@router.delete(
+    "/topic",
+    summary="Remove the queue of a topic",
+    response_model=answers.QueueAnswer,
+    responses=example({"success": True}),
+)
 async def delete_topic(request: Request, topic: Topic, caller: CallerIs) -> dict[str, Any]:
     """Remove the queue of a topic; its messages stay in the log for other readers."""
     caller.must_be_admin()
     try:
         await server_of(request).engine.groups.delete(queue_name(topic))
     except NoSuchGroup:
-        return {"success": False}
+        return _no(_NO_TOPIC)
     return {"success": True}
 
 
-@router.put("/message")
+@router.put(
+    "/message",
+    summary="Put messages",
+    response_model=answers.QueueAnswer,
+    responses=example({"success": True}),
+)
 async def put_message(request: Request, form: MessageForm, caller: CallerIs) -> dict[str, Any]:
     """Put a message, or several in order; `success` is false without a queue, true means on disk. Where no
     log keeps the topic any more, nothing is put."""
@@ -131,7 +159,7 @@ async def put_message(request: Request, form: MessageForm, caller: CallerIs) -> 
     groups = server.engine.groups
     queue = groups.by_name.get(queue_name(form.topic))
     if queue is None:
-        return {"success": False}
+        return _no(_NO_TOPIC)
     groups.check_stored(queue.spec)
     texts = [form.message] if form.message is not None else form.messages or []
     messages = [
@@ -177,7 +205,12 @@ async def _get_form(
         raise RequestValidationError(rows) from None
 
 
-@router.get("/message")
+@router.get(
+    "/message",
+    summary="Take the next message",
+    response_model=answers.QueueTaken,
+    responses=example({"success": True, "message": "one"}),
+)
 async def get_message(
     request: Request,
     caller: CallerIs,
@@ -202,28 +235,43 @@ async def get_message(
             request=request_id,
         )
     except NoSuchGroup:
-        return {"success": False}
+        return _no(_NO_TOPIC)
     is_leased = form.ack == "manual"
     if not taken:
-        return {"success": False}
+        return _no(_EMPTY)
     if "count" in form.model_fields_set:
         return {"success": True, "messages": [_shown(one, is_leased) for one in taken]}
     return {"success": True, **_shown(taken[0], is_leased)}
 
 
-@router.put("/message/ack")
+@router.put(
+    "/message/ack",
+    summary="Acknowledge",
+    response_model=answers.QueueSettled,
+    responses=example({"success": True, "results": [True]}),
+)
 async def ack_messages(request: Request, form: QueueAck, caller: CallerIs) -> dict[str, Any]:
     """Done with these; `success` if every receipt was still good, `results` tells each."""
     return await _settle(request, caller, form, "ack")
 
 
-@router.put("/message/nack")
+@router.put(
+    "/message/nack",
+    summary="Give back",
+    response_model=answers.QueueSettled,
+    responses=example({"success": True, "results": [True]}),
+)
 async def nack_messages(request: Request, form: QueueNack, caller: CallerIs) -> dict[str, Any]:
     """Give these back: they come again, after `delay_ms`, or go to the dead letters."""
     return await _settle(request, caller, form, "nack", form.delay_ms * 1000)
 
 
-@router.put("/message/extend")
+@router.put(
+    "/message/extend",
+    summary="Extend leases",
+    response_model=answers.QueueSettled,
+    responses=example({"success": True, "results": [True]}),
+)
 async def extend_messages(request: Request, form: QueueExtend, caller: CallerIs) -> dict[str, Any]:
     """Go on with these: the lease ends `lease_ms` from now."""
     return await _settle(request, caller, form, "extend", form.lease_ms * 1000)
@@ -237,8 +285,14 @@ async def _settle(
     try:
         results = await groups.settle(queue_name(form.topic), how, form.receipts, *extra)
     except NoSuchGroup:
-        return {"success": False, "results": [False] * len(form.receipts)}
-    return {"success": all(results), "results": results}
+        return {**_no(_NO_TOPIC), "results": [False] * len(form.receipts)}
+    if not all(results):
+        return {**_no(_STALE), "results": results}
+    return {"success": True, "results": results}
+
+
+def _no(reason: str) -> dict[str, Any]:
+    return {"success": False, "reason": reason}
 
 
 def _shown(taken: Taken, is_leased: bool) -> dict[str, Any]:

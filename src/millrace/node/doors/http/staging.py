@@ -20,6 +20,8 @@ from millrace.errors import LocalError, RemoteError
 from millrace.kernels.blocks import FLAG_RETAIN, Columns, Run, packet_types
 from millrace.kernels.publish import after_packet_id
 from millrace.limits import STAGE_SECTIONS_MAX
+from millrace.node.doors.http.answers import streams as answers
+from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import ServedNode, server_of
 from millrace.node.doors.http.forms import Form
 from millrace.node.doors.http.guard import Caller, CallerIs, identify
@@ -30,7 +32,9 @@ from millrace.node.shards.writers import Conflict, NotYours
 from millrace.storage.block import Block, BlockDamaged, Codec, keyed_block
 from millrace.wire.mqtt.properties import decode_properties
 
-router = APIRouter(prefix="/v1", tags=["staged publishing"], dependencies=[Depends(identify)])
+router = APIRouter(
+    prefix="/v1", tags=["staged publishing"], dependencies=[Depends(identify)], route_class=AnswerRoute
+)
 
 _STAGE_S = 30.0
 # PUBLISH at QoS 0, 1 and 2, retained or not, never marked as sent before (MQTT 5, 3.3.1).
@@ -52,7 +56,12 @@ class AbortForm(Form):
     """With a batch: these attempts. Without: all that is staged, of the batch or of the writer."""
 
 
-@router.post("/streams/{name}/stage")
+@router.post(
+    "/streams/{name}/stage",
+    summary="Stage blocks",
+    response_model=answers.StagedBlocks,
+    responses=example({"blocks": 1, "rows": 1000}),
+)
 async def stage(
     request: Request,
     caller: CallerIs,
@@ -209,7 +218,12 @@ def _check_properties(columns: Columns, packets: bytes, block: int) -> None:
 # ------------------------------------------------------------------------------------------- decisions
 
 
-@router.post("/writers/{writer}/commit")
+@router.post(
+    "/writers/{writer}/commit",
+    summary="Decide a batch",
+    response_model=answers.Committed,
+    responses=example({"writer": "etl", "batch": 41, "repeated": False, "visible": True}),
+)
 async def commit(request: Request, caller: CallerIs, writer: str, form: CommitForm) -> dict[str, Any]:
     """Decide a batch in one replicated step: these attempts won. From then on it becomes visible, whoever
     dies. A batch that is not above the last one was decided before; then nothing changes."""
@@ -225,7 +239,12 @@ async def commit(request: Request, caller: CallerIs, writer: str, form: CommitFo
     return {"writer": writer, "batch": form.batch, "repeated": is_repeat, "visible": is_visible}
 
 
-@router.post("/writers/{writer}/abort")
+@router.post(
+    "/writers/{writer}/abort",
+    summary="Give up what is staged",
+    response_model=answers.WriterShown,
+    responses=example(answers.WRITER),
+)
 async def abort(request: Request, caller: CallerIs, writer: str, form: AbortForm) -> dict[str, Any]:
     """Give up what was staged and not decided. It is dropped once that is recorded."""
     _winners(writer, {attempt: {} for attempt in form.attempts or ()})
@@ -243,7 +262,12 @@ async def abort(request: Request, caller: CallerIs, writer: str, form: AbortForm
     return _shown(server, writer, _staged(server))
 
 
-@router.get("/writers")
+@router.get(
+    "/writers",
+    summary="Writers with something under way",
+    response_model=answers.WriterList,
+    responses=example({"writers": [answers.WRITER]}),
+)
 async def list_writers(request: Request) -> dict[str, Any]:
     """Writers that have something staged or not visible yet, as this node knows them."""
     server = server_of(request)
@@ -254,7 +278,12 @@ async def list_writers(request: Request) -> dict[str, Any]:
     return {"writers": [_shown(server, name, staged) for name in sorted(names)]}
 
 
-@router.get("/writers/{writer}")
+@router.get(
+    "/writers/{writer}",
+    summary="One writer",
+    response_model=answers.WriterShown,
+    responses=example(answers.WRITER),
+)
 async def show_writer(request: Request, writer: str) -> dict[str, Any]:
     """The last batch that was decided, what is not visible yet, and what is staged."""
     server = server_of(request)

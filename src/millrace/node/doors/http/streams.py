@@ -18,6 +18,8 @@ from millrace.broker.topics.filters import is_valid, matches
 from millrace.errors import LocalError
 from millrace.limits import ANSWER_BYTES_MAX, BLOCKS_ANSWER_BYTES_MAX, READ_MESSAGES_MAX, WAIT_MS_MAX
 from millrace.node.doors.http import forms
+from millrace.node.doors.http.answers import streams as answers
+from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import ServedNode, server_of
 from millrace.node.doors.http.forms import BatchForm, Form, Producer, PublishForm, Sequence, key_of
 from millrace.node.doors.http.guard import Caller, CallerIs, identify
@@ -31,7 +33,7 @@ from millrace.node.shards.publishing import NotStored, Published
 from millrace.node.shards.shard import Shard
 from millrace.storage.block import Block, Kind
 
-router = APIRouter(prefix="/v1", dependencies=[Depends(identify)])
+router = APIRouter(prefix="/v1", dependencies=[Depends(identify)], route_class=AnswerRoute)
 
 _BLOCKS_TYPE = "application/vnd.millrace.blocks"
 # One answer looks at no more of the log than this many reads of about 1 MiB.
@@ -47,7 +49,13 @@ class PurgeForm(Form):
 # ------------------------------------------------------------------------------------------- streams
 
 
-@router.get("/streams", tags=["streams"])
+@router.get(
+    "/streams",
+    tags=["streams"],
+    summary="All streams",
+    response_model=answers.StreamList,
+    responses=example({"streams": [answers.STREAM]}),
+)
 async def list_streams(request: Request) -> dict[str, Any]:
     """All streams with their shards."""
     server = server_of(request)
@@ -55,7 +63,14 @@ async def list_streams(request: Request) -> dict[str, Any]:
     return {"streams": [_shown(server, stream) for _, stream in sorted(streams.items())]}
 
 
-@router.post("/streams", status_code=201, tags=["streams"])
+@router.post(
+    "/streams",
+    status_code=201,
+    tags=["streams"],
+    summary="Make a stream",
+    response_model=answers.StreamShown,
+    responses=example(answers.STREAM, 201),
+)
 async def create_stream(
     request: Request, form: Annotated[Given, asked(StreamSpec)], caller: CallerIs
 ) -> dict[str, Any]:
@@ -71,12 +86,24 @@ async def create_stream(
     return _shown(server, stream, replicas_asked="replicas" in form)
 
 
-@router.get("/streams/{name}", tags=["streams"])
+@router.get(
+    "/streams/{name}",
+    tags=["streams"],
+    summary="One stream",
+    response_model=answers.StreamShown,
+    responses=example(answers.STREAM),
+)
 async def show_stream(request: Request, name: str) -> dict[str, Any]:
     return _shown(server_of(request), _stream(server_of(request), name))
 
 
-@router.patch("/streams/{name}", tags=["streams"])
+@router.patch(
+    "/streams/{name}",
+    tags=["streams"],
+    summary="Change a stream",
+    response_model=answers.StreamShown | answers.Preview,
+    responses=example(answers.STREAM),
+)
 async def alter_stream(
     request: Request,
     name: str,
@@ -97,14 +124,20 @@ async def alter_stream(
     return _shown(server, stream, replicas_asked="replicas" in form)
 
 
-@router.post("/edge/reload", tags=["streams"])
+@router.post(
+    "/edge/reload",
+    tags=["streams"],
+    summary="Load edge functions anew",
+    response_model=answers.Reloaded,
+    responses=example({"reloaded": 1}),
+)
 async def reload_edge_functions(request: Request, caller: CallerIs) -> dict[str, Any]:
     """Load the edge functions of this node anew; calls under way end with the code they began with."""
     caller.must_be_admin()
     return {"reloaded": await server_of(request).engine.edges.functions.reload()}
 
 
-@router.delete("/streams/{name}", status_code=204, tags=["streams"])
+@router.delete("/streams/{name}", status_code=204, tags=["streams"], summary="Delete a stream")
 async def delete_stream(request: Request, name: str, caller: CallerIs) -> None:
     """Remove a stream with everything in it; its topics belong to `default` from then on."""
     caller.must_be_admin()
@@ -115,7 +148,13 @@ async def delete_stream(request: Request, name: str, caller: CallerIs) -> None:
     await server.engine.opening.delete(name)
 
 
-@router.post("/streams/{name}/purge", tags=["streams"])
+@router.post(
+    "/streams/{name}/purge",
+    tags=["streams"],
+    summary="Forget messages",
+    response_model=answers.StreamShown,
+    responses=example(answers.STREAM),
+)
 async def purge_stream(request: Request, name: str, form: PurgeForm, caller: CallerIs) -> dict[str, Any]:
     """Forget messages: below an offset, or all there are. Offsets go on counting."""
     caller.must_be_admin()
@@ -138,7 +177,13 @@ async def purge_stream(request: Request, name: str, form: PurgeForm, caller: Cal
     return _shown(server, stream)
 
 
-@router.post("/streams/{name}/switch", tags=["streams"])
+@router.post(
+    "/streams/{name}/switch",
+    tags=["streams"],
+    summary="Planned switch-over",
+    response_model=answers.SwitchedList,
+    responses=example({"switched": [{"shard": 17, "epoch": 2, "primary": "b4a0d6c2"}]}),
+)
 async def switch_stream(request: Request, name: str, caller: CallerIs) -> dict[str, Any]:
     """Planned switch-over of a primary-backup stream: every backup that is in sync becomes primary."""
     caller.must_be_admin()
@@ -154,7 +199,13 @@ async def switch_stream(request: Request, name: str, caller: CallerIs) -> dict[s
 # ------------------------------------------------------------------------------------------ messages
 
 
-@router.get("/streams/{name}/shards/{shard}/messages", tags=["messages"])
+@router.get(
+    "/streams/{name}/shards/{shard}/messages",
+    tags=["messages"],
+    summary="Messages by offset",
+    response_model=answers.MessageList,
+    responses=example(answers.MESSAGES),
+)
 async def read_messages(
     request: Request,
     caller: CallerIs,
@@ -186,6 +237,7 @@ async def read_messages(
 @router.get(
     "/streams/{name}/shards/{shard}/blocks",
     tags=["messages"],
+    summary="Blocks as they are in the log",
     response_class=Response,
     responses={200: {"content": {_BLOCKS_TYPE: {}}, "description": "Whole blocks, one after the other."}},
 )
@@ -234,7 +286,15 @@ def _must_receive(caller: Caller, block: Block, proved: set[bytes]) -> None:
             proved.add(topic)
 
 
-@router.get("/streams/{name}/shards/{shard}/offset", tags=["messages"])
+@router.get(
+    "/streams/{name}/shards/{shard}/offset",
+    tags=["messages"],
+    summary="The offset of a time",
+    response_model=answers.OffsetFound,
+    responses=example(
+        {"stream": "default", "shard": 16, "offset": 800, "first_offset": 0, "next_offset": 812}
+    ),
+)
 async def find_offset(
     request: Request,
     name: str,
@@ -366,7 +426,13 @@ def _shown(server: ServedNode, stream: Stream, *, replicas_asked: bool = False) 
 # ---------------------------------------------------------------------------------------- publishing
 
 
-@router.post("/publish", tags=["messages"])
+@router.post(
+    "/publish",
+    tags=["messages"],
+    summary="Publish a message",
+    response_model=answers.PublishedMessage,
+    responses=example(answers.PUBLISHED),
+)
 async def publish(
     request: Request,
     form: PublishForm,
@@ -378,7 +444,13 @@ async def publish(
     return _outcome(form, await _publish(server_of(request), form, caller, key_of(producer, sequence)))
 
 
-@router.post("/publish/batch", tags=["messages"])
+@router.post(
+    "/publish/batch",
+    tags=["messages"],
+    summary="Publish many messages",
+    response_model=answers.PublishedList,
+    responses=example({"published": [answers.PUBLISHED]}),
+)
 async def publish_batch(
     request: Request,
     form: BatchForm,

@@ -1,0 +1,71 @@
+"""Whether this node can serve, and what it waits for otherwise, in a sentence that says whom to look
+after."""
+
+import asyncio
+
+from millrace.broker.meta import state as meta
+from millrace.node.engine import Engine
+from millrace.node.replicas.replication_group import ReplicationGroup
+
+# An election is no reason to send clients elsewhere.
+_PATIENCE_S = 3.0
+
+
+class Readiness:
+    """`waits_for` is empty while the node serves. `look` is called about four times a second."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._unserved_since_s: dict[int, float] = {}
+        self.is_started = False
+        """Whether the node has begun to serve; set by it."""
+
+    def look(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        groups = self._engine.replicas.groups
+        for number in (meta.META_GROUP, meta.SESSION_GROUP):
+            if number not in groups or groups[number].is_serving:
+                self._unserved_since_s.pop(number, None)
+            else:
+                self._unserved_since_s.setdefault(number, now_s)
+
+    @property
+    def waits_for(self) -> str:
+        return self._after_start() if self.is_started else self._before_start()
+
+    def _before_start(self) -> str:
+        engine = self._engine
+        for _, group in sorted(engine.replicas.groups.items()):
+            if not group.is_serving:
+                return engine.cluster.joining or self._majority(group)
+        return engine.cluster.joining or "opening its logs"
+
+    def _after_start(self) -> str:
+        engine = self._engine
+        members = engine.definitions.state.members.members
+        mine = members.get(engine.replicas.replica)
+        if mine is None:
+            return "this node was removed from the cluster"
+        if mine.is_draining:
+            undo = f"millrace node drain {mine.name} --undo"
+            return f"this node is being drained; let it take part again with: {undo}"
+        now_s = asyncio.get_running_loop().time()
+        for number, since_s in sorted(self._unserved_since_s.items()):
+            group = engine.replicas.groups.get(number)
+            if group is not None and now_s - since_s >= _PATIENCE_S:
+                return self._majority(group)
+        return ""
+
+    def _majority(self, group: ReplicationGroup) -> str:
+        text = f"waiting for a majority of the nodes that keep group {group.number}"
+        links = self._engine.replicas.links
+        voters = [voter for voter in group.status().config.voters if voter != group.replica]
+        silent = [voter for voter in voters if links is None or not links.is_heard(voter)]
+        if not silent:
+            return text
+        names = ", ".join(sorted(map(self._name, silent)))
+        return f"{text}: {names} {'does' if len(silent) == 1 else 'do'} not answer"
+
+    def _name(self, replica: str) -> str:
+        member = self._engine.definitions.state.members.members.get(replica)
+        return member.name if member is not None else self._engine.cluster.address_of(replica) or replica[:8]

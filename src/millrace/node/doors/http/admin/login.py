@@ -1,0 +1,90 @@
+"""Logging in from a page: a cookie that stands for a user, for requests of pages of this very node."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+
+from millrace.node.admin.logins import LIFE_S
+from millrace.node.admin.shapes import LoggedIn, Me
+from millrace.node.doors.http.admin import examples, paging
+from millrace.node.doors.http.admin.paging import admin_of
+from millrace.node.doors.http.answers.base import example, model_of
+from millrace.node.doors.http.context import server_of
+from millrace.node.doors.http.forms import Form
+from millrace.node.doors.http.guard import COOKIE, NO_LOGIN_NEEDED, Caller, identify
+from millrace.node.doors.http.problems import Problem
+
+router = APIRouter(prefix="/v1", tags=["administration"])
+
+
+class LoginForm(Form):
+    user: Annotated[str, Field(min_length=1, max_length=1_024, description="Name of a user.")]
+    password: Annotated[str, Field(max_length=65_535, description="The user's password.")]
+
+
+def _roles(caller: Caller) -> tuple[str, ...]:
+    return ("admin",) if caller.is_admin else ()
+
+
+@router.post(
+    "/login",
+    summary="Log in from a page",
+    response_model=model_of(LoggedIn),
+    responses=example(examples.LOGGED_IN),
+    openapi_extra=NO_LOGIN_NEEDED,
+)
+async def login(request: Request, form: LoginForm) -> Response:
+    """Sets a cookie for twelve hours, which counts for requests of pages of this node only. It is known to
+    this node alone, and void once the user is removed or has another password."""
+    server = server_of(request)
+    peer = None if request.client is None else (request.client.host, request.client.port)
+    if not server.authentication.has_users:
+        raise Problem(409, "there are no users; add one with: millrace user add NAME")
+    allowed, user = await server.authentication.verify(peer, form.user, form.password.encode())
+    proof = None if user is None else server.authentication.proof_of(user)
+    if not allowed or user is None or proof is None:
+        raise Problem(401, "the user name or password is wrong")
+    token = admin_of(request).logins.begin(user, proof, asyncio.get_running_loop().time())
+    caller = Caller.of(server, user, peer)
+    answer = paging.answer(LoggedIn(user=user, roles=_roles(caller)))
+    answer.set_cookie(
+        COOKIE,
+        token,
+        max_age=LIFE_S,
+        path="/",
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+    return answer
+
+
+@router.post("/logout", status_code=204, summary="Log out", openapi_extra=NO_LOGIN_NEEDED)
+async def logout(request: Request) -> Response:
+    """Ends the login of this cookie. Harmless without one."""
+    admin_of(request).logins.end(request.cookies.get(COOKIE, ""))
+    answer = Response(status_code=204)
+    answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    return answer
+
+
+@router.get(
+    "/me",
+    summary="Who is calling",
+    response_model=model_of(Me),
+    responses=example(examples.ME),
+    openapi_extra=NO_LOGIN_NEEDED,
+)
+async def me(request: Request) -> Response:
+    """Answers also without a login, and says whether one is needed."""
+    try:
+        caller = await identify(request)
+    except Problem as problem:
+        if problem.status_code != 401:
+            raise
+        return paging.answer(Me(user=None, is_admin=False, roles=(), login_needed=True))
+    return paging.answer(
+        Me(user=caller.username, is_admin=caller.is_admin, roles=_roles(caller), login_needed=False)
+    )

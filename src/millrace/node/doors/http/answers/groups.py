@@ -1,0 +1,166 @@
+"""Answers about groups, the queue and pipelines."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from millrace.broker.groups.definitions import DurableGroupSpec
+from millrace.node.doors.http.answers.base import Answer, model_of
+from millrace.node.doors.http.answers.streams import MESSAGE, StoredMessage
+
+
+class GroupShard(Answer):
+    shard: Annotated[int, Field(description="The log.")]
+    stream: Annotated[str, Field(description="Its stream.")]
+    position: Annotated[int, Field(description="Everything below is done or out.")]
+    next_offset: Annotated[int, Field(description="Offset of the next message to come.")]
+    lag: Annotated[int, Field(description="Messages of the group that are not done.")]
+    lag_is_exact: Annotated[bool, Field(description="Whether all of the log was looked at.")]
+    in_flight: Annotated[int, Field(description="Out with a member, under a lease.")]
+    ready_again: Annotated[int, Field(description="Given back, and due.")]
+    delayed: Annotated[int, Field(description="Given back, and not due yet.")]
+    dead: Annotated[int, Field(description="On their way to the dead letters.")]
+    missed: Annotated[int, Field(description="Offsets that retention removed before the group was there.")]
+    epoch: Annotated[int, Field(description="Raised by every reset.")]
+
+
+class GroupLeaderless(Answer):
+    stream: Annotated[str, Field(description="A leaderless stream that it reads.")]
+    lag: Annotated[int, Field(description="Messages that nobody has done.")]
+    deliver: Annotated[list[str], Field(description="Nodes that share the work.")]
+
+
+_LAG = (int, Field(description="Messages that are not done."))
+_IN_FLIGHT = (int, Field(description="Out with a member, under a lease."))
+
+GroupSummary: Any = model_of(DurableGroupSpec, "GroupSummary", lag=_LAG, in_flight=_IN_FLIGHT)
+GroupShown: Any = model_of(
+    DurableGroupSpec,
+    "Group",
+    lag=_LAG,
+    in_flight=_IN_FLIGHT,
+    waiting_here=(int, Field(description="Requests that wait at this node for a message.")),
+    members_here=(int, Field(description="MQTT members connected at this node.")),
+    shards=(list[GroupShard], Field(description="Where it stands in each log.")),
+    leaderless=(list[GroupLeaderless], Field(description="What it has to do in leaderless streams.")),
+)
+
+
+class GroupList(Answer):
+    groups: Annotated[list[GroupSummary], Field(description="All groups made by command.")]
+
+
+class TakenMessage(StoredMessage):
+    deliveries: Annotated[int | None, Field(description="Leased: how often it was given.")] = None
+    receipt: Annotated[str | None, Field(description="Leased: what acknowledges it.")] = None
+
+
+class TakenList(Answer):
+    messages: Annotated[list[TakenMessage], Field(description="None where there is nothing to take.")]
+
+
+class Settled(Answer):
+    results: Annotated[list[bool], Field(description="Which receipts were still good.")]
+
+
+# ------------------------------------------------------------------------------------------- the queue
+
+QueueReason = Annotated[
+    str | None,
+    Field(description="Where `success` is false: empty, exists, no such topic, or what is wrong."),
+]
+
+
+class QueueAnswer(Answer):
+    success: Annotated[bool, Field(description="Whether it was done.")]
+    reason: QueueReason = None
+
+
+class QueueTopics(QueueAnswer):
+    topics: Annotated[list[str], Field(description="Topics that have a queue.")]
+
+
+class QueueMessage(Answer):
+    message: Annotated[str | None, Field(description="Text, or base64 where `encoding` says so.")] = None
+    encoding: Annotated[Literal["base64"] | None, Field(description="Absent for text.")] = None
+    receipt: Annotated[str | None, Field(description="Leased: what acknowledges it.")] = None
+    deliveries: Annotated[int | None, Field(description="Leased: how often it was given.")] = None
+
+
+class QueueTaken(QueueMessage):
+    success: Annotated[bool, Field(description="Whether there was a message.")]
+    reason: QueueReason = None
+    messages: Annotated[
+        list[QueueMessage] | None, Field(description="In place of `message` where `count` was given.")
+    ] = None
+
+
+class QueueSettled(QueueAnswer):
+    results: Annotated[list[bool], Field(description="Which receipts were still good.")]
+
+
+# ------------------------------------------------------------------------------------------- pipelines
+
+
+class QueryShown(Answer):
+    name: Annotated[str, Field(description="Name of the query.")]
+    batch: Annotated[int, Field(description="Number of its last batch; -1 before the first.")]
+    rows: Annotated[int, Field(description="Read since the pipeline was started.")]
+    rows_per_s: Annotated[float, Field(description="Rows per second.")]
+    lag: Annotated[int | None, Field(description="Offsets that wait; null where the source does not say.")]
+
+
+class PipelineShown(Answer):
+    name: Annotated[str, Field(description="Name of the pipeline.")]
+    time_us: Annotated[int, Field(description="When it last told this node.")]
+    state: Annotated[str, Field(description="starting, running, waiting, stopped or failed.")]
+    restarts: Annotated[int, Field(description="How often it was started again.")]
+    error: Annotated[str, Field(description="The last error; empty without.")]
+    queries: Annotated[list[QueryShown], Field(description="Its queries.")]
+
+
+class PipelineList(Answer):
+    pipelines: Annotated[list[PipelineShown], Field(description="All that told this node.")]
+
+
+GROUP: dict[str, Any] = {
+    "name": "billing",
+    "filters": ["orders/#"],
+    "deliveries_max": 0,
+    "dead_letter": "",
+    "in_flight_max": 10_000,
+    "lag": 12,
+    "in_flight": 3,
+}
+GROUP_SHOWN: dict[str, Any] = {
+    **GROUP,
+    "waiting_here": 1,
+    "members_here": 2,
+    "shards": [
+        {
+            "shard": 16,
+            "stream": "default",
+            "position": 800,
+            "next_offset": 812,
+            "lag": 12,
+            "lag_is_exact": True,
+            "in_flight": 3,
+            "ready_again": 0,
+            "delayed": 0,
+            "dead": 0,
+            "missed": 0,
+            "epoch": 1,
+        }
+    ],
+    "leaderless": [],
+}
+TAKEN: dict[str, Any] = {"messages": [{**MESSAGE, "deliveries": 1, "receipt": "16.812.1"}]}
+SETTLED: dict[str, Any] = {"results": [True]}
+PIPELINE: dict[str, Any] = {
+    "name": "averages",
+    "time_us": 1_795_000_000_000_000,
+    "state": "running",
+    "restarts": 0,
+    "error": "",
+    "queries": [{"name": "averages", "batch": 41, "rows": 120_000, "rows_per_s": 950.5, "lag": 12}],
+}
