@@ -9,7 +9,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from millrace.node.doors.http import cluster, docs, groups, pipelines, problems, queue, staging, streams
+from millrace.node.doors.http import (
+    cluster,
+    dashboard,
+    docs,
+    groups,
+    pipelines,
+    problems,
+    queue,
+    staging,
+    streams,
+)
 from millrace.node.doors.http.context import ServedNode, server_of
 from millrace.node.doors.http.guard import Guard, identify
 from millrace.version import __version__
@@ -86,6 +96,7 @@ def make_app(server: ServedNode) -> FastAPI:
         pipelines.router,
         cluster.router,
         docs.router,
+        dashboard.router,
     ):
         app.include_router(part)
     listeners = server.config.listeners
