@@ -103,6 +103,11 @@ export function ago(timeUs: number, nowUs: number): string {
   return seconds < 1 ? "now" : `${duration(seconds)} ago`;
 }
 
+/** Whether a reader is so far behind that it is worth a look: a few messages are always on their way. */
+export function isFar(lag: Maybe): boolean {
+  return !isMissing(lag) && lag >= 1000;
+}
+
 /** "1 node", "2 nodes". */
 export function plural(value: number, one: string, many = `${one}s`): string {
   return `${count(value)} ${value === 1 ? one : many}`;

@@ -1,7 +1,7 @@
 """The dashboard in a real browser: against a mock of the API, and served by a real node.
 
-`dashboard/e2e/check.mjs` drives Chromium through every page and prints what it found, one JSON line a check. It
-runs once; each test here judges its part.
+`dashboard/e2e/check.mjs` drives Chromium through every page and prints what it found, one JSON line a check.
+It runs once; each test here judges its part.
 """
 
 import json

@@ -149,6 +149,10 @@ export interface Column<T> {
   number?: boolean;
   /** Left out on a narrow screen. */
   minor?: boolean;
+  /** Shown only where there is plenty of room. */
+  extra?: boolean;
+  /** Buttons: they stay in sight at the end of the row. */
+  actions?: boolean;
   /** Takes what room there is, and breaks words if it must. */
   wide?: boolean;
   show: (row: T) => ComponentChildren;
@@ -166,7 +170,15 @@ export function Table<T>(props: {
   const { columns, rows } = props;
   if (rows.length === 0) return <p class="empty">{props.empty}</p>;
   const classes = (column: Column<T>) =>
-    [column.number && "number", column.minor && "minor", column.wide && "wide"].filter(Boolean).join(" ");
+    [
+      column.number && "number",
+      column.minor && "minor",
+      column.extra && "extra",
+      column.wide && "wide",
+      column.actions && "row-actions",
+    ]
+      .filter(Boolean)
+      .join(" ");
   return (
     <div class="table-box" role="region" aria-label={props.label} tabIndex={0}>
       <table>

@@ -70,6 +70,7 @@ function UserTable({ users, reload }: { users: readonly User[]; reload: () => vo
         { name: "Tokens", number: true, show: (user) => count(user.tokens) },
         {
           name: "Actions",
+          actions: true,
           show: (user) => (
             <button
               type="button"
@@ -197,6 +198,7 @@ function RuleTable({ rules, reload }: { rules: readonly Rule[]; reload: () => vo
         { name: "Filter", show: (rule) => <Code>{rule.filter}</Code> },
         {
           name: "Actions",
+          actions: true,
           show: (rule) => (
             <button
               type="button"

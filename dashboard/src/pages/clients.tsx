@@ -1,7 +1,7 @@
 /** Who is connected, and which sessions are kept for those who are not. */
 import { me, path, post, remove } from "../api";
 import type { Client, Session } from "../contract";
-import { ago, count, duration } from "../format";
+import { count, duration } from "../format";
 import { ask } from "../components/dialog";
 import { PagedTable, SearchBar, useList } from "../components/list";
 import { Badge, NodeLink, PageHead, State, Tabs, type Column } from "../components/ui";
@@ -80,10 +80,11 @@ export function ClientsPage() {
     { name: "Subscriptions", number: true, show: (client) => count(client.subscriptions) },
     { name: "In flight", number: true, show: (client) => count(client.in_flight) },
     { name: "Queued", number: true, show: (client) => count(client.queued) },
-    { name: "Received", number: true, minor: true, show: (client) => count(client.received) },
-    { name: "Sent", number: true, minor: true, show: (client) => count(client.sent) },
+    { name: "Received", number: true, extra: true, show: (client) => count(client.received) },
+    { name: "Sent", number: true, extra: true, show: (client) => count(client.sent) },
     ...actionsOf<Client>({
       name: "Actions",
+      actions: true,
       show: (client) => (
         <button
           type="button"
@@ -136,8 +137,7 @@ export function SessionsPage() {
         ) : (
           <State tone="neutral">
             away
-            {session.away_since_us !== null &&
-              ` since ${ago(session.away_since_us, now).replace(" ago", "")}`}
+            {session.away_since_us !== null && ` for ${duration((now - session.away_since_us) / 1e6)}`}
           </State>
         ),
     },
@@ -148,13 +148,14 @@ export function SessionsPage() {
     {
       name: "Unfinished QoS 2",
       number: true,
-      minor: true,
+      extra: true,
       show: (session) => count(session.unfinished_qos2),
     },
     { name: "Expires after", number: true, minor: true, show: (session) => expiry(session.expiry_s) },
-    { name: "Will", minor: true, show: (session) => (session.has_will ? "yes" : "no") },
+    { name: "Will", extra: true, show: (session) => (session.has_will ? "yes" : "no") },
     ...actionsOf<Session>({
       name: "Actions",
+      actions: true,
       show: (session) => (
         <button
           type="button"

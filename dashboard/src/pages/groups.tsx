@@ -2,7 +2,7 @@
 import { useRef } from "preact/hooks";
 import { me, path, post, remove } from "../api";
 import type { GroupDetail, GroupRow, GroupShard } from "../contract";
-import { count, plural } from "../format";
+import { count, isFar, plural } from "../format";
 import { ask } from "../components/dialog";
 import { useResource } from "../components/resource";
 import {
@@ -33,7 +33,7 @@ const COLUMNS: Column<GroupRow>[] = [
   {
     name: "Lag",
     number: true,
-    show: (group) => <span class={group.lag > 0 ? "lag" : ""}>{count(group.lag)}</span>,
+    show: (group) => <span class={isFar(group.lag) ? "lag" : ""}>{count(group.lag)}</span>,
   },
   {
     name: "In flight",
@@ -43,7 +43,7 @@ const COLUMNS: Column<GroupRow>[] = [
   {
     name: "Deliveries at most",
     number: true,
-    minor: true,
+    extra: true,
     show: (group) => (group.deliveries_max === 0 ? "any" : count(group.deliveries_max)),
   },
   {
@@ -87,7 +87,7 @@ const SHARD_COLUMNS: Column<GroupShard>[] = [
     name: "Lag",
     number: true,
     show: (shard) => (
-      <span class={shard.lag > 0 ? "lag" : ""}>
+      <span class={isFar(shard.lag) ? "lag" : ""}>
         {shard.lag_is_exact ? "" : "at most "}
         {count(shard.lag)}
       </span>

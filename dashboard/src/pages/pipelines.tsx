@@ -3,7 +3,7 @@ import { useEffect } from "preact/hooks";
 import { me, path, remove } from "../api";
 import { figures } from "../live";
 import type { Pipeline, PipelineQuery } from "../contract";
-import { ago, count, milliseconds, perSecond } from "../format";
+import { ago, count, isFar, milliseconds, perSecond } from "../format";
 import { ask } from "../components/dialog";
 import { useResource } from "../components/resource";
 import {
@@ -85,7 +85,7 @@ function One({ pipeline, reload }: { pipeline: Pipeline; reload: () => void }) {
     {
       name: "Lag",
       number: true,
-      show: (query) => <span class={(query.lag ?? 0) > 0 ? "lag" : ""}>{count(query.lag)}</span>,
+      show: (query) => <span class={isFar(query.lag) ? "lag" : ""}>{count(query.lag)}</span>,
     },
   ];
   return (

@@ -158,7 +158,7 @@ function shardColumns(stream: StreamDetail): Column<ShardRow>[] {
         shard.staged_attempts > 0 ? `${bytes(shard.staged_bytes)} in ${count(shard.staged_attempts)}` : "–",
     },
     {
-      name: "Messages of it",
+      name: "Contents",
       show: (shard) => (
         <a href={href("messages", [], { stream: stream.name, shard: shard.shard, from: "latest" })}>Browse</a>
       ),
