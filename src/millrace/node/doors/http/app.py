@@ -9,18 +9,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from millrace.node.doors.http import (
-    cluster,
-    dashboard,
-    docs,
-    groups,
-    pipelines,
-    problems,
-    queue,
-    staging,
-    streams,
-)
+from millrace.node.doors.http import cluster, docs, groups, pipelines, problems, queue, staging, streams
 from millrace.node.doors.http.context import ServedNode, server_of
+from millrace.node.doors.http.dashboard import router as dashboard
 from millrace.node.doors.http.guard import Guard, identify
 from millrace.version import __version__
 
@@ -96,9 +87,9 @@ def make_app(server: ServedNode) -> FastAPI:
         pipelines.router,
         cluster.router,
         docs.router,
-        dashboard.router,
     ):
         app.include_router(part)
+    app.include_router(dashboard)
     listeners = server.config.listeners
     origins = frozenset(origin.strip() for origin in listeners.ws_origins.split(",") if origin.strip())
     app.add_middleware(Guard, origins=origins)
