@@ -206,6 +206,8 @@ export interface Message {
   correlation_data?: string | null;
   expiry_s?: number | null;
   user_properties?: [string, string][] | null;
+  /** Counts what the live tail has shown: two messages may be alike. */
+  seen?: number;
   /** Length of the whole payload where `payload` may be cut. */
   payload_bytes?: number;
 }

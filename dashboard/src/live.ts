@@ -15,6 +15,7 @@ const SILENT_MS_MAX = 4000;
 const RETRY_MS = [300, 700, 1500, 3000];
 const POLL_MS = 2000;
 const EVENTS_MAX = 500;
+const EVENTS_EVERY_MS = 500;
 
 export const overview = signal<Overview | null>(null);
 export const connection = signal<Connection>("connecting");
@@ -53,9 +54,18 @@ export function take(fresh: Overview): void {
   overview.value = fresh;
 }
 
+let arrived: ClusterEvent[] = [];
+
+/** Events may come by the hundred a second: they are shown together, a few times a second. */
 export function takeEvent(fresh: ClusterEvent): void {
-  if (events.value.some((known) => known.id === fresh.id)) return;
-  events.value = [fresh, ...events.value].slice(0, EVENTS_MAX);
+  arrived.push(fresh);
+  if (arrived.length > 1) return;
+  setTimeout(() => {
+    const known = new Set(events.value.map((event) => event.id));
+    const news = arrived.reverse().filter((event) => !known.has(event.id));
+    arrived = [];
+    events.value = [...news, ...events.value].slice(0, EVENTS_MAX);
+  }, EVENTS_EVERY_MS);
 }
 
 function watchSilence(): void {

@@ -42,7 +42,8 @@ export function prettyJson(text: string): string | null {
 /** One line for a table: control characters become visible, and what is long is cut. */
 export function preview(payload: string, encoding: string | undefined, charactersMax = 160): string {
   if (encoding === "base64") {
-    const line = hexLines(bytesOf(payload, encoding), 24)
+    // Four characters are three bytes: a large payload is not decoded for one line.
+    const line = hexLines(bytesOf(payload.slice(0, 32), encoding))
       .map((row) => row.hex)
       .join("  ");
     return line === "" ? "" : `0x ${line}`;

@@ -147,5 +147,7 @@ describe("events", () => {
     expect(merged([rows], { severity: "warning" }).map((row) => row.id)).toEqual(["z", "y"]);
     expect(merged([rows], { kind: "link" }).map((row) => row.id)).toEqual(["z"]);
     expect(merged([rows], { node: "b" })).toEqual([]);
+    const busy = [event("x", 1, "info", "client"), event("y", 2)];
+    expect(merged([busy], { kind: "all but client" }).map((row) => row.id)).toEqual(["y"]);
   });
 });

@@ -46,7 +46,7 @@ function options(lines: readonly Line[], width: number, format: (value: number) 
     height: HEIGHT,
     legend: { show: false },
     cursor: { drag: { x: false, y: false } },
-    padding: [10, 10, 0, 0],
+    padding: [10, 30, 0, 0],
     scales: { y: { range: (_, low, high) => [Math.min(0, low), Math.max(high * 1.1, 1)] } },
     axes: [
       { ...axis, font, size: 26, gap: 6, space: 90, values: (_, ticks) => ticks.map(timeOfDay) },

@@ -6,8 +6,9 @@ import { bytesOf, preview } from "../payload";
 import { Badge } from "./ui";
 import { Payload } from "./payload";
 
-function keyOf(message: Message, index: number): string {
-  return message.offset === undefined ? `${message.time_us}/${index}` : String(message.offset);
+/** A row keeps its key while others come in above it, so that only the new ones are drawn. */
+function keyOf(message: Message): number {
+  return message.offset ?? message.seen ?? message.time_us;
 }
 
 function sizeOf(message: Message): number {
@@ -42,9 +43,9 @@ export function MessageList({ messages, label }: { messages: readonly Message[];
           </tr>
         </thead>
         <tbody>
-          {messages.map((message, index) => (
+          {messages.map((message) => (
             <Row
-              key={keyOf(message, index)}
+              key={keyOf(message)}
               message={message}
               hasOffsets={hasOffsets}
               isOpen={open === message}

@@ -171,7 +171,7 @@ const NODE_COLUMNS: Column<NodeRow>[] = [
     ),
   },
   { name: "Memory", number: true, show: (node) => bytes(node.figures?.memory_bytes) },
-  { name: "Disk", number: true, show: (node) => <Disk node={node} /> },
+  { name: "Data on disk", number: true, show: (node) => <Disk node={node} /> },
   { name: "In", number: true, show: (node) => perSecond(node.figures?.in_messages_s) },
   { name: "Out", number: true, show: (node) => perSecond(node.figures?.out_messages_s) },
   { name: "Loop lag", number: true, minor: true, show: (node) => milliseconds(node.figures?.loop_lag_ms) },
@@ -186,7 +186,10 @@ export function Disk({ node }: { node: NodeRow }) {
   const share = whole > 0 ? found.disk_used_bytes / whole : 0;
   return (
     <span class="with-spark">
-      <Meter share={share} label={`${percent(share * 100)} of the disk used`} />
+      <Meter
+        share={share}
+        label={`${bytes(found.disk_used_bytes)} of data, ${bytes(found.disk_free_bytes)} free`}
+      />
       {bytes(found.disk_used_bytes)}
     </span>
   );

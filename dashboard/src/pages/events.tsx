@@ -9,6 +9,10 @@ import { Badge, Field, Missing, NodeLink, Notice, PageHead } from "../components
 import { href, replace, route } from "../router";
 
 const PAGE = 100;
+/** More than that nobody reads, and a browser should not draw: filters find what is older. */
+const ROWS_MAX = 200;
+/** Clients come and go all the time, and hide what else happens. */
+const BUT_CLIENTS = "all but client";
 const SEVERITIES = ["info", "warning", "error"];
 
 /** Fresh and stored events without repeats, newest first, as the filters want them. */
@@ -20,15 +24,23 @@ export function merged(
   for (const event of lists.flat()) known.set(event.id, event);
   const from = SEVERITIES.indexOf(want.severity ?? "info");
   return [...known.values()]
-    .filter((event) => !want.kind || event.kind === want.kind)
+    .filter(
+      (event) =>
+        !want.kind || (want.kind === BUT_CLIENTS ? event.kind !== "client" : event.kind === want.kind),
+    )
     .filter((event) => !want.node || event.node === want.node)
     .filter((event) => SEVERITIES.indexOf(event.severity) >= from)
     .sort((one, other) => other.time_us - one.time_us);
 }
 
+/** What the node can filter by itself. */
+function kindOf(query: Record<string, string>): string | undefined {
+  return query.kind === BUT_CLIENTS ? undefined : query.kind;
+}
+
 export function EventsPage() {
   const { query } = route.value;
-  const where = path(["v1", "events"], { limit: PAGE, kind: query.kind, node: query.node });
+  const where = path(["v1", "events"], { limit: PAGE, kind: kindOf(query), node: query.node });
   const stored = useResource<Page<ClusterEvent>>(where);
   const [older, setOlder] = useState<{ where: string; items: ClusterEvent[]; next: string | null } | null>(
     null,
@@ -43,7 +55,7 @@ export function EventsPage() {
       const page = await get<Page<ClusterEvent>>(
         path(["v1", "events"], {
           limit: PAGE,
-          kind: query.kind,
+          kind: kindOf(query),
           node: query.node,
           cursor: next ?? undefined,
         }),
@@ -58,7 +70,12 @@ export function EventsPage() {
     <>
       <PageHead title="Events" note="Elections, joins, faults and refusals of all nodes on one timeline." />
       <form class="toolbar" onSubmit={(event) => event.preventDefault()}>
-        <Choice label="Kind" value={query.kind ?? ""} options={EVENT_KINDS} set={(kind) => set({ kind })} />
+        <Choice
+          label="Kind"
+          value={query.kind ?? ""}
+          options={[BUT_CLIENTS, ...EVENT_KINDS]}
+          set={(kind) => set({ kind })}
+        />
         <Choice
           label="Severity"
           value={query.severity ?? ""}
@@ -79,7 +96,11 @@ export function EventsPage() {
       </form>
       {(stored.error || failure) !== "" && <Notice tone="bad">{stored.error || failure}</Notice>}
       <Missing nodes={stored.value?.missing ?? []} />
-      {rows.length === 0 ? <p class="empty">Nothing happened that fits.</p> : <Timeline rows={rows} />}
+      {rows.length === 0 ? (
+        <p class="empty">Nothing happened that fits.</p>
+      ) : (
+        <Timeline rows={rows.slice(0, ROWS_MAX)} />
+      )}
       {next !== null && (
         <button type="button" onClick={() => void load()}>
           Older events

@@ -114,7 +114,7 @@ function NodeTiles({ node }: { node: NodeRow }) {
         note={`retained ${bytes(found?.retained_bytes)}`}
       />
       <Tile
-        label="Disk used"
+        label="Data on disk"
         value={bytes(found?.disk_used_bytes)}
         note={whole > 0 ? `${bytes(found?.disk_free_bytes)} free` : "–"}
       />

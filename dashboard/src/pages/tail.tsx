@@ -8,7 +8,9 @@ import { Field, Notice, PageHead, State, Tabs } from "../components/ui";
 import { href, replace, route } from "../router";
 import { MESSAGE_TABS } from "./messages";
 
-const KEPT_MAX = 300;
+const KEPT_MAX = 200;
+/** What comes is shown a few times a second, however fast it comes. */
+const SHOWN_EVERY_MS = 250;
 
 export function TailPage() {
   const filter = route.value.query.filter ?? "";
@@ -28,16 +30,25 @@ export function TailPage() {
     setSeen(0);
     setSkipped(0);
     setFailure("");
+    let seen_ = 0;
+    let skipped_ = 0;
+    let fresh: Message[] = [];
+    const show = setInterval(() => {
+      setSeen(seen_);
+      setSkipped(skipped_);
+      if (fresh.length === 0) return;
+      const newest = fresh.reverse();
+      fresh = [];
+      setMessages((before) => [...newest, ...before].slice(0, KEPT_MAX));
+    }, SHOWN_EVERY_MS);
     const source = new EventSource(path(["v1", "tail"], { filter, limit_per_s: 50 }));
     source.addEventListener("open", () => setOpen(true));
     source.addEventListener("message", (event: MessageEvent<string>) => {
-      const message = JSON.parse(event.data) as Message;
-      setSeen((before) => before + 1);
-      if (!paused.current) setMessages((before) => [message, ...before].slice(0, KEPT_MAX));
+      seen_ += 1;
+      if (!paused.current) fresh.push({ ...(JSON.parse(event.data) as Message), seen: seen_ });
     });
     source.addEventListener("skipped", (event: MessageEvent<string>) => {
-      const { count: more } = JSON.parse(event.data) as { count: number };
-      setSkipped((before) => before + more);
+      skipped_ += (JSON.parse(event.data) as { count: number }).count;
     });
     source.addEventListener("error", () => {
       setOpen(false);
@@ -47,6 +58,7 @@ export function TailPage() {
     });
     return () => {
       source.close();
+      clearInterval(show);
       setOpen(false);
     };
   }, [filter]);
