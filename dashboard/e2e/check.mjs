@@ -173,6 +173,16 @@ async function figures() {
     server.world.revive("mill-2");
     return Date.now() - began < 20_000 ? "" : "it took too long";
   });
+  await check("live/a flood of events is drawn in bounds", async () => {
+    await visit(page, base, "#/events", "Events");
+    await page.locator(".event").first().waitFor();
+    for (let number = 1; number <= 1500; number += 1)
+      server.world.say("mill-3", "client", "info", `flood ${number}`);
+    await page.getByText("flood 1500", { exact: true }).waitFor();
+    const rows = await page.locator(".event").count();
+    await visit(page, base, "#/cluster", "Cluster");
+    return rows <= 200 ? "" : `${rows} events are drawn`;
+  });
   await check("live/a broken stream is said and mended", async () => {
     server.state.silentUntil = Date.now() + 2500;
     server.closeAllConnections();

@@ -139,4 +139,5 @@ def test_without_a_build_the_page_says_what_to_do(tmp_path: Path, monkeypatch: p
 
 def test_the_root_is_only_read(built: Path) -> None:
     """The address is free for those who post there."""
+    assert asked("/", "HEAD")[::2] == (200, b"")
     assert asked("/", "POST")[0] == 405

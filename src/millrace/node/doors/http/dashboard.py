@@ -41,7 +41,7 @@ cluster.</p>
 """
 
 
-@router.get("/")
+@router.api_route("/", methods=["GET", "HEAD"])
 def page() -> Response:
     """The one page; what follows `#` in the address is the page's own business."""
     index = BUILT / "index.html"
@@ -50,7 +50,7 @@ def page() -> Response:
     return FileResponse(index, media_type="text/html; charset=utf-8", headers=_PAGE_HEADERS)
 
 
-@router.get("/assets/{name:path}")
+@router.api_route("/assets/{name:path}", methods=["GET", "HEAD"])
 def asset(name: str) -> FileResponse:
     path = _assets().get(name)
     if path is None:
