@@ -16,7 +16,7 @@ export function AccessPage() {
         title="Users and rules"
         note="Who may connect, and what each may publish and subscribe. The first rule that fits decides."
       />
-      <div class="split split-even">
+      <div class="split split-access">
         <Panel title="Users" note={users.value !== null && plural(users.value.items.length, "user")}>
           {users.error !== "" && <Notice tone="bad">{users.error}</Notice>}
           {users.value !== null && <UserTable users={users.value.items} reload={users.reload} />}
