@@ -15,6 +15,9 @@ export class ApiError extends Error {
 /** Who looks; null until the node has said so. */
 export const me = signal<Me | null>(null);
 
+/** Tells the node who asks: it then refuses without the challenge that opens the browser's own dialog. */
+const PAGE = "millrace-dashboard";
+
 type Query = Record<string, string | number | undefined>;
 
 /** A path of the API; names go in as they are and are encoded here. */
@@ -53,6 +56,7 @@ export async function call<T>(
       cache: "no-store",
       headers: {
         Accept: "application/json",
+        "X-Requested-With": PAGE,
         ...(body === undefined ? {} : { "Content-Type": "application/json" }),
       },
       ...(body === undefined ? {} : { body: JSON.stringify(body) }),
