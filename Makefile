@@ -8,17 +8,23 @@ JOBS ?= 2
 NOT_SLOW := -m "not slow"
 LINTED := src tests tools
 
-.PHONY: help setup demo test check lint format types e2e spark sim fresh-seeds campaign bench \
+.PHONY: help setup dashboard screenshots demo test check lint format types e2e spark sim fresh-seeds campaign bench \
 	test-newest wheel-test lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-setup: $(READY)  ## make .venv from requirements-dev.lock, with the program at .venv/bin/millrace
+setup: $(READY) dashboard  ## make .venv from requirements-dev.lock, with the program at .venv/bin/millrace
 
 $(READY): pyproject.toml setup.py requirements-dev.lock tools/setup.sh $(wildcard src/millrace/kernels/*.c)
 	@PYTHON=$(PYTHON) VENV=$(VENV) tools/setup.sh
 	@touch $(READY)
+
+dashboard:  ## build the web dashboard into the package, if its sources changed; needs npm
+	@tools/dashboard.sh
+
+screenshots: dashboard  ## photographs of every page of the dashboard, in dashboard/screenshots; needs Chromium
+	@npm --prefix dashboard run -s screenshots
 
 demo: $(READY)  ## the main job: devices, a cluster, Spark, kills and a check; without Java the cluster's part of it
 	@command -v java >/dev/null && { $(BIN)/python -c 'import pyspark, pyarrow, matplotlib' 2>/dev/null \
@@ -88,4 +94,5 @@ lock:  ## write requirements-dev.lock anew, with the newest versions
 	@PYTHON=$(PYTHON) tools/lock.sh
 
 clean:  ## remove what set-up and builds have made
-	rm -rf $(VENV) build dist src/*.egg-info src/millrace/kernels/*.so
+	rm -rf $(VENV) build dist src/*.egg-info src/millrace/kernels/*.so dashboard/node_modules \
+		src/millrace/node/doors/http/assets/dashboard

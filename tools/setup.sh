@@ -78,6 +78,8 @@ else
   say "no npm: the page /docs shows only a link to /openapi.json"
 fi
 
+tools/dashboard.sh
+
 if command -v gcc >/dev/null; then
   "$VENV/bin/python" -c 'import millrace.kernels as k, sys; sys.exit(not k.ACCELERATED)' \
     || fail "gcc is here but the C kernels were not built; see: $VENV/bin/pip install -v -e ."

@@ -14,6 +14,7 @@ from millrace.node.doors.http.admin import clients, login, overview
 from millrace.node.doors.http.answers import node as answers
 from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import ServedNode, server_of
+from millrace.node.doors.http.dashboard import router as dashboard
 from millrace.node.doors.http.guard import COOKIE, Guard, identify
 from millrace.version import __version__
 
@@ -160,6 +161,7 @@ def make_app(server: ServedNode) -> FastAPI:
     problems.install(app)
     for part in ROUTERS:
         app.include_router(part)
+    app.include_router(dashboard)
     listeners = server.config.listeners
     origins = frozenset(origin.strip() for origin in listeners.ws_origins.split(",") if origin.strip())
     app.add_middleware(Guard, origins=origins)
