@@ -56,6 +56,13 @@ class Timeouts:
     patience_s: float = 0.0
     """For how long the nodes are asked again when none has an answer."""
 
+    def changed(self, connect_s: float | None, request_s: float | None) -> "Timeouts":
+        """With the times that somebody chose; a chosen time for a request holds for the last node too."""
+        chosen = self if connect_s is None else replace(self, connect_s=connect_s)
+        if request_s is None:
+            return chosen
+        return replace(chosen, switch_s=request_s, answer_s=request_s)
+
     def limit(self, deadline_s: float = math.inf) -> TimeLimit:
         """The limit of one request, to a node behind which there are others."""
         return TimeLimit(
@@ -92,7 +99,7 @@ class _Round(Generic[Result]):
 
     def __init__(self, ask_one: Callable[..., Sequence[Result]], ask: Ask[Result], limit: TimeLimit) -> None:
         self._ask_one, self._ask, self._limit = ask_one, ask, limit
-        self._done: queue.SimpleQueue[_Asked[Result] | BaseException] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[_Asked[Result] | Exception] = queue.SimpleQueue()
         self._under_way: list[HttpNode] = []
         self.answers: dict[HttpNode, Result] = {}
         self.failures: list[NoAnswer] = []
@@ -110,7 +117,7 @@ class _Round(Generic[Result]):
         than NoAnswer."""
         while any(node in self._under_way for node in nodes):
             done = self._done.get()
-            if isinstance(done, BaseException):
+            if isinstance(done, Exception):
                 raise done
             node, answers, failures = done
             self._under_way.remove(node)
@@ -123,7 +130,7 @@ class _Round(Generic[Result]):
         failures: list[NoAnswer] = []
         try:
             self._done.put((node, self._ask_one(node, self._ask, failures, self._limit, is_last), failures))
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - it is raised again where the answers are waited for
             self._done.put(error)
 
 
@@ -160,6 +167,10 @@ class Http:
     def urls(self) -> tuple[str, ...]:
         """The nodes, the one that is asked first in front."""
         return tuple(node.url for node in self._nodes)
+
+    def prefer(self, url: str) -> None:
+        """Ask the node at this address first from now on, if it is one of these."""
+        self._put_first([node for node in self._nodes if node.url == url])
 
     # ------------------------------------------------------------------------------- asking nodes
 

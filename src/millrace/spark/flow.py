@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import ConfigError
+from millrace.spark.options import UPDATE_MODE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,12 +60,16 @@ class Flow:
     def source(self, stream: str = "default", **options: str) -> "DataFrame":
         """A stream as a streaming frame. Unlike plain Spark a pipeline begins at the earliest message, so
         that one that is started late misses nothing."""
-        given = {"url": self.url, "stream": stream, "startingOffsets": "earliest", **options}
+        given = {"startingOffsets": "earliest", **self._from(stream, options)}
         return self.spark.readStream.format(FORMAT).options(**given).load()
+
+    def _from(self, stream: str, options: Mapping[str, str]) -> dict[str, str]:
+        several = {"subscribe", "subscribepattern", "assign"} & {name.lower() for name in options}
+        return {"url": self.url, **({} if several else {"stream": stream}), **options}
 
     def table(self, stream: str = "default", **options: str) -> "DataFrame":
         """What the stream holds now, as a static frame."""
-        given = {"url": self.url, "stream": stream, **options}
+        given = self._from(stream, options)
         return self.spark.read.format(FORMAT).options(**given).load()
 
     def sink(
@@ -91,7 +96,9 @@ class Flow:
             raise ConfigError(
                 f"sink {name!r} is given a frame that is not streaming: begin with flow.source()"
             )
-        given = {"url": self.url, **options} if format == FORMAT else options
+        if format.lower() == FORMAT and mode != "append" and each_batch is None:
+            raise ConfigError(f"sink {name!r}: {UPDATE_MODE}")
+        given = {"url": self.url, **options} if format.lower() == FORMAT else options
         self.sinks[name] = Sink(frame=frame, format=format, mode=mode, options=given, each_batch=each_batch)
 
     def setting(self, name: str, default: str | None = None) -> str:
