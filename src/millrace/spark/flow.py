@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 FORMAT = "millrace"
 SINKS_MAX = 100
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-_INTERVAL = "2 seconds"
 _SOURCES_S_MAX = 60.0
 _POLL_S = 0.1
 
@@ -55,6 +54,7 @@ class Flow:
     checkpoints: str
     settings: Mapping[str, str]
     is_once: bool = False
+    trigger_ms: int = 2_000
     sinks: dict[str, Sink] = field(default_factory=dict)
 
     def source(self, stream: str = "default", **options: str) -> "DataFrame":
@@ -123,8 +123,9 @@ class Flow:
         sink = self.sinks[name]
         writer: Any = sink.frame.writeStream.queryName(name).outputMode(sink.mode)
         writer = writer.option("checkpointLocation", f"{self.checkpoints}/{name}")
+        interval = f"{self.trigger_ms} milliseconds"
         writer = (
-            writer.trigger(availableNow=True) if self.is_once else writer.trigger(processingTime=_INTERVAL)
+            writer.trigger(availableNow=True) if self.is_once else writer.trigger(processingTime=interval)
         )
         if sink.each_batch is not None:
             return writer.foreachBatch(sink.each_batch).start()  # type: ignore[no-any-return]

@@ -382,11 +382,17 @@ def _place(word: str, options: Mapping[str, str], refused: str | None = None) ->
     return value
 
 
+def trigger_ms(text: str) -> int:
+    """The time between two micro-batches of a pipeline."""
+    return round(_seconds("trigger", text) * 1000)
+
+
 def _duration(name: str, options: Mapping[str, str]) -> float | None:
-    """In seconds."""
     text = options.get(name.lower())
-    if text is None:
-        return None
+    return None if text is None else _seconds(name, text)
+
+
+def _seconds(name: str, text: str) -> float:
     found = _DURATION.fullmatch(text.strip())
     if found is None or float(found[1]) <= 0:
         raise ConfigError(f"{name} = {text!r} is not a time such as 500ms, 3s or 15m")
