@@ -199,13 +199,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _is_early(self, position: dict[int, int], end: dict[int, int]) -> bool:
         """Whether a batch to `end` waits for more offsets (`minOffsetsPerTrigger`)."""
-        now_s = time.monotonic()
-        rows_min = self._options.rows_min
-        if rows_min is not None and self._target is None:
-            rows_min = min(rows_min, self._options.rows_max or rows_min)
-            waiting = sum(span.count for span in offsets.spans(position, end))
-            if waiting < rows_min and now_s - self._batch_at_s < self._options.delay_s_max:
-                return True
+        given, now_s = self._options, time.monotonic()
+        waiting = sum(span.count for span in offsets.spans(position, end))
+        wanted = min(given.rows_min or 0, given.rows_max or given.rows_min or 0)
+        if waiting == 0 or self._target is not None:
+            return False
+        if waiting < wanted and now_s - self._batch_at_s < given.delay_s_max:
+            return True
         self._batch_at_s = now_s
         return False
 
@@ -220,12 +220,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         first, after = offsets.from_json(start), offsets.from_json(end)
-        if not set(after) <= set(self._streams):
+        names = self._options.streams
+        if len(names) != 1 and not set(after) <= set(self._streams):
             # A batch that is repeated after a restart is planned before anything else.
             self._extents()
-        known = self._streams
-        if len(self._options.streams) == 1:
-            known = dict.fromkeys(after, self._options.streams[0])
+        known = dict.fromkeys(after, names[0]) if len(names) == 1 else self._streams
         node = self._opened().http.urls[0]
         return _tasks(offsets.spans(first, after, known), self._options, node, EVERYTHING)
 
