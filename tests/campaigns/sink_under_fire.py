@@ -77,6 +77,8 @@ class Driver:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                # The driver imports what this process found, also where a test run set the path.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,
             )
 

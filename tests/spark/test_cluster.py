@@ -34,7 +34,7 @@ def test_a_node_that_dies_while_a_task_reads_costs_nothing(tmp_path: Path) -> No
         rows = [(f"c/{n % 3}", b"%06d" % n + bytes(_PAYLOAD_BYTES)) for n in range(_COUNT)]
         await asyncio.to_thread(fill, cluster.nodes[0].mqtt_port, rows)
         (row,) = (await asyncio.to_thread(http.get, "/v1/streams/c"))["shard_list"]
-        task = source.Task(span=Span(shard=row["shard"], start=0, end=_COUNT))
+        task = source.Task(spans=(Span(shard=row["shard"], start=0, end=_COUNT, stream="c"),))
 
         def begin(*urls: str) -> Any:
             return source._read(options.parse({"url": ",".join(urls), "stream": "c"}), SCHEMA, task)

@@ -109,18 +109,18 @@ def test_a_group_shows_progress_and_is_made_when_it_is_missing(node: BrokerProce
     shard = places[0]["shard"]
     reader = ClusterReader((_NOBODY, node.url))
     for position, lag in ((4, 6), (4, 6), (2, 6), (9, 1)):
-        reader.advance("watcher", (), "followed", {shard: position})
+        reader.advance("watcher", (), ["followed"], {shard: position})
         shown = http.get("/v1/groups/watcher")
         assert (shown["filters"], shown["lag"]) == (["followed/#"], lag)
-    reader.advance("narrow", ("followed/other",), "followed", {shard: 10, 999: 5})
+    reader.advance("narrow", ("followed/other",), ["followed"], {shard: 10, 999: 5})
     assert http.get("/v1/groups/narrow")["filters"] == ["followed/other"]
 
 
 def test_a_refused_group_is_an_error_and_a_silent_cluster_another(guarded: BrokerProcess) -> None:
     with pytest.raises(NobodyAnswers):
-        ClusterReader((_NOBODY,), patience_s=0.2).advance("g", (), "default", {0: 1})
+        ClusterReader((_NOBODY,), patience_s=0.2).advance("g", (), ["default"], {0: 1})
     with pytest.raises(LocalError) as refused:
-        ClusterReader((guarded.url,)).advance("g", (), "default", {0: 1})
+        ClusterReader((guarded.url,)).advance("g", (), ["default"], {0: 1})
     assert not isinstance(refused.value, NobodyAnswers)
 
 

@@ -25,10 +25,10 @@ class Job:
         self._spark, self._url = spark, url
         self._table, self._checkpoint = str(directory / "table"), str(directory / "checkpoint")
 
-    def start(self, stream: str, *, trigger: dict[str, Any], **options: str) -> Any:
-        frame = (
-            self._spark.readStream.format("millrace").options(url=self._url, stream=stream, **options).load()
-        )
+    def start(self, stream: str | None, *, trigger: dict[str, Any], **options: str) -> Any:
+        if stream is not None:
+            options["stream"] = stream
+        frame = self._spark.readStream.format("millrace").options(url=self._url, **options).load()
         writer = frame.select("topic", "payload", "shard", "offset").writeStream.format("parquet")
         return (
             writer.option("checkpointLocation", self._checkpoint)
@@ -89,15 +89,48 @@ def test_a_running_query_gets_what_comes(job: Job, node: BrokerProcess, make_str
     assert job.payloads() == numbers(0, 20)
 
 
-def test_a_group_follows_a_query(job: Job, http: Http, node: BrokerProcess, make_stream: MakeStream) -> None:
-    """Spark commits a batch when it begins the next: the group shows all but the last one of a run."""
+def test_a_group_is_at_the_end_after_a_run(
+    job: Job, http: Http, node: BrokerProcess, make_stream: MakeStream
+) -> None:
+    """A job that a timer starts is protected from its first run on, and its group shows all of each run."""
     stream = make_stream()
+
+    def position() -> int:
+        shown = http.get(f"/v1/groups/g-{stream}")
+        assert shown["filters"] == [f"{stream}/#"]
+        (row,) = [row for row in shown["shards"] if row["stream"] == stream]
+        return int(row["position"])
+
+    options = {"startingOffsets": "earliest", "group": f"g-{stream}"}
     fill(node.port, [(f"{stream}/t", one) for one in numbers(0, 100)])
-    job.run(stream, startingOffsets="earliest", maxRowsPerTrigger="40", group=f"g-{stream}")
-    shown = http.get(f"/v1/groups/g-{stream}")
-    assert shown["filters"] == [f"{stream}/#"]
-    (row,) = [row for row in shown["shards"] if row["stream"] == stream]
-    assert row["position"] in (80, 100)
+    assert job.run(stream, maxRowsPerTrigger="40", **options) == [40, 40, 20]
+    assert position() == 100
+    fill(node.port, [(f"{stream}/t", one) for one in numbers(100, 110)])
+    assert job.run(stream, **options) == [10]
+    assert position() == 110
+
+
+def test_several_streams_in_one_read(
+    spark: Any, job: Job, http: Http, node: BrokerProcess, make_stream: MakeStream
+) -> None:
+    """By name, by pattern, also one that is created between two runs, and by shard; a checkpoint holds the
+    positions of all, and one task reads the small ranges of all shards."""
+    one, two = make_stream(shards=3), make_stream(shards=2)
+    fill(node.port, [(f"{name}/{n}", name.encode()) for name in (one, two) for n in range(20)])
+    read = spark.read.format("millrace").option("url", node.url)
+    both = read.option("subscribe", f"{one},{two}").load()
+    assert both.count() == 40 and both.rdd.getNumPartitions() == 1
+    (shard, *_) = [row["shard"] for row in http.get(f"/v1/streams/{one}")["shard_list"]]
+    assigned = spark.read.format("millrace").options(url=node.url, assign=json.dumps({one: [shard]})).load()
+    assert [row.shard for row in assigned.select("shard").distinct().collect()] == [shard]
+    options = {"subscribePattern": f"{one}|{two}|later-{one}", "startingOffsets": "earliest"}
+    query = job.start(None, trigger={"availableNow": True}, **options)
+    assert query.awaitTermination(_QUERY_S_MAX)
+    http.call("POST", "/v1/streams", {"name": f"later-{one}", "filters": [f"later-{one}/#"], "shards": 1})
+    fill(node.port, [(f"later-{one}/t", b"later"), (f"{two}/t", two.encode())])
+    query = job.start(None, trigger={"availableNow": True}, **options)
+    assert query.awaitTermination(_QUERY_S_MAX)
+    assert sorted(job.payloads()) == sorted([one.encode()] * 20 + [two.encode()] * 21 + [b"later"])
 
 
 def test_retention_that_passed_a_checkpoint_is_an_error(

@@ -39,6 +39,13 @@ def run(
     checkpoints: Annotated[
         str | None, typer.Option("--checkpoints", metavar="URI", help="Checkpoints elsewhere, for a cluster.")
     ] = None,
+    trigger: Annotated[
+        str,
+        typer.Option("--trigger", metavar="TIME", help="How often to look for new messages: 500ms, 2s, 1m."),
+    ] = "2s",
+    ui: Annotated[
+        int | None, typer.Option("--ui", metavar="PORT", min=1, max=65535, help="Serve Spark's pages there.")
+    ] = None,
     starts: Annotated[
         int, typer.Option("--starts", min=1, help="Give up after so many starts without a finished batch.")
     ] = 5,
@@ -59,6 +66,8 @@ def run(
         settings=tuple(settings or ()),
         configuration=tuple(conf or ()),
         is_once=once,
+        trigger=trigger,
+        ui_port=ui,
         starts_max=starts,
     )
     run_in_terminal(plan)

@@ -2,8 +2,9 @@
 
 Nodes are asked in turn, beginning with the one that answered last (`first`), or all at the same time
 (`every`). A node that cannot be reached or stays silent is passed over. As long as another node is left to
-ask, a node may stay silent for a short time only (`Timeouts.switch_s`); when all of them are silent, which is
-how an overloaded cluster looks, the last one gets the long time. When no node has an answer they are all
+ask, a node may stay silent for a short time only (`Timeouts.switch_s`), and until it answers again nobody
+waits for it while others answer. When all of them are silent, which is how an overloaded cluster looks, the
+last one gets the long time. When no node has an answer they are all
 asked again for a while (`Timeouts.patience_s`), because an election or a restart takes a moment.
 
 A request that must not be carried out twice goes to another node only if it cannot have reached the first.
@@ -11,12 +12,13 @@ A request that must not be carried out twice goes to another node only if it can
 
 import base64
 import math
+import queue
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 from millrace.client.http_node import (
@@ -54,6 +56,13 @@ class Timeouts:
     patience_s: float = 0.0
     """For how long the nodes are asked again when none has an answer."""
 
+    def changed(self, connect_s: float | None, request_s: float | None) -> "Timeouts":
+        """With the times that somebody chose; a chosen time for a request holds for the last node too."""
+        chosen = self if connect_s is None else replace(self, connect_s=connect_s)
+        if request_s is None:
+            return chosen
+        return replace(chosen, switch_s=request_s, answer_s=request_s)
+
     def limit(self, deadline_s: float = math.inf) -> TimeLimit:
         """The limit of one request, to a node behind which there are others."""
         return TimeLimit(
@@ -73,10 +82,56 @@ Ask = Callable[[HttpNode, TimeLimit], Result]
 no node can have one."""
 Conclude = Callable[[Sequence[NoAnswer], bool], None]
 """Called with the failures of all nodes, and whether this was the last round; raises to end the asking."""
+Suffices = Callable[[Sequence[Result]], bool]
+"""Whether the answers that have come so far are enough, so that the other nodes are not waited for."""
 
 
 def _conclude_nothing(failures: Sequence[NoAnswer], is_last: bool) -> None:
     """The nodes are asked again until the patience is over."""
+
+
+_Asked = tuple[HttpNode, Sequence[Result], Sequence[NoAnswer]]
+
+
+class _Round(Generic[Result]):
+    """Nodes that are asked at the same time, each in a thread of its own. A thread that nobody waits for any
+    more ends by itself, within the time limit of its request."""
+
+    def __init__(self, ask_one: Callable[..., Sequence[Result]], ask: Ask[Result], limit: TimeLimit) -> None:
+        self._ask_one, self._ask, self._limit = ask_one, ask, limit
+        self._done: queue.SimpleQueue[_Asked[Result] | Exception] = queue.SimpleQueue()
+        self._under_way: list[HttpNode] = []
+        self.answers: dict[HttpNode, Result] = {}
+        self.failures: list[NoAnswer] = []
+
+    def begin(self, nodes: Sequence[HttpNode], *, is_last: bool) -> None:
+        for node in nodes:
+            self._under_way.append(node)
+            if len(nodes) == 1 and is_last:
+                self._run(node, is_last)
+            else:
+                threading.Thread(target=self._run, args=(node, is_last), daemon=True).start()
+
+    def wait(self, nodes: Sequence[HttpNode], suffices: Suffices[Result] | None) -> None:
+        """Until all of these have answered or failed, or the answers suffice. Raises what `ask` raised other
+        than NoAnswer."""
+        while any(node in self._under_way for node in nodes):
+            done = self._done.get()
+            if isinstance(done, Exception):
+                raise done
+            node, answers, failures = done
+            self._under_way.remove(node)
+            self.answers.update((node, answer) for answer in answers)
+            self.failures += failures
+            if suffices is not None and self.answers and suffices(list(self.answers.values())):
+                return
+
+    def _run(self, node: HttpNode, is_last: bool) -> None:
+        failures: list[NoAnswer] = []
+        try:
+            self._done.put((node, self._ask_one(node, self._ask, failures, self._limit, is_last), failures))
+        except Exception as error:  # noqa: BLE001 - it is raised again where the answers are waited for
+            self._done.put(error)
 
 
 class Http:
@@ -113,6 +168,10 @@ class Http:
         """The nodes, the one that is asked first in front."""
         return tuple(node.url for node in self._nodes)
 
+    def prefer(self, url: str) -> None:
+        """Ask the node at this address first from now on, if it is one of these."""
+        self._put_first([node for node in self._nodes if node.url == url])
+
     # ------------------------------------------------------------------------------- asking nodes
 
     def first(
@@ -130,11 +189,17 @@ class Http:
         return self._patiently(lambda failures: self._ask_in_turn(ask, failures, limit), what, conclude)[0]
 
     def every(
-        self, ask: Ask[Result], *, what: str, conclude: Conclude = _conclude_nothing
+        self,
+        ask: Ask[Result],
+        *,
+        what: str,
+        conclude: Conclude = _conclude_nothing,
+        suffices: Suffices[Result] | None = None,
     ) -> Sequence[Result]:
-        """The answers of all nodes that have one, asked at the same time: at least one answer. Nodes that
-        stayed silent lately are asked only if no other node answers."""
-        return self._patiently(lambda failures: self._ask_all(ask, failures), what, conclude)
+        """The answers of all nodes that have one, asked at the same time: at least one answer. It returns as
+        soon as the answers suffice, if the caller says what does. A node that stayed silent the last time
+        is waited for only if no other node answers. Nodes that answered are asked first from now on."""
+        return self._patiently(lambda failures: self._ask_all(ask, failures, suffices), what, conclude)
 
     def _patiently(
         self,
@@ -158,28 +223,39 @@ class Http:
             pause_s = min(2 * pause_s, _PAUSE_S_MOST)
 
     def _ask_in_turn(self, ask: Ask[Result], failures: list[NoAnswer], limit: TimeLimit) -> Sequence[Result]:
-        nodes = sorted(self._nodes, key=lambda node: SILENT_NODES.is_silent(node.url))
+        nodes = sorted(self._nodes, key=lambda node: SILENT_NODES.is_suspect(node.url))
         for number, node in enumerate(nodes):
             is_last = number == len(nodes) - 1 and all(failure.is_silent for failure in failures)
             answer = self._ask_one(node, ask, failures, limit, is_last)
             if answer:
-                if self._nodes[0] is not node:
-                    self._nodes = [node, *(other for other in self._nodes if other is not node)]
+                self._put_first([node])
                 return answer
         return ()
 
-    def _ask_all(self, ask: Ask[Result], failures: list[NoAnswer]) -> Sequence[Result]:
-        silent = [node for node in self._nodes if SILENT_NODES.is_silent(node.url)]
-        heard = [node for node in self._nodes if node not in silent]
-        limit = self._timeouts.limit()
-        answers: list[Result] = []
-        for nodes, is_last in ((heard, not silent and len(heard) == 1), (silent, True)):
-            if not nodes or answers:
-                continue
-            with ThreadPoolExecutor(len(nodes), "millrace-http") as pool:
-                asked = [pool.submit(self._ask_one, node, ask, failures, limit, is_last) for node in nodes]
-                answers.extend(answer for one in asked for answer in one.result())
-        return answers
+    def _put_first(self, nodes: Sequence[HttpNode]) -> None:
+        if nodes != self._nodes[: len(nodes)]:
+            self._nodes = [*nodes, *(other for other in self._nodes if other not in nodes)]
+
+    def _ask_all(
+        self, ask: Ask[Result], failures: list[NoAnswer], suffices: Suffices[Result] | None
+    ) -> Sequence[Result]:
+        suspects = [node for node in self._nodes if SILENT_NODES.is_suspect(node.url)]
+        trusted = [node for node in self._nodes if node not in suspects]
+        round_: _Round[Result] = _Round(self._ask_one, ask, self._timeouts.limit())
+        if trusted:
+            is_only = not suspects and len(trusted) == 1
+            round_.begin(trusted, is_last=is_only)
+            # Those whose time is over may show that they answer again; nobody waits for them.
+            due = [node for node in suspects if not SILENT_NODES.is_silent(node.url)]
+            round_.begin(due, is_last=False)
+            suspects = [node for node in suspects if node not in due]
+            round_.wait(trusted, suffices)
+        if not round_.answers:
+            round_.begin(suspects, is_last=True)
+            round_.wait(self._nodes, lambda answers: True)
+        failures.extend(round_.failures)
+        self._put_first(list(round_.answers))
+        return list(round_.answers.values())
 
     def _ask_one(
         self,

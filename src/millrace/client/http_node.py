@@ -3,8 +3,8 @@
 Only the standard library is used, no event loop and no thread: this code also runs inside Python workers of
 Spark. A connection that is idle is checked before it is used again, because a node closes idle connections.
 
-A node that stays silent is remembered for the whole process: the next calls ask other nodes first. Whoever
-plans a Spark query opens a client for every call, so the memory of one client would not be enough.
+A node that stays silent is remembered for the whole process: until it answers again, the next calls ask other
+nodes first. A program may open many clients, so the memory of one client would not be enough.
 """
 
 import base64
@@ -112,13 +112,23 @@ class Answer:
 
 
 class SilentNodes:
-    """Which nodes stayed silent lately, by address. Each silence in a row doubles the time for which the
-    node is avoided."""
+    """Which nodes stayed silent when they were asked last, by address. Each silence in a row doubles the time
+    for which the node is not asked at all; after it the node is asked again, but not waited for, until it
+    answers."""
 
     def __init__(self) -> None:
         self._avoided: dict[str, tuple[float, float]] = {}
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return tuple(self._avoided)
+
+    def is_suspect(self, url: str) -> bool:
+        """Whether the node has not answered since it stayed silent."""
+        return url in self._avoided
+
     def is_silent(self, url: str) -> bool:
+        """Whether the node is not to be asked yet."""
         until_s, _ = self._avoided.get(url, (0.0, 0.0))
         return time.monotonic() < until_s
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.errors import ConfigError
 from millrace.limits import PIPELINE_SINKS_MAX
+from millrace.spark.options import UPDATE_MODE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 FORMAT = "millrace"
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-_INTERVAL = "2 seconds"
 _SOURCES_S_MAX = 60.0
 _POLL_S = 0.1
 
@@ -54,17 +54,22 @@ class Flow:
     checkpoints: str
     settings: Mapping[str, str]
     is_once: bool = False
+    trigger_ms: int = 2_000
     sinks: dict[str, Sink] = field(default_factory=dict)
 
     def source(self, stream: str = "default", **options: str) -> "DataFrame":
         """A stream as a streaming frame. Unlike plain Spark a pipeline begins at the earliest message, so
         that one that is started late misses nothing."""
-        given = {"url": self.url, "stream": stream, "startingOffsets": "earliest", **options}
+        given = {"startingOffsets": "earliest", **self._from(stream, options)}
         return self.spark.readStream.format(FORMAT).options(**given).load()
+
+    def _from(self, stream: str, options: Mapping[str, str]) -> dict[str, str]:
+        several = {"subscribe", "subscribepattern", "assign"} & {name.lower() for name in options}
+        return {"url": self.url, **({} if several else {"stream": stream}), **options}
 
     def table(self, stream: str = "default", **options: str) -> "DataFrame":
         """What the stream holds now, as a static frame."""
-        given = {"url": self.url, "stream": stream, **options}
+        given = self._from(stream, options)
         return self.spark.read.format(FORMAT).options(**given).load()
 
     def sink(
@@ -91,7 +96,9 @@ class Flow:
             raise ConfigError(
                 f"sink {name!r} is given a frame that is not streaming: begin with flow.source()"
             )
-        given = {"url": self.url, **options} if format == FORMAT else options
+        if format.lower() == FORMAT and mode != "append" and each_batch is None:
+            raise ConfigError(f"sink {name!r}: {UPDATE_MODE}")
+        given = {"url": self.url, **options} if format.lower() == FORMAT else options
         self.sinks[name] = Sink(frame=frame, format=format, mode=mode, options=given, each_batch=each_batch)
 
     def setting(self, name: str, default: str | None = None) -> str:
@@ -116,8 +123,9 @@ class Flow:
         sink = self.sinks[name]
         writer: Any = sink.frame.writeStream.queryName(name).outputMode(sink.mode)
         writer = writer.option("checkpointLocation", f"{self.checkpoints}/{name}")
+        interval = f"{self.trigger_ms} milliseconds"
         writer = (
-            writer.trigger(availableNow=True) if self.is_once else writer.trigger(processingTime=_INTERVAL)
+            writer.trigger(availableNow=True) if self.is_once else writer.trigger(processingTime=interval)
         )
         if sink.each_batch is not None:
             return writer.foreachBatch(sink.each_batch).start()  # type: ignore[no-any-return]

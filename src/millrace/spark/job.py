@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from millrace.errors import ConfigError, LocalError
 from millrace.spark import sql
 from millrace.spark.flow import Flow
+from millrace.spark.options import trigger_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -192,6 +193,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--master", required=True)
     parser.add_argument("--report", type=int, required=True)
     parser.add_argument("--once", action="store_true")
+    parser.add_argument("--trigger", default="2s")
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--conf", action="append", default=[])
     given = parser.parse_args(arguments)
@@ -208,6 +210,7 @@ def main(arguments: list[str]) -> int:
                 checkpoints=given.checkpoints,
                 settings=dict(one.split("=", 1) for one in given.set),
                 is_once=given.once,
+                trigger_ms=trigger_ms(given.trigger),
             )
             build(flow)
             watches = [Watch(name, query) for name, query in flow.start().items()]

@@ -8,8 +8,8 @@ goes back [rule 29].
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -25,11 +25,35 @@ TIME_US_MIN, TIME_US_TOP = -(1 << 63), (1 << 63) - 1
 TASK_ROWS_AIM = 1_000_000
 """A longer range is split, so that the cores of a machine share it."""
 TASK_ROWS_LEAST = 10_000
-"""About one block: a shorter piece reads mostly what its neighbours read too."""
+"""About one block. Shorter ranges share a task, because a task costs more than reading them."""
+
+# Kafka's numbers for the two ends of a log.
+_NUMBERED_WORDS = {-1: LATEST, -2: EARLIEST}
 
 Position = Mapping[int, int]
-Start = str | int | dict[int, str | int]
-"""What an option may say: a word, microseconds since 1970, or for each shard a word or an offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """The first message from this time on, in microseconds since 1970."""
+
+    time_us: int
+
+
+Value = str | int | At
+"""Where to begin or end in one shard: a word, an offset or a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByShard:
+    """A value for each of some shards, and the stream of those whose stream was named."""
+
+    values: Mapping[int, Value]
+    streams: Mapping[int, str]
+
+
+Start = str | At | ByShard
+"""What an option may say: a word or a time for all shards, or a value for each shard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +63,7 @@ class Extent:
     first: int
     next: int
     size_bytes: int = 0
+    stream: str = field(default="", compare=False)
 
     @property
     def row_bytes(self) -> int:
@@ -53,6 +78,7 @@ class Span:
     shard: int
     start: int
     end: int
+    stream: str = field(default="", compare=False)
 
     @property
     def count(self) -> int:
@@ -73,15 +99,44 @@ def parse_start(option: str, text: str) -> Start:
     if words.lower() in (EARLIEST, LATEST):
         return words.lower()
     if words.startswith("{"):
-        return _parse_shards(option, words)
+        return _parse_shards(option, words, _offset_value)
     try:
-        moment = datetime.fromisoformat(words)
+        return At(to_us(datetime.fromisoformat(words)))
     except ValueError:
         raise ConfigError(
             f"{option} = {text!r} is not earliest, latest, a time such as 2026-11-15T10:00:00+00:00, "
             'or offsets such as {"7": 120}'
         ) from None
-    return to_us(moment)
+
+
+def parse_time(option: str, text: str) -> Start:
+    """The value of `startingTimestamp` or `endingTimestamp`: a time, or a time for each shard."""
+    words = text.strip()
+    if words.startswith("{"):
+        return _parse_shards(option, words, _time_value)
+    value = _time_value(int(words) if words.isascii() and words.isdigit() else words)
+    if value is None:
+        raise ConfigError(
+            f"{option} = {text!r} is not a time such as 2026-11-15T10:00:00+00:00 or 1794736800000 "
+            '(milliseconds since 1970), nor times by shard such as {"7": 1794736800000}'
+        )
+    return value
+
+
+def _offset_value(given: Any) -> Value | None:
+    if isinstance(given, int) and not isinstance(given, bool):
+        return _NUMBERED_WORDS.get(given, given if given >= 0 else None)
+    return given if given in (EARLIEST, LATEST) else None
+
+
+def _time_value(given: Any) -> At | None:
+    """A time in milliseconds since 1970 or as text; None for anything else."""
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        return At(given * 1000)
+    try:
+        return At(to_us(datetime.fromisoformat(given)))
+    except (TypeError, ValueError):
+        return None
 
 
 def to_us(moment: datetime) -> int:
@@ -91,37 +146,43 @@ def to_us(moment: datetime) -> int:
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
-def _parse_shards(option: str, text: str) -> dict[int, str | int]:
+def _parse_shards(option: str, text: str, read: Callable[[Any], Value | None]) -> ByShard:
+    """Values by shard, or by stream and then by shard as Kafka's connector has them."""
     try:
         fields: dict[str, Any] = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{option} is not JSON: {error}") from None
-    found: dict[int, str | int] = {}
-    for shard, value in fields.items():
-        is_offset = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-        if not (shard.isascii() and shard.isdigit()) or not (is_offset or value in (EARLIEST, LATEST)):
+    values: dict[int, Value] = {}
+    streams: dict[int, str] = {}
+    for name, given in fields.items():
+        for shard, one in (given if isinstance(given, dict) else {name: given}).items():
+            value = read(one)
+            if not (shard.isascii() and shard.isdigit()) or value is None:
+                raise ConfigError(
+                    f'{option} maps shards to places, such as {{"7": 120, "8": "earliest"}} or '
+                    f'{{"sensors": {{"7": 120}}}}, not {shard!r} to {one!r}'
+                )
+            values[int(shard)] = value
+            if isinstance(given, dict):
+                streams[int(shard)] = name
+    return ByShard(values=values, streams=streams)
+
+
+def resolve(option: str, start: Start, extents: Mapping[int, Extent], rest: str) -> dict[int, int | At]:
+    """Offsets for every shard, or times that are still to be looked up. `rest` is the word for shards that
+    are not named."""
+    named = start if isinstance(start, ByShard) else ByShard(values={}, streams={})
+    other = rest if isinstance(start, ByShard) else start
+    for shard in sorted(named.values):
+        name = named.streams.get(shard)
+        if shard not in extents or name not in (None, extents[shard].stream):
+            of = "" if name is None else f" of stream {name!r}"
             raise ConfigError(
-                f'{option} maps shards to offsets, such as {{"7": 120, "8": "earliest"}}, '
-                f"not {shard!r} to {value!r}"
+                f"{option} names shard {shard}{of}; the stream has {', '.join(map(str, sorted(extents)))}"
             )
-        found[int(shard)] = value
-    return found
-
-
-def resolve(
-    option: str, start: str | dict[int, str | int], extents: Mapping[int, Extent], rest: str
-) -> dict[int, int]:
-    """Offsets for every shard. `rest` is the word for shards that are not named."""
-    named = start if isinstance(start, dict) else {}
-    word = rest if isinstance(start, dict) else start
-    unknown = sorted(set(named) - set(extents))
-    if unknown:
-        raise ConfigError(
-            f"{option} names shard {unknown[0]}; the stream has {', '.join(map(str, sorted(extents)))}"
-        )
-    position = {}
+    position: dict[int, int | At] = {}
     for shard, extent in extents.items():
-        value = named.get(shard, word)
+        value = named.values.get(shard, other)
         if isinstance(value, int) and value > extent.next:
             raise ConfigError(
                 f"{option}: offset {value} of shard {shard} is not there yet; the next is {extent.next}"
@@ -177,22 +238,44 @@ def capped(position: Position, ceiling: Position, start: Position) -> dict[int, 
     }
 
 
-def spans(start: Position, end: Position) -> list[Span]:
+def spans(start: Position, end: Position, streams: Mapping[int, str] | None = None) -> list[Span]:
     """What lies between two positions, without the shards where nothing does."""
-    between = (Span(shard=shard, start=start.get(shard, 0), end=end[shard]) for shard in sorted(end))
+    known = streams or {}
+    between = (
+        Span(shard=shard, start=start.get(shard, 0), end=end[shard], stream=known.get(shard, ""))
+        for shard in sorted(end)
+    )
     return [span for span in between if span.count > 0]
 
 
-def split(whole: Iterable[Span], tasks_least: int = 1) -> list[Span]:
-    """The same offsets in pieces: none much longer than the aim, and at least `tasks_least` of them unless
-    that makes pieces smaller than is worth a task."""
+def plan(
+    whole: Iterable[Span], tasks_least: int | None = None, rows_max: int | None = None
+) -> list[tuple[Span, ...]]:
+    """The same offsets divided into tasks: long ranges are split, and short ones share a task. There are at
+    least `tasks_least` tasks if there are so many offsets, and none has more than `rows_max` offsets."""
     given = list(whole)
     total = sum(span.count for span in given)
-    aim = min(TASK_ROWS_AIM, max(TASK_ROWS_LEAST, -(-total // max(1, tasks_least))))
+    aim = min(TASK_ROWS_AIM, rows_max or TASK_ROWS_AIM)
+    if tasks_least is not None:
+        aim = min(aim, max(1, total // tasks_least))
     aim = max(aim, -(-total // SPARK_TASKS_MAX))
-    pieces = []
+    pieces: list[Span] = []
     for span in given:
         parts = -(-span.count // aim)
         cuts = [span.start + span.count * part // parts for part in range(parts + 1)]
-        pieces += [Span(shard=span.shard, start=one, end=two) for one, two in pairwise(cuts)]
-    return pieces
+        pieces += [replace(span, start=one, end=two) for one, two in pairwise(cuts)]
+    return _bundled(pieces, min(aim, TASK_ROWS_LEAST))
+
+
+def _bundled(pieces: Iterable[Span], rows_most: int) -> list[tuple[Span, ...]]:
+    """Neighbours together as long as they have no more than `rows_most` offsets."""
+    bundles: list[tuple[Span, ...]] = []
+    rows = 0
+    for piece in pieces:
+        if bundles and rows + piece.count <= rows_most:
+            bundles[-1] += (piece,)
+            rows += piece.count
+        else:
+            bundles.append((piece,))
+            rows = piece.count
+    return bundles

@@ -5,7 +5,8 @@ holds no messages, or can be missing. Only an answer that no node could better e
 every node has deleted, or refused access.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -17,6 +18,9 @@ from millrace.spark.offsets import Extent
 
 PATIENCE_S = 10.0
 _ANSWER_TIMEOUT_S = 30.0
+
+StreamRow = Mapping[str, Any]
+"""What a node says about a stream and the shards of it that the node holds."""
 
 
 class Expired(LocalError):
@@ -62,10 +66,16 @@ class ClusterReader:
     """Every call is bounded in time; LocalError says what each node answered."""
 
     def __init__(
-        self, urls: Sequence[str], password: str | None = None, patience_s: float = PATIENCE_S
+        self,
+        urls: Sequence[str],
+        password: str | None = None,
+        patience_s: float = PATIENCE_S,
+        *,
+        connect_s: float | None = None,
+        request_s: float | None = None,
     ) -> None:
-        timeouts = Timeouts(answer_s=_ANSWER_TIMEOUT_S, patience_s=patience_s)
-        self.http = Http(urls, password=password, timeouts=timeouts)
+        standard = Timeouts(answer_s=_ANSWER_TIMEOUT_S, patience_s=patience_s)
+        self.http = Http(urls, password=password, timeouts=standard.changed(connect_s, request_s))
 
     def __enter__(self) -> "ClusterReader":
         return self
@@ -75,22 +85,41 @@ class ClusterReader:
     ) -> None:
         self.http.close()
 
-    def extents(self, stream: str) -> dict[int, Extent]:
-        """The shards of a stream, as far as any node knows them. Every node that answers counts, because one
-        node may hold some of the shards only, and lag behind in them."""
-        path = stream_path(stream)
-        answers = self.http.every(
-            lambda node, limit: _checked(node.get(limit, path)).json(),
-            what=f"stream {stream!r}",
-            conclude=_conclude_missing,
-        )
-        found: dict[int, Extent] = {}
-        for answer in answers:
-            for row in answer["shard_list"]:
-                _merge(found, row)
-            if not found and answer["replication"] == "routed":
-                raise LocalError(f"stream {stream!r} is routed: stored nowhere, Spark cannot read it")
+    def extents(self, *streams: str) -> dict[int, Extent]:
+        """The shards of these streams, as far as the nodes know them. One node may hold some of the shards
+        only, and lag behind in them, so several are asked at the same time."""
+        rows = self._rows(streams[0] if len(streams) == 1 else None)
+        missing = [name for name in streams if len(streams) > 1 and not any(map(_is(name), rows))]
+        if missing:
+            raise LocalError(f"there is no stream {missing[0]!r}")
+        if len(streams) > 1:
+            rows = [row for row in rows if row["name"] in streams]
+        found = _merged(rows, streams[0])
+        for row in rows:
+            if row["replication"] == "routed" and not row["shard_list"]:
+                name = row.get("name", streams[0])
+                raise LocalError(f"stream {name!r} is routed: stored nowhere, Spark cannot read it")
         return found
+
+    def extents_matching(self, pattern: str) -> dict[int, Extent]:
+        """The same for all streams whose names match the pattern as a whole; there may be none yet."""
+        return _merged([row for row in self._rows(None) if re.fullmatch(pattern, row["name"])], "")
+
+    def _rows(self, stream: str | None) -> list[StreamRow]:
+        """What the nodes say about one stream, or about all."""
+        path = "/v1/streams" if stream is None else stream_path(stream)
+
+        def ask(node: HttpNode, limit: TimeLimit) -> list[StreamRow]:
+            fields = _checked(node.get(limit, path)).json()
+            return list(fields["streams"]) if stream is None else [fields]
+
+        answers = self.http.every(
+            ask,
+            what="the streams" if stream is None else f"stream {stream!r}",
+            conclude=_conclude_missing,
+            suffices=lambda answers: _is_enough(answers, len(self.http.urls)),
+        )
+        return [row for answer in answers for row in answer]
 
     def blocks(
         self, stream: str, shard: int, start: int, end: int, room: bytearray | None = None
@@ -134,22 +163,22 @@ class ClusterReader:
             found = error.first
         return min(max(found, extent.first), extent.next)
 
-    def advance(self, group: str, filters: tuple[str, ...], stream: str, position: Mapping[int, int]) -> None:
+    def advance(
+        self, group: str, filters: Sequence[str], streams: Iterable[str], position: Mapping[int, int]
+    ) -> None:
         """Tell a durable group how far a query has come. A group that does not exist is created on these
-        filters, or on those of the stream. LocalError if that is refused or nobody answers."""
+        filters, or on those of the streams. LocalError if that is refused or nobody answers."""
         path = f"/v1/groups/{quote(group, safe='')}"
         body = {"positions": {str(shard): offset for shard, offset in position.items()}}
 
         def ask(node: HttpNode, limit: TimeLimit) -> None:
             answer = node.post_json(limit, f"{path}/advance", body)
             if answer.status == 404:
-                wanted = (
-                    filters
-                    or tuple(_checked(node.get(limit, stream_path(stream))).json()["filters"])
-                    or ("#",)
-                )
+                wanted = list(filters)
+                for stream in streams if not filters else ():
+                    wanted += _checked(node.get(limit, stream_path(stream))).json()["filters"] or ["#"]
                 created = node.post_json(
-                    limit, "/v1/groups", {"name": group, "filters": wanted, "start": "earliest"}
+                    limit, "/v1/groups", {"name": group, "filters": wanted or ["#"], "start": "earliest"}
                 )
                 # Somebody else may have created it in between.
                 if created.status != 409:
@@ -158,6 +187,41 @@ class ClusterReader:
             _checked(answer)
 
         self.http.first(ask, what=f"group {group!r}", conclude=_conclude_gone)
+
+
+def _is(name: str) -> Callable[[StreamRow], bool]:
+    return lambda row: bool(row["name"] == name)
+
+
+def _merged(rows: Sequence[StreamRow], stream: str) -> dict[int, Extent]:
+    found: dict[int, Extent] = {}
+    for row in rows:
+        for shard in row["shard_list"]:
+            _merge(found, shard, row.get("name", stream))
+    return found
+
+
+def _is_enough(answers: Sequence[Sequence[StreamRow]], nodes: int) -> bool:
+    """Whether these answers say all that the others could add: so many nodes answered that every shard has a
+    replica among them, and for every shard that is written to its leader is among them too."""
+    rows = [row for answer in answers for row in answer]
+    replicas = min((int(row.get("replicas", 1)) for row in rows), default=1)
+    if not rows or len(answers) <= max(nodes // 2, nodes - replicas):
+        return False
+    open_shards: dict[str, set[int]] = {}
+    led: set[int] = set()
+    for row in rows:
+        if row["replication"] != "quorum":
+            return False
+        for shard in row["shard_list"]:
+            if not shard.get("sealed"):
+                open_shards.setdefault(row.get("name", ""), set()).add(shard["shard"])
+                led |= {shard["shard"]} if shard.get("role") == "leader" else set()
+    return all(
+        len(shards := open_shards.get(row.get("name", ""), set())) == row.get("shards") and shards <= led
+        for row in rows
+        if row.get("capture") != "none"
+    )
 
 
 def _conclude_missing(failures: Sequence[NoAnswer], is_last: bool) -> None:
@@ -189,7 +253,7 @@ def _checked(answer: Answer) -> Answer:
     raise LocalError(detail)
 
 
-def _merge(found: dict[int, Extent], row: Mapping[str, Any]) -> None:
+def _merge(found: dict[int, Extent], row: Mapping[str, Any], stream: str) -> None:
     """Add what one node knows of a shard: the highest end and the lowest first offset count. A node that has
     nothing, because it was added just now, does not say where the others begin."""
     shard, first, end = int(row["shard"]), int(row["first_offset"]), int(row["next_offset"])
@@ -202,4 +266,5 @@ def _merge(found: dict[int, Extent], row: Mapping[str, Any]) -> None:
         first=first,
         next=max(known.next, end),
         size_bytes=max(known.size_bytes, int(row["bytes"])),
+        stream=stream,
     )

@@ -8,7 +8,11 @@ never named in a decision and is dropped.
 Spark pickles the writer, runs `write` in the executors and `commit` in another process, with another object
 for every call: no state lives here. A stream's writer is named by Spark's query id, which a checkpoint keeps;
 the task reads it, and the number of the batch, from its own context and puts them into its message. A batch
-write has a name of its own, made once on the driver.
+write has a name of its own, made once on the driver, unless the options `writer` and `batch` name it: then
+it is the streaming sink's commit under another name, and of all writes with that name one is carried out
+[rule 40].
+
+Spark commits in a process that is new for every batch, so what only a task needs is imported there.
 """
 
 import logging
@@ -16,9 +20,8 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -40,10 +43,14 @@ from pyspark.sql.types import (
 from millrace.broker.shards.staging import SECTION
 from millrace.broker.streams.stream import Stream, StreamSpec, StreamTable
 from millrace.errors import ConfigError, LocalError
-from millrace.spark.options import SinkOptions, access
-from millrace.spark.packets import Packer, Route, Section
+from millrace.spark.options import UPDATE_MODE, SinkOptions, access
 from millrace.spark.schema import PROPERTIES
-from millrace.spark.writing import ClusterWriter
+from millrace.spark.writing import PATIENCE_S, ClusterWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from millrace.spark.packets import Route, Section
 
 log = logging.getLogger("millrace.spark")
 
@@ -60,19 +67,29 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     "content_type": (StringType,),
     "properties": (StructType,),
 }
+_GIVEN_BY_THE_NODE = ("shard", "offset", "timestamp", "publisher")
+"""Columns of the source that a row to be written cannot have. INSERT INTO a view sets those that it does not
+name to null."""
 
 
-def check(schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
+def is_insert(schema: StructType) -> bool:
+    """Whether the frame has columns of the source, as it has for INSERT INTO a view over a stream."""
+    return any(name in _GIVEN_BY_THE_NODE for name in schema.names)
+
+
+def check(schema: StructType, options: SinkOptions, *, overwrite: bool, is_stream: bool = False) -> None:
     """ConfigError unless the frame can be written: its columns are known, and topic and payload are there."""
     if overwrite:
-        raise ConfigError('a log is only ever appended to: write with mode("append")')
+        appended = 'a log is only ever appended to: write with mode("append")'
+        raise ConfigError(UPDATE_MODE if is_stream else appended)
+    if is_stream and options.writer is not None:
+        raise ConfigError("writer and batch name a batch write; a streaming query has both in its checkpoint")
     for field in schema.fields:
         kinds = _COLUMNS.get(field.name)
+        if field.name in _GIVEN_BY_THE_NODE:
+            continue
         if kinds is None:
-            raise ConfigError(
-                f"there is no column {field.name!r} to write; there are {', '.join(_COLUMNS)}: "
-                "select those, or put the others into the payload, for example with to_json(struct(...))"
-            )
+            raise ConfigError(_no_column(field.name))
         if not isinstance(field.dataType, kinds):
             wanted = " or ".join(kind().simpleString() for kind in kinds if kind is not StructType)
             raise ConfigError(
@@ -88,6 +105,13 @@ def check(schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
         raise ConfigError("give the column 'topic' or the option topic, not both")
     if "properties" in names:
         _check_properties(schema["properties"].dataType)
+
+
+def _no_column(name: str) -> str:
+    return (
+        f"there is no column {name!r} to write; there are {', '.join(_COLUMNS)}: "
+        "select those, or put the others into the payload, for example with to_json(struct(...))"
+    )
 
 
 def _check_properties(given: Any) -> None:
@@ -110,28 +134,35 @@ class Staged(WriterCommitMessage):
     blocks: dict[int, int]
     """At each shard how many."""
     rows: int
+    node: str = ""
+    """The address of the node that took them, to be asked first."""
 
 
 class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._writer = f"batch-{uuid.uuid4()}"
+        self._writer = options.writer or f"batch-{uuid.uuid4()}"
+        self._batch = options.batch or 0
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return _stage(self._options, self._writer, 0, iterator)
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
+        return _stage(self._options, self._writer, self._batch, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _commit(self._options, messages, 0)
+        _commit(self._options, messages, self._batch)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _void(self._options, self._writer)
+        if self._options.writer is None:
+            _void(self._options, self._writer)
+        else:
+            # A batch that is to be tried again must not be decided here.
+            _abort(self._options, messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
         context = TaskContext.get()
         query = context.getLocalProperty(_QUERY_ID) if context is not None else None
         batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
@@ -162,7 +193,7 @@ class _Stager:
         self._size = self._count = 0
         self._sending: Future[None] | None = None
 
-    def add(self, section: Section) -> None:
+    def add(self, section: "Section") -> None:
         stream, shard = section.route
         number = self.blocks.get(shard, 0)
         self.blocks[shard] = number + 1
@@ -192,22 +223,24 @@ class _Stager:
             self._cluster.stage(stream, self.writer, self.batch, self.attempt, parts)
 
 
-def _stage(options: SinkOptions, writer: str, batch: int, iterator: Iterator[pa.RecordBatch]) -> Staged:
+def _stage(options: SinkOptions, writer: str, batch: int, iterator: "Iterator[pa.RecordBatch]") -> Staged:
     """Bring all rows of a task to the nodes under an attempt that nobody used before."""
+    from millrace.spark.packets import Packer
+
     routes: list[Routes] = []
 
-    def find_route(topic: str) -> Route:
+    def find_route(topic: str) -> "Route":
         # A task without rows asks nobody.
         if not routes:
             routes.append(Routes(cluster.streams(), options.stream))
         return routes[0].find(topic)
 
     packer = Packer(topic=options.topic, qos=options.qos, retain=options.retain, find_route=find_route)
-    with ClusterWriter(*access(options)) as cluster, ThreadPoolExecutor(1, "millrace-stage") as pool:
+    with _open(options) as cluster, ThreadPoolExecutor(1, "millrace-stage") as pool:
         stager = _Stager(cluster, writer, batch, pool)
         try:
             for record_batch in iterator:
-                for section in packer.add(record_batch):
+                for section in packer.add(_to_write(record_batch)):
                     stager.add(section)
             for section in packer.finish():
                 stager.add(section)
@@ -218,7 +251,23 @@ def _stage(options: SinkOptions, writer: str, batch: int, iterator: Iterator[pa.
             pool.shutdown(cancel_futures=True)
             _give_up(options, {(writer, batch): [stager.attempt]} if stager.blocks else {})
             raise
-    return Staged(writer=writer, batch=batch, attempt=stager.attempt, blocks=stager.blocks, rows=stager.rows)
+    return Staged(
+        writer=writer,
+        batch=batch,
+        attempt=stager.attempt,
+        blocks=stager.blocks,
+        rows=stager.rows,
+        node=cluster.http.urls[0],
+    )
+
+
+def _to_write(rows: "pa.RecordBatch") -> "pa.RecordBatch":
+    """The rows without the columns that a node gives them; LocalError where one of these has a value."""
+    given = [name for name in rows.schema.names if name in _GIVEN_BY_THE_NODE]
+    for name in given:
+        if rows.column(name).null_count < rows.num_rows:
+            raise LocalError(_no_column(name))
+    return rows.drop_columns(given) if given else rows
 
 
 class Routes:
@@ -236,7 +285,7 @@ class Routes:
         if only is not None and only not in streams:
             raise ConfigError(f"there is no stream {only!r}")
 
-    def find(self, topic: str) -> Route:
+    def find(self, topic: str) -> "Route":
         stream = self._table.find(topic)
         if stream is None:
             raise LocalError(f"topic {topic!r} belongs to no stream: it begins with $")
@@ -246,6 +295,12 @@ class Routes:
         if not stream.shards:
             raise LocalError(f"topic {topic!r} belongs to stream {name!r}, which keeps no log")
         return name, self._table.shard(stream, topic.encode())
+
+
+def _open(options: SinkOptions, patience_s: float = PATIENCE_S) -> ClusterWriter:
+    return ClusterWriter(
+        *access(options), patience_s, connect_s=options.connect_s, request_s=options.request_s
+    )
 
 
 # ---------------------------------------------------------------------------------------- on the driver
@@ -261,7 +316,8 @@ def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]
     }:
         raise LocalError(f"the messages of batch {batch} do not belong together; nothing was committed")
     attempts = {one.attempt: one.blocks for one in staged if one.blocks}
-    with ClusterWriter(*access(options)) as cluster:
+    with _open(options) as cluster:
+        cluster.http.prefer(next((one.node for one in staged if one.blocks), ""))
         answer = cluster.commit(staged[0].writer, batch, attempts)
         if not answer["visible"]:
             # The batch is decided: asking again changes nothing and only waits.
@@ -283,7 +339,7 @@ def _void(options: SinkOptions, writer: str) -> None:
     """Decide the only batch of a writer without winners. Tasks that were killed have told nobody what they
     staged, and may still be at it: so it is given up with its batch, not attempt by attempt. Where the batch
     was decided before, this changes nothing."""
-    with ClusterWriter(*access(options), patience_s=5.0) as cluster:
+    with _open(options, 5.0) as cluster:
         try:
             cluster.commit(writer, 0, {})
         except LocalError as error:
@@ -292,7 +348,7 @@ def _void(options: SinkOptions, writer: str) -> None:
 
 def _give_up(options: SinkOptions, wanted: dict[tuple[str, int], list[str]]) -> None:
     """What cannot be given up now goes with the next batch of the writer, or after a day."""
-    with ClusterWriter(*access(options), patience_s=5.0) as cluster:
+    with _open(options, 5.0) as cluster:
         try:
             for (writer, batch), attempts in wanted.items():
                 cluster.abort(writer, batch, attempts)

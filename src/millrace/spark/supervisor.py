@@ -27,7 +27,7 @@ import msgspec
 from millrace.client.http import Http, Timeouts
 from millrace.client.http_node import JSON_HEADERS, HttpNode, TimeLimit, json_body
 from millrace.errors import ConfigError, LocalError
-from millrace.spark.options import SinkOptions, access
+from millrace.spark.options import URL_VARIABLE, SinkOptions, access, trigger_ms
 
 PAUSE_S_LEAST, PAUSE_S_MOST = 1.0, 30.0
 STOP_S = 30.0
@@ -36,6 +36,7 @@ _REPORT_EVERY_S = 1.0
 _REPORT_TIMEOUT_S = 2.0
 _REPORTS_MAX = 10_000
 _LOG_TAIL_BYTES = 20_000
+_LAST_LINES = 3
 _LOG_BYTES_MAX = 64 * 1024 * 1024
 URL_SETTING = "spark.millrace.url"
 """Setting of Spark in which a declarative project finds the nodes."""
@@ -59,6 +60,10 @@ class Plan:
     settings: tuple[str, ...] = ()
     configuration: tuple[str, ...] = ()
     is_once: bool = False
+    trigger: str = "2s"
+    """How often a query looks for something new: a number with ms, s, m or h."""
+    ui_port: int | None = None
+    """Where Spark serves its pages; None for nowhere."""
     starts_max: int = 5
     """So many starts in a row without a finished batch, and it gives up."""
 
@@ -121,6 +126,9 @@ class Supervisor:
         self._teller = _Teller(plan)
         # Rows of the drivers before this one, by query.
         self._rows_before: dict[str, int] = {}
+        # What this driver reported, and where its part of the log begins.
+        self._reported_error = ""
+        self._log_begin = 0
 
     def stop(self) -> None:
         """Ask it to end; from a signal handler or another thread."""
@@ -128,6 +136,7 @@ class Supervisor:
 
     def run(self) -> None:
         check_file(self.plan.file)
+        trigger_ms(self.plan.trigger)
         check_machine()
         self.plan.state.mkdir(parents=True, exist_ok=True)
         try:
@@ -149,7 +158,7 @@ class Supervisor:
                 raise ConfigError(self.state.error)
             fruitless = 0 if finished else fruitless + 1
             pause_s = PAUSE_S_LEAST if finished else min(2 * pause_s, PAUSE_S_MOST)
-            reason = self.state.error or last_words(self.plan.log) or f"it ended with status {code}"
+            reason = self._reported_error or cause_of_death(code, last_words(self.plan.log, self._log_begin))
             if fruitless >= self.plan.starts_max:
                 raise LocalError(
                     f"pipeline {self.plan.name} gives up after {fruitless} starts without a finished batch: "
@@ -166,7 +175,9 @@ class Supervisor:
         """Start a driver and wait for its end; its exit status, and whether it finished a batch."""
         self._say(state="starting")
         reading, writing = os.pipe()
+        self._reported_error = ""
         with opened_log(self.plan.log) as log:
+            self._log_begin = log.tell()
             driver = subprocess.Popen(
                 self._command(writing),
                 stdin=subprocess.PIPE,
@@ -222,7 +233,8 @@ class Supervisor:
         except queue.Empty:
             return False
         if "error" in report:
-            self._say(error=str(report["error"])[:1000])
+            self._reported_error = str(report["error"])[:1000]
+            self._say(error=self._reported_error)
         elif "running" in report:
             names = [str(name) for name in report["running"]]
             known = {name: self.state.queries.get(name, QueryState(name=name)) for name in names}
@@ -244,7 +256,7 @@ class Supervisor:
         if plan.file.is_dir():
             spec = next(plan.file / name for name in PROJECT_FILES if (plan.file / name).exists())
             # It speaks to Spark through a Connect server of its own, which it starts at this master.
-            settings = (f"{URL_SETTING}={plan.urls}", *plan.configuration)
+            settings = (f"{URL_SETTING}={plan.urls}", *self._ui_settings(), *plan.configuration)
             options = [word for one in settings for word in ("--conf", one)]
             program = str(Path(sys.executable).parent / "spark-pipelines")
             return [program, "--remote", plan.master, *options, "run", "--spec", str(spec.resolve())]
@@ -252,14 +264,24 @@ class Supervisor:
         command += ["--url", plan.urls, "--master", plan.master, "--report", str(report)]
         command += ["--checkpoints", plan.checkpoints or str((plan.state / "checkpoints").resolve())]
         command += ["--once"] if plan.is_once else []
+        command += ["--trigger", plan.trigger]
         command += [word for one in plan.settings for word in ("--set", one)]
-        return command + [word for one in plan.configuration for word in ("--conf", one)]
+        configuration = (*self._ui_settings(), *plan.configuration)
+        return command + [word for one in configuration for word in ("--conf", one)]
+
+    def _ui_settings(self) -> tuple[str, ...]:
+        if self.plan.ui_port is None:
+            return ()
+        return ("spark.ui.enabled=true", f"spark.ui.port={self.plan.ui_port}")
 
     def _environment(self) -> dict[str, str]:
+        # A source or a sink that names no nodes is meant for those of the pipeline.
+        configuration = dict(one.split("=", 1) for one in self.plan.configuration if "=" in one)
+        urls = {URL_VARIABLE: configuration.get(URL_SETTING, self.plan.urls)}
         if not self.plan.master.startswith("local"):
-            return {**os.environ}
-        # `setdefault`: somebody who sets these knows why.
-        return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **os.environ}
+            return {**os.environ, **urls}
+        # Somebody who sets these knows why.
+        return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **os.environ, **urls}
 
 
 def opened_log(path: Path) -> IO[bytes]:
@@ -269,13 +291,26 @@ def opened_log(path: Path) -> IO[bytes]:
     return path.open("ab")
 
 
-def last_words(path: Path) -> str:
-    """The last line of a driver's log that names an error."""
+def last_words(path: Path, begin: int = 0) -> str:
+    """Of what a driver wrote on its log, from `begin` on, the last line that names an error; where none does,
+    its last lines."""
     with path.open("rb") as log:
-        log.seek(max(0, path.stat().st_size - _LOG_TAIL_BYTES))
+        log.seek(max(begin, path.stat().st_size - _LOG_TAIL_BYTES))
         data = log.read(_LOG_TAIL_BYTES).decode(errors="replace")
-    lines = [line.strip() for line in data.splitlines() if "Error" in line or "Exception" in line]
-    return lines[-1][:500] if lines else ""
+    lines = [line.strip() for line in data.splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line or "Exception" in line]
+    return errors[-1][:500] if errors else " | ".join(lines[-_LAST_LINES:])[-500:]
+
+
+def cause_of_death(code: int, words: str) -> str:
+    """Why a driver that said nothing itself has ended: the signal that killed it, and its last words."""
+    if code >= 0:
+        return words or f"it ended with status {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"the driver was killed by {name}" + (f"; its last words: {words}" if words else "")
 
 
 class _Teller:

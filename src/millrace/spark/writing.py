@@ -10,7 +10,15 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from millrace.client.http import Http, Timeouts, stream_path
-from millrace.client.http_node import JSON_HEADERS, HttpNode, NoAnswer, RequestBody, TimeLimit, json_body
+from millrace.client.http_node import (
+    JSON_HEADERS,
+    Answer,
+    HttpNode,
+    NoAnswer,
+    RequestBody,
+    TimeLimit,
+    json_body,
+)
 from millrace.errors import LocalError
 
 PATIENCE_S = 60.0
@@ -30,10 +38,16 @@ class ClusterWriter:
     """Stages blocks and decides batches; every call is bounded in time."""
 
     def __init__(
-        self, urls: Sequence[str], password: str | None = None, patience_s: float = PATIENCE_S
+        self,
+        urls: Sequence[str],
+        password: str | None = None,
+        patience_s: float = PATIENCE_S,
+        *,
+        connect_s: float | None = None,
+        request_s: float | None = None,
     ) -> None:
-        timeouts = Timeouts(switch_s=_SWITCH_S, answer_s=_ANSWER_TIMEOUT_S, patience_s=patience_s)
-        self._http = Http(urls, password=password, timeouts=timeouts)
+        standard = Timeouts(switch_s=_SWITCH_S, answer_s=_ANSWER_TIMEOUT_S, patience_s=patience_s)
+        self.http = Http(urls, password=password, timeouts=standard.changed(connect_s, request_s))
 
     def __enter__(self) -> "ClusterWriter":
         return self
@@ -41,10 +55,16 @@ class ClusterWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._http.close()
+        self.http.close()
 
     def streams(self) -> list[dict[str, Any]]:
-        return list(self._ask("GET", "/v1/streams")["streams"])
+        """What the node that answers first knows. It is the first to be asked from then on, so a node that
+        accepts connections and never answers costs nothing."""
+
+        def ask(node: HttpNode, limit: TimeLimit) -> list[dict[str, Any]]:
+            return list(_taken(node.get(limit, "/v1/streams")).json()["streams"])
+
+        return self.http.every(ask, what="the streams", suffices=bool)[0]
 
     def stage(self, stream: str, writer: str, batch: int, attempt: str, sections: RequestBody) -> None:
         """Returns once the sections are on the disks of a majority."""
@@ -69,10 +89,14 @@ class ClusterWriter:
         headers: Mapping[str, str] = JSON_HEADERS,
     ) -> Any:
         def ask(node: HttpNode, limit: TimeLimit) -> Any:
-            answer = node.request(limit, method, path, body, headers=headers)
-            if answer.status < 300:
-                return answer.json()
-            detail = str(answer.problem())
-            raise NoAnswer(detail) if answer.status in _AGAIN else Refused(detail)
+            return _taken(node.request(limit, method, path, body, headers=headers)).json()
 
-        return self._http.first(ask, what=f"{method} {path.partition('?')[0]}")
+        return self.http.first(ask, what=f"{method} {path.partition('?')[0]}")
+
+
+def _taken(answer: Answer) -> Answer:
+    """The answer if it is a good one; Refused for one that no other node would better."""
+    if answer.status < 300:
+        return answer
+    detail = str(answer.problem())
+    raise NoAnswer(detail) if answer.status in _AGAIN else Refused(detail)

@@ -194,6 +194,35 @@ def test_a_silent_listener_costs_a_short_time_once(
             listener.accept()
 
 
+def test_a_node_that_stayed_silent_is_not_waited_for_again(
+    listener: socket.socket, start_node: Callable[..., Any], nothing_remembered: SilentNodes
+) -> None:
+    """Once its time is over it is asked beside the others, and the answers of the others are enough."""
+    node = start_node(200, {"a": 1})
+    silent = address(listener)
+    nothing_remembered._avoided[silent] = (0.0, 10.0)
+    assert not nothing_remembered.is_silent(silent) and nothing_remembered.is_suspect(silent)
+    patient = Timeouts(connect_s=30.0, switch_s=30.0, answer_s=30.0)
+    begun_s = time.monotonic()
+    assert every(Http([silent, node.url], timeouts=patient)) == [{"a": 1}]
+    assert Http([silent, node.url], timeouts=patient).get("/x") == {"a": 1}
+    assert time.monotonic() - begun_s < patient.switch_s
+    listener.settimeout(10)
+    listener.accept()[0].close()
+
+
+def test_answers_that_suffice_end_the_waiting(
+    listener: socket.socket, start_node: Callable[..., Any]
+) -> None:
+    """A listener that never answers costs nothing, and the node that answered is asked first from then on."""
+    node = start_node(200, {"a": 1})
+    http = Http([address(listener), node.url], timeouts=Timeouts(switch_s=30.0, answer_s=30.0))
+    begun_s = time.monotonic()
+    answers = http.every(lambda node, limit: node.get(limit, "/x").json(), what="x", suffices=bool)
+    assert list(answers) == [{"a": 1}] and http.urls[0] == node.url
+    assert time.monotonic() - begun_s < 30.0
+
+
 def every(http: Http) -> list[Any]:
     return list(http.every(lambda node, limit: node.get(limit, "/x").json(), what="x"))
 

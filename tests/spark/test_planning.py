@@ -1,0 +1,119 @@
+"""How micro-batches are planned: what Spark asks a stream reader, without Spark and without nodes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from millrace.spark import options, source
+from millrace.spark.offsets import Extent
+from millrace.spark.schema import SCHEMA
+from millrace.spark.source import StreamReader, Task
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+NODE = "http://127.0.0.1:1"
+
+
+class Nodes:
+    """Stands for the cluster, counts what it is asked, and has a clock that the test moves."""
+
+    def __init__(self, ends: dict[int, int]) -> None:
+        self.ends = ends
+        self.asked = 0
+        self.told: list[dict[int, int]] = []
+        self.now_s = 1_000.0
+
+    @property
+    def http(self) -> Any:
+        return type("Addresses", (), {"urls": (NODE,), "close": lambda: None})
+
+    def extents(self, *streams: str) -> dict[int, Extent]:
+        self.asked += 1
+        return {shard: Extent(first=0, next=end, stream=streams[0]) for shard, end in self.ends.items()}
+
+    def advance(
+        self, group: str, filters: Sequence[str], streams: Sequence[str], position: dict[int, int]
+    ) -> None:
+        self.told.append(position)
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    made = Nodes(dict.fromkeys(range(8), 60))
+    monkeypatch.setattr(source, "_kept", lambda given: made)
+    monkeypatch.setattr(source.time, "monotonic", lambda: made.now_s)
+    return made
+
+
+def reader(**given: str) -> StreamReader:
+    return StreamReader(options.parse({"stream": "s", "startingOffsets": "earliest", **given}), SCHEMA)
+
+
+def test_a_small_micro_batch_is_one_question_and_one_task(nodes: Nodes) -> None:
+    made = reader()
+    start = made.initialOffset()
+    nodes.asked = 0
+    end = made.latestOffset(start, ReadAllAvailable())
+    assert made.reportLatestOffset() == end
+    (task,) = made.partitions(start, end)
+    made.commit(end)
+    assert nodes.asked == 1
+    assert isinstance(task, Task) and task.node == NODE
+    assert [(span.shard, span.count, span.stream) for span in task.spans] == [(n, 60, "s") for n in range(8)]
+
+
+def test_a_group_is_told_once_what_is_finished(nodes: Nodes) -> None:
+    """At the beginning, so that it is there, and whenever a batch is through: Spark plans the next batch, or
+    finds that there is none, only after it has written that down."""
+    made = reader(group="g")
+    start = made.initialOffset()
+    end = made.latestOffset(start, ReadAllAvailable())
+    assert nodes.told == [dict.fromkeys(range(8), 0)]
+    made.commit(end)
+    assert made.latestOffset(end, ReadAllAvailable()) == end
+    assert nodes.told[1:] == [dict.fromkeys(range(8), 60)]
+
+
+def test_a_micro_batch_waits_for_enough_offsets_but_not_too_long(nodes: Nodes) -> None:
+    made = reader(minOffsetsPerTrigger="100", maxTriggerDelay="10s")
+    start = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+    nodes.ends = {**nodes.ends, 0: 90}
+    assert made.latestOffset(start, ReadAllAvailable()) == start
+    nodes.now_s += 9
+    assert made.latestOffset(start, ReadAllAvailable()) == start
+    nodes.now_s += 2
+    later = made.latestOffset(start, ReadAllAvailable())
+    assert later["0"] == 90
+    # Nothing has come: that is no batch, and the time runs on.
+    nodes.now_s += 20
+    assert made.latestOffset(later, ReadAllAvailable()) == later
+    nodes.ends = {**nodes.ends, 0: 91}
+    assert made.latestOffset(later, ReadAllAvailable())["0"] == 91
+    nodes.ends = {**nodes.ends, 0: 191}
+    assert made.latestOffset({**later, "0": 91}, ReadAllAvailable())["0"] == 191
+
+
+def test_a_bounded_run_does_not_wait(nodes: Nodes) -> None:
+    made = reader(minOffsetsPerTrigger="100000")
+    start = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+    nodes.ends = {**nodes.ends, 0: 61}
+    made.prepareForTriggerAvailableNow()
+    nodes.ends = {**nodes.ends, 0: 70}
+    assert made.latestOffset(start, ReadAllAvailable())["0"] == 61
+
+
+def test_options_divide_the_work(nodes: Nodes) -> None:
+    for given, tasks in (({"minPartitions": "4"}, 4), ({"maxRecordsPerPartition": "60"}, 8)):
+        made = reader(**given)
+        start = made.initialOffset()
+        assert len(made.partitions(start, made.latestOffset(start, ReadAllAvailable()))) == tasks
+
+
+def test_shards_may_be_chosen(nodes: Nodes) -> None:
+    chosen = StreamReader(options.parse({"assign": '{"s": [2, 3]}', "startingOffsets": "earliest"}), SCHEMA)
+    assert set(chosen.initialOffset()) == {"2", "3"}
+    wrong = StreamReader(options.parse({"assign": '{"s": [99]}'}), SCHEMA)
+    with pytest.raises(Exception, match="assign names shard 99; the stream has 0, 1"):
+        wrong.initialOffset()
