@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millrace.cli.common import example, print_error, printable, single
+from millrace.cli.common import example, print_error, single
 from millrace.cli.connecting import ConnectionOptions, Qos, Url, connected
 from millrace.cli.option_groups import takes
+from millrace.cli.tables import printable
 
 if TYPE_CHECKING:
     from millrace.client.incoming import Message

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import pytest
 import typer
 
-from millrace.cli.common import printable
 from millrace.cli.main import FAMILIES, app, run
 from millrace.cli.pair_settings import pair_settings
+from millrace.cli.tables import printable
 from millrace.node.access.users import Passwords, load
 from millrace.node.config import Config, describe
 
