@@ -2,30 +2,17 @@
 
 import asyncio
 import os
-import re
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from millrace.cli.connecting import PASSWORD_VARIABLE
+from millrace.cli.contexts import PASSWORD_VARIABLE
+from millrace.cli.durations import seconds
 
 if TYPE_CHECKING:
     from millrace.client.subscriber import Sourced
 
 _Outcome = TypeVar("_Outcome")
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
-
-
-def seconds(text: str) -> float:
-    """`100ms`, `1.5s`, `2m`; a plain number is seconds."""
-    from millrace.errors import ConfigError
-
-    found = _DURATION.fullmatch(text)
-    if found is None or not float(found[1]):
-        raise ConfigError(f"{text!r} is not a time such as 100ms, 1.5s or 2m")
-    return float(found[1]) * _UNITS_S[found[2]]
 
 
 def publish(

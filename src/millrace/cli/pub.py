@@ -107,9 +107,9 @@ def _publish_on_interval(
     **tls: Any,
 ) -> None:
     from millrace.cli import failover
-    from millrace.client.client import DEFAULT_URL
+    from millrace.cli.contexts import mqtt_urls
 
-    brokers = [*(urls or (DEFAULT_URL,)), *([backup] if backup else [])]
+    brokers = [*mqtt_urls(urls), *(mqtt_urls(backup) if backup else ())]
     payloads = _payloads(message, repeat, lines)
     try:
         done = failover.publish(topic, payloads, urls=brokers, every=every, keep_last=keep_last, **tls)

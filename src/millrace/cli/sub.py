@@ -118,7 +118,7 @@ def _from_both(
     **tls: Any,
 ) -> None:
     from millrace.cli import failover
-    from millrace.client.client import DEFAULT_URL
+    from millrace.cli.contexts import mqtt_urls
 
     def write(sourced: "Sourced") -> None:
         message = sourced.message
@@ -127,7 +127,7 @@ def _from_both(
         else:
             _write(f"{sourced.source} ".encode() + _line(message.topic, message.payload, verbose))
 
-    primary = (urls or [DEFAULT_URL])[0]
+    primary = mqtt_urls(urls)[0]
     try:
         seen = failover.subscribe(
             filters,

@@ -76,7 +76,7 @@ def test_users_are_listed_and_removed(millrace: Run) -> None:
     assert json.loads(millrace("user", "list", "--json").out) == expected
     table = [line.split() for line in millrace("user", "list").out.splitlines()]
     assert table == [["user", "rules"], ["ann", "1"], ["[bold]bob", "0"]]
-    removed = millrace("user", "remove", "ann", "--json")
+    removed = millrace("user", "remove", "ann", "--yes", "--json")
     assert json.loads(removed.out) == {"user": "ann", "rules_removed": 1, "file": str(USERS)}
     assert "no access rule is left" in removed.err
     assert json.loads(millrace("user", "list", "--json").out) == expected[1:]
