@@ -100,6 +100,12 @@ def confirm(question: str, *, yes: bool) -> None:
         raise typer.Exit(1)
 
 
+def print_missing(nodes: Sequence[str]) -> None:
+    """Say which nodes did not answer for what they know."""
+    if nodes:
+        print_warning(f"no answer from {', '.join(nodes)}: what they know is missing here")
+
+
 def print_line() -> None:
     """Between two tables."""
     sys.stdout.write("\n")
@@ -115,6 +121,13 @@ def print_done(sentence: str, *, as_json: bool, **facts: Any) -> None:
 
 def print_error(message: str) -> None:
     _complain(f"millrace: {printable(message)}")
+
+
+def print_json_error(message: str, status: int, fields: Mapping[str, Any]) -> None:
+    """The error as a JSON object in one line of standard error, with what the node said about it."""
+    sys.stderr.write(
+        json.dumps({**fields, "error": message, "exit_status": status}, ensure_ascii=False) + "\n"
+    )
 
 
 def print_warning(message: str) -> None:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 import typer
 
 from millrace.cli.common import AsJson, Yes, confirm, example, family, print_done, print_json, print_rows
+from millrace.cli.group_messages import ack, nack, take
 from millrace.cli.http_options import DEFAULT, HttpUrl, door
 from millrace.cli.tables import print_facts
 
@@ -120,3 +121,10 @@ def delete(name: Name, yes: Yes = False, url: HttpUrl = DEFAULT, json: AsJson = 
         confirm(f"Delete group {name}? {_waiting(found)}, and nobody will know what was read.", yes=False)
     door(url).call("DELETE", _path(name))
     print_done(f"deleted group {name}", as_json=json, name=name)
+
+
+app.command(
+    epilog=example("millrace group take workers --count 10 --wait 5s", "millrace group take workers --ack")
+)(take)
+app.command(epilog=example("millrace group ack workers RECEIPT"))(ack)
+app.command(epilog=example("millrace group nack workers RECEIPT --delay 30s"))(nack)

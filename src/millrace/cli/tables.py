@@ -7,6 +7,7 @@ In a pipe nothing is left out or cut; programs read --json.
 import os
 import shutil
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,6 +68,13 @@ def size(count: float) -> str:
     raise AssertionError("the last unit takes everything")
 
 
+def when(time_us: int | None) -> str | None:
+    """A moment as date and time of this machine's time zone; None stays None."""
+    if time_us is None:
+        return None
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_us / 1e6))
+
+
 def number(count: float) -> str:
     """`950`, `12.3k`, `4.1M`: short enough for a narrow column."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -84,7 +92,7 @@ def fact(name: str, value: Any) -> tuple[str, str]:
             return name.replace("_bytes", "").replace("_", " "), size(value) if value else "0"
         if name.endswith("_ms"):
             return name.removesuffix("_ms").replace("_", " "), f"{written(value)} ms"
-    return name.replace("_", " "), written(value)
+    return name.removesuffix("_us").replace("_", " "), written(value)
 
 
 def width() -> int | None:

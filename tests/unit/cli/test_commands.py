@@ -1,50 +1,19 @@
 """The command line: what is printed, what the users file holds afterwards, and the exit status."""
 
-import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import typer
 
-from millrace.cli.main import FAMILIES, app, run
+from millrace.cli.main import FAMILIES, app
 from millrace.cli.pair_settings import pair_settings
 from millrace.cli.tables import printable
 from millrace.node.access.users import Passwords, load
 from millrace.node.config import Config, describe
-
-
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def millrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs the program in this process, in an empty directory, as the shell would."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def call(*arguments: str, stdin: bytes = b"") -> Result:
-        monkeypatch.setattr(sys, "argv", ["millrace", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        try:
-            status = run()
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return Result(status, captured.out, captured.err)
-
-    return call
-
+from unit.cli.shell import Result, Run
 
 USERS = Path("millrace-data/users.toml")
 
@@ -182,7 +151,7 @@ def test_every_command_has_help_with_an_example(millrace: Run, path: tuple[str, 
     assert result.status == 0
     assert f"Example:\n    millrace {path[0]}" in result.out
     # Those that only run until they are stopped print a log, not a result.
-    assert "--json" in result.out or path[0] in {"start", "pub", "demo", "cluster", "pipeline"}
+    assert "--json" in result.out or path[0] in {"start", "pub", "demo", "cluster", "pipeline", "completion"}
 
 
 def test_the_list_of_commands_names_every_family(millrace: Run) -> None:
