@@ -6,7 +6,6 @@ may come next, one in each line. Nothing is offered where a file name is as good
 
 import contextlib
 import sys
-from enum import EnumType
 from typing import Annotated, Any, get_args
 
 import typer
@@ -101,10 +100,8 @@ def _choices(parameter: Any) -> list[str]:
         return [str(getattr(choice, "value", choice)) for choice in listed]
     annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
     kinds = [annotation, *get_args(annotation)]
-    values: list[Any] = [
-        one for kind in kinds if isinstance(kind, EnumType) for one in kind.__members__.values()
-    ]
-    return [str(one.value) for one in values]
+    members = [one for kind in kinds for one in getattr(kind, "__members__", {}).values()]
+    return [str(one.value) for one in members]
 
 
 def _names(command: Any) -> list[str]:

@@ -11,8 +11,8 @@ import typer
 
 from millrace.cli.common import example, print_error, single
 from millrace.cli.connecting import ConnectionOptions, Qos, Url, connected
+from millrace.cli.message_format import Line, line_maker
 from millrace.cli.option_groups import takes
-from millrace.cli.tables import printable
 
 if TYPE_CHECKING:
     from millrace.client.incoming import Message
@@ -27,6 +27,7 @@ _WINDOW = 1_000
 @app.command(
     epilog=example(
         "millrace sub 'sensors/#' -v",
+        "millrace sub 'sensors/#' --format '{time} {topic} {payload}'",
         "millrace sub 'sensors/#' --group workers --count 10 --json",
         "millrace sub 'sensors/#' --from earliest --url http://127.0.0.1:18831",
         "millrace sub 'sensors/#' --backup mqtt://127.0.0.1:18840",
@@ -64,22 +65,29 @@ def sub(
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic before it.")] = False,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="TEXT",
+            help="Print this, with {topic}, {payload}, {hex}, {qos}, {bytes}, {time}.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object in each line.")] = False,
 ) -> None:
     """Print messages as they come, one in each line, until Ctrl-C."""
+    line = line_maker(format, verbose=verbose)
     if start is not None:
         if group is not None:
             raise typer.BadParameter(
                 "a group has a cursor of its own: millrace group reset", param_hint="--from"
             )
-        _read_log(filters, start, url, count=count, timeout=timeout, verbose=verbose, json=json)
+        _read_log(filters, start, url, count=count, timeout=timeout, line=line, json=json)
         return
     if backup is not None:
         if group is not None or not given.is_mqtt_5:
             raise typer.BadParameter("goes with MQTT 5 and without --group", param_hint="--backup")
-        _from_both(
-            filters, url, backup, qos, count=count, timeout=timeout, verbose=verbose, json=json, **given.tls
-        )
+        _from_both(filters, url, backup, qos, count=count, timeout=timeout, line=line, json=json, **given.tls)
         return
     end_s = None if timeout is None else time.monotonic() + timeout
     seen = 0
@@ -90,7 +98,11 @@ def sub(
         ):
             while count is None or seen < count:
                 message = messages.get(None if end_s is None else max(0.0, end_s - time.monotonic()))
-                _write(_json_line(message) if json else _line(message.topic, message.payload, verbose))
+                _write(
+                    _json_line(message)
+                    if json
+                    else line(message.topic, message.payload, message.qos, message.retain)
+                )
                 # Only now: what could not be written is for another member of the group.
                 messages.ack(message)
                 seen += 1
@@ -113,7 +125,7 @@ def _from_both(
     *,
     count: int | None,
     timeout: float | None,
-    verbose: bool,
+    line: Line,
     json: bool,
     **tls: Any,
 ) -> None:
@@ -125,7 +137,8 @@ def _from_both(
         if json:
             _write(_json_line(message, source=sourced.source))
         else:
-            _write(f"{sourced.source} ".encode() + _line(message.topic, message.payload, verbose))
+            text = line(message.topic, message.payload, message.qos, message.retain)
+            _write(f"{sourced.source} ".encode() + text)
 
     primary = mqtt_urls(urls)[0]
     try:
@@ -156,7 +169,7 @@ def _read_log(
     *,
     count: int | None,
     timeout: float | None,
-    verbose: bool,
+    line: Line,
     json: bool,
 ) -> None:
     from millrace.cli import from_offset
@@ -165,7 +178,7 @@ def _read_log(
         if json:
             _write(encoding.dumps(message, ensure_ascii=False).encode() + b"\n")
         else:
-            _write(_line(message["topic"], payload, verbose))
+            _write(line(message["topic"], payload, message.get("qos", 0), bool(message.get("retain"))))
 
     try:
         from_offset.read(filters, start, urls, count=count, timeout_s=timeout, write=write)
@@ -185,13 +198,6 @@ def _write(data: bytes) -> None:
         raise
     except OSError as error:
         raise ClientError(f"cannot write the output: {error.strerror}") from error
-
-
-def _line(topic: str, payload: bytes, verbose: bool) -> bytes:
-    if sys.stdout.isatty():
-        text = printable(payload.decode(errors="backslashreplace"))
-        return f"{printable(topic)} {text}\n".encode() if verbose else f"{text}\n".encode()
-    return (topic.encode() + b" " if verbose else b"") + payload + b"\n"
 
 
 def _json_line(message: "Message", **more: str) -> bytes:

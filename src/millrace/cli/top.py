@@ -109,7 +109,8 @@ def _run(url: str, picture: Picture, every_s: float) -> None:
                     return
                 if key in _KEYS:
                     tab, first = (tab + _KEYS[key]) % len(TABS), 0
-                first = max(0, first + _SCROLL.get(key, 0))
+                last = len(body(watcher.picture, TABS[tab], columns)) - 1
+                first = max(0, min(first + _SCROLL.get(key, 0), last))
     except KeyboardInterrupt:
         return
     finally:
