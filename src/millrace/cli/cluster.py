@@ -181,7 +181,7 @@ def remove(node: NodeName, yes: Yes = False, data: Data = None, json: AsJson = F
 
 @app.command(epilog=example("millrace cluster logs", "millrace cluster logs -f n2"))
 def logs(
-    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="One node. [default: all]")] = None,
+    node: Annotated[str | None, typer.Argument(metavar="NODE", help="One node. [default: all]")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
     lines: Annotated[
         int, typer.Option("--lines", "-n", metavar="N", min=0, help="So many of the last.")

@@ -47,7 +47,7 @@ def add(
 
 @app.command(epilog=example("millrace context use prod", "millrace context use --none"))
 def use(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name of the context.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the context.")] = None,
     none: Annotated[bool, typer.Option("--none", help="Use no context.")] = False,
     json: AsJson = False,
 ) -> None:

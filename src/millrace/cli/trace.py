@@ -14,7 +14,7 @@ app = single()
 
 @app.command(epilog=example("millrace trace sensors/room1/temperature", "millrace trace --client sensor-17"))
 def trace(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="The topic of a message.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic of a message.")] = None,
     client: Annotated[
         str | None, typer.Option("--client", metavar="ID", help="The messages of this client instead.")
     ] = None,
