@@ -85,6 +85,11 @@ def _base_port(named: int | None, kept: int | None, count: int, say: Say) -> int
     return base_port
 
 
+def _nodes(plan: Plan) -> str:
+    count = len(plan.numbers)
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
 def run(plan: Plan, say: Say, on_ready: Callable[[LocalCluster], None], *, verbose: bool) -> None:
     """Supervise the cluster in this process until SIGINT, SIGTERM or `cluster down`."""
 
@@ -96,7 +101,7 @@ def run(plan: Plan, say: Say, on_ready: Callable[[LocalCluster], None], *, verbo
         supervisor = Supervisor(plan, say, show_line)
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, supervisor.stop)
-        say("cluster", f"starts {len(plan.numbers)} nodes in {plan.directory}")
+        say("cluster", f"starts {_nodes(plan)} in {plan.directory}")
         await supervisor.run(on_ready)
         say("cluster", "stopped")
 
@@ -111,7 +116,7 @@ def detach(plan: Plan, say: Say) -> None:
     command += ["--data", str(plan.directory.absolute()), "--nodes", str(len(plan.numbers))]
     command += ["--base-port", str(plan.base_port), *(["--restart"] if plan.restarts else [])]
     command += [part for one in plan.settings for part in ("--set", one)]
-    say("cluster", f"starts {len(plan.numbers)} nodes in {plan.directory}, in the background")
+    say("cluster", f"starts {_nodes(plan)} in {plan.directory}, in the background")
     with output.open("wb") as out:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True

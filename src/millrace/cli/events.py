@@ -2,6 +2,7 @@
 
 import json as encoding
 import sys
+import textwrap
 import time
 from typing import Annotated, Any
 
@@ -9,12 +10,14 @@ import typer
 
 from millrace.cli.common import AsJson, example, print_missing, single
 from millrace.cli.http_options import DEFAULT, HttpUrl, ask
-from millrace.cli.tables import printable, when
+from millrace.cli.tables import printable, when, width
 
 app = single()
 
 _POLL_S = 1.0
 _SEEN_MAX = 20_000
+# A long text goes on below where it began.
+_INDENT = " " * 36
 
 
 @app.command(
@@ -61,4 +64,8 @@ def _write(event: dict[str, Any], as_json: bool) -> None:
         return
     mark = "" if event["severity"] == "info" else f"{event['severity']}: "
     text = printable(f"{event['node']:5} {event['kind']:9} {mark}{event['text']}")
-    sys.stdout.write(f"{when(event['time_us'])} {text}\n")
+    line = f"{when(event['time_us'])} {text}"
+    fits = width()
+    if fits is not None:
+        line = textwrap.fill(line, fits, subsequent_indent=_INDENT, break_long_words=False)
+    sys.stdout.write(f"{line}\n")

@@ -170,7 +170,9 @@ def print_table(
     styled = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     heading = f"{_BOLD}{lines[0]}{_PLAIN}" if styled else lines[0]
     sys.stdout.write("\n".join([heading, *lines[1:]]) + "\n")
-    if left_out:
+    if not rows and sys.stdout.isatty():
+        sys.stdout.write("(none)\n")
+    elif left_out:
         note = f"(too narrow for: {', '.join(_heading(name) for name in left_out)}; --json shows all)"
         sys.stdout.write(f"{_DIM}{note}{_PLAIN}\n" if styled else f"{note}\n")
 

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from millrace.cli.common import AsJson, example, print_json, print_line, print_rows, single
+from millrace.cli.common import AsJson, example, print_json, print_line, print_missing, print_rows, single
 from millrace.cli.http_options import DEFAULT, HttpUrl, ask
-from millrace.cli.tables import print_facts
+from millrace.cli.tables import print_facts, printable
 
 app = single()
 
@@ -16,12 +16,12 @@ app = single()
 def trace(
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic of a message.")] = None,
     client: Annotated[
-        str | None, typer.Option("--client", metavar="ID", help="The messages of this client instead.")
+        str | None, typer.Option("--client", metavar="ID", help="What this client receives instead.")
     ] = None,
     url: HttpUrl = DEFAULT,
     json: AsJson = False,
 ) -> None:
-    """Show for a topic which stream and shard keep a message, at which offset, and who receives it."""
+    """Show which stream and shard keep a message of a topic, at which offset, and who receives it."""
     from millrace.errors import ConfigError
 
     if (topic is None) is (client is None):
@@ -31,25 +31,27 @@ def trace(
     if json:
         print_json(found)
         return
-    for number, way in enumerate(found if isinstance(found, list) else found.get("topics") or [found]):
-        if number:
-            print_line()
-        _show(way)
-
-
-def _show(way: dict[str, Any]) -> None:
-    captured = [qos for qos, is_captured in way.get("is_captured", {}).items() if is_captured]
-    facts = {
-        name: way.get(name) for name in ("topic", "stream", "replication", "shard", "leader", "next_offset")
-    }
-    facts["stored"] = f"with QoS {', '.join(captured)}" if captured else "not stored"
-    facts["retained"] = way.get("retained")
-    print_facts(facts)
-    receivers = way.get("receivers", [])
-    print_line()
-    if receivers:
-        print_rows(
-            receivers, ("client_id", "node", "filter", "qos", "kind"), as_json=False, optional=("kind", "qos")
-        )
+    if client is not None:
+        _show_receivers(found, f"client {client} has no filter: it receives nothing")
     else:
-        sys.stdout.write("nobody receives it: no session and no group has a filter that matches\n")
+        _show_way(found)
+    print_missing(found.get("missing", []))
+
+
+def _show_way(way: dict[str, Any]) -> None:
+    captured = [qos for qos, is_captured in way["is_captured"].items() if is_captured]
+    names = ("topic", "stream", "replication", "shard", "leader", "next_offset")
+    facts = {name: way[name] for name in names}
+    facts["stored"] = f"with QoS {', '.join(captured)}" if captured else "not stored"
+    facts["retained"] = way["retained"]
+    print_facts(facts)
+    print_line()
+    _show_receivers(way, "nobody receives it: no session and no group has a filter that matches")
+
+
+def _show_receivers(way: dict[str, Any], nobody: str) -> None:
+    if way["receivers"]:
+        columns = ("client_id", "node", "filter", "qos", "kind")
+        print_rows(way["receivers"], columns, as_json=False, optional=("kind", "qos"))
+    else:
+        sys.stdout.write(f"{printable(nobody)}\n")

@@ -144,6 +144,11 @@ def test_trace_says_where_a_message_goes(millrace: Run, node: FakeNode) -> None:
     assert "stored       with QoS 1, 2" in out
     assert "nobody receives it" in out
     assert millrace("trace", "--url", node.address).status == 2
+    receiver = {"client_id": "c", "node": "n1", "filter": "a/#", "qos": 1, "kind": "session"}
+    node.answers["GET", "/v1/trace"] = {"receivers": [receiver], "missing": ["n3"]}
+    result = millrace("trace", "--client", "c", "--url", node.address)
+    assert result.out.splitlines()[1].split() == ["c", "n1", "a/#", "1", "session"]
+    assert "no answer from n3" in result.err
 
 
 @pytest.mark.parametrize(
