@@ -8,7 +8,7 @@ JOBS ?= 2
 NOT_SLOW := -m "not slow"
 LINTED := src tests tools
 
-.PHONY: help setup dashboard screenshots demo test check lint format types e2e spark sim fresh-seeds campaign bench \
+.PHONY: help setup dashboard screenshots demo cli-page test check lint format types e2e spark sim fresh-seeds campaign bench \
 	test-newest wheel-test lock clean
 
 help:  ## this list
@@ -48,6 +48,9 @@ types: $(READY)  ## look for faults of types
 format: $(READY)  ## mend the style and form that can be mended by a machine
 	@$(BIN)/ruff check --fix -q $(LINTED)
 	@$(BIN)/ruff format $(LINTED)
+
+cli-page: $(READY)  ## write docs/cli.md from the commands
+	@$(BIN)/python tools/cli_page.py
 
 e2e: $(READY)  ## the long tests, which are not part of every change
 	@$(BIN)/pytest tests -m slow

@@ -115,6 +115,31 @@ def test_what_is_published_is_printed(
     assert shown == Result(0, f"{topic}/a 21.5 °C\n".encode(), b"")
 
 
+def test_a_file_is_published_and_printed_in_a_format_of_ones_own(
+    broker: ThreadedBroker, call: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "message").write_bytes(b"from a\xff file")
+    address = broker.url.removeprefix("mqtt://")
+    assert call("pub", "file/a", "-f", str(tmp_path / "message"), "--retain", "--url", address).status == 0
+    shown = call(
+        "sub",
+        "file/#",
+        "-n",
+        "1",
+        "--format",
+        "{qos}\\t{topic}: {payload} {{{bytes}}} {hex}",
+        "--url",
+        address,
+    )
+    assert shown.out == b"1\tfile/a: from a\\xff file {12} 66726f6d2061ff2066696c65\n"
+
+
+def test_a_message_is_repeated_for_a_time(broker: ThreadedBroker, call: Call) -> None:
+    done = call("pub", "repeated", "x", "--every", "20ms", "--for", "200ms", "--json", "--url", broker.url)
+    assert done.status == 0
+    assert 2 <= json.loads(done.out)["acknowledged"] <= 11
+
+
 def test_a_subscriber_prints_as_messages_come(broker: ThreadedBroker, call: Call) -> None:
     url = ("--url", broker.url)
     with blocking.Client(broker.url) as client:
@@ -274,16 +299,21 @@ def test_nobody_listens(call: Call) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("pub", "a"), "Missing argument"),
+        (("pub", "a"), "give the message"),
+        (("pub", "a", "b", "-f", "c"), "one of them"),
+        (("pub", "a", "-f", "/no/such/file"), "/no/such/file: No such file"),
+        (("pub", "a", "b", "--for", "soon"), "'soon' is not a time"),
+        (("sub", "a", "--format", "{topic.__class__}"), "--format does not know {topic.__class__}"),
+        (("sub", "a", "--format", "{topic"), "a brace is written twice"),
         (("pub", "a", "b", "-q", "3"), "Invalid value for '-q'"),
         (("pub", "a", "b", "--lines"), "put - in place of the message"),
-        (("pub", "a", "-", "--lines", "--repeat", "2"), "do not go together"),
+        (("pub", "a", "-", "--lines", "--repeat", "2"), "does not go together"),
         (("pub", "a/#", "b"), "wildcard"),
         (("pub", "a/#", "b", "--every", "10ms", "--repeat", "2"), "wildcard"),
         (("pub", "a", "b", "--every", "10ms", "--repeat", "2", "--backup", "x://y"), "begins with mqtt://"),
         (("sub", "a", "--backup", "x://y"), "begins with mqtt://"),
         (("sub", "a/#/b", "--backup", "mqtt://127.0.0.1:1"), "not valid"),
-        (("pub", "a", "b", "--url", "localhost:1883"), "begins with mqtt://"),
+        (("pub", "a", "b", "--url", "ftp://localhost:1883"), "begins with mqtt://"),
         (("sub",), "Missing argument"),
         (("sub", "a/#/b"), "not valid"),
         (("sub", "a", "--group", "x/y"), "has no /"),

@@ -153,7 +153,7 @@ def test_status_as_json_and_as_a_table(broker: BrokerProcess, devices: Devices) 
     assert found["listeners"] == broker.ports
     table = millrace("status", "--url", broker.url)
     assert table.returncode == 0
-    assert "clients_connected" in table.stdout
+    assert "clients connected" in table.stdout
 
 
 def test_status_of_a_node_that_is_not_there(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_stream_is_made_shown_changed_and_deleted_by_command(broker: BrokerPro
     resharded = run("alter", "cmd", "--shards", "3")
     assert [row["sealed"] for row in resharded["shard_list"]] == [True, True, False, False, False]
     assert run("show", "cmd")["generation"] > made["generation"]
-    run("delete", "cmd")
+    run("delete", "cmd", "--yes")
     gone = millrace("stream", "show", "cmd", "--url", broker.url)
     assert (gone.returncode, gone.stderr) == (1, "millrace: there is no stream 'cmd'\n")
     assert millrace("stream", "list", "--url", "ftp://x").returncode == 2
@@ -299,11 +299,11 @@ def test_a_group_begins_at_the_beginning_and_is_reset_by_command(
     made = run("create", "readers", "again/#", "--from", "earliest")
     assert made["lag"] == 2
     assert [message["payload"] for message in take(door, "readers", count=5)] == ["1", "2"]
-    assert run("reset", "readers", "--to", "earliest")["lag"] == 2
+    assert run("reset", "readers", "--to", "earliest", "--yes")["lag"] == 2
     assert [message["payload"] for message in take(door, "readers", count=1)] == ["1"]
-    assert run("reset", "readers", "--to", "latest")["lag"] == 0
+    assert run("reset", "readers", "--to", "latest", "--yes")["lag"] == 0
     assert "readers" in [row["name"] for row in run("list")]
-    run("delete", "readers")
+    run("delete", "readers", "--yes")
     assert door("POST", "/v1/groups/readers/take", {}).status == 404
     door("POST", "/v1/groups", {"name": "readers", "filters": ["again/#"]})
     assert take(door, "readers") == []

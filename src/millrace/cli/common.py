@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millrace.cli.tables import printable
+
 if TYPE_CHECKING:
     from millrace.node.config import Config
 
@@ -24,6 +26,7 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting, as section.key=value.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def family(help: str) -> typer.Typer:
@@ -73,39 +76,45 @@ def duration_s(text: str) -> float:
         raise ConfigError(f"{text!r} is not a time such as 100ms, 1.5s or 2m") from None
 
 
-def printable(text: str) -> str:
-    """Text fit for a terminal: what a name or topic holds must not steer it."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )
-
-
 def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
-    """The rows as a JSON array, or as a table with these columns."""
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    *,
+    as_json: bool,
+    optional: Sequence[str] = (),
+) -> None:
+    """The rows as a JSON array, or as a table with these columns. In a narrow terminal the optional ones are
+    left out, the first of them first."""
     if as_json:
         print_json(rows)
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from millrace.cli.tables import print_table
 
-    console = Console()
-    if not console.is_terminal:
-        # In a pipe no line is folded or cut.
-        console.width = 1_000_000
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(str(row[column]))) for column in columns))
-    console.print(table)
+    print_table(rows, columns, optional=optional)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is destroyed. A no ends the program with status 1; where there is no terminal to
+    ask at, only `yes` lets it go on, and otherwise it is wrong use."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        from millrace.errors import ConfigError
+
+        raise ConfigError(f"{question} There is no terminal to ask at: say --yes to go on")
+    if not typer.confirm(printable(question), err=True):
+        sys.stderr.write("millrace: nothing was changed\n")
+        raise typer.Exit(1)
+
+
+def print_missing(nodes: Sequence[str]) -> None:
+    """Say which nodes did not answer for what they know."""
+    if nodes:
+        print_warning(f"no answer from {', '.join(nodes)}: what they know is missing here")
 
 
 def print_line() -> None:
@@ -122,8 +131,26 @@ def print_done(sentence: str, *, as_json: bool, **facts: Any) -> None:
 
 
 def print_error(message: str) -> None:
-    sys.stderr.write(f"millrace: {printable(message)}\n")
+    _complain(f"millrace: {printable(message)}")
+
+
+def print_json_error(message: str, status: int, fields: Mapping[str, Any]) -> None:
+    """The error as a JSON object in one line of standard error, with what the node said about it."""
+    sys.stderr.write(
+        json.dumps({**fields, "error": message, "exit_status": status}, ensure_ascii=False) + "\n"
+    )
 
 
 def print_warning(message: str) -> None:
-    sys.stderr.write(f"millrace: warning: {printable(message)}\n")
+    _complain(f"millrace: warning: {printable(message)}")
+
+
+def _complain(text: str) -> None:
+    """To standard error; on a terminal lines end between words."""
+    if sys.stderr.isatty():
+        import shutil
+        import textwrap
+
+        columns = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
+    sys.stderr.write(f"{text}\n")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millrace.cli.contexts import MQTT_DEFAULT, PASSWORD_VARIABLE, URL_VARIABLE, mqtt_urls
+
 if TYPE_CHECKING:
     from millrace.client.blocking import Client
-
-PASSWORD_VARIABLE = "MILLRACE_PASSWORD"
 
 
 class ProtocolVersion(StrEnum):
@@ -25,8 +25,9 @@ Url = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="Broker: mqtt://, mqtts://, ws:// or wss://, as USER@HOST:PORT; the password comes from "
-        f"{PASSWORD_VARIABLE}. Several are tried in turn. [default: mqtt://127.0.0.1:1883]",
+        show_default=f"{URL_VARIABLE}, the context, the local cluster or {MQTT_DEFAULT}",
+        help="Broker: HOST:PORT, or mqtt://, mqtts://, ws:// or wss:// with USER@HOST:PORT, or the http:// "
+        f"address of a node; the password comes from {PASSWORD_VARIABLE}. Several are tried in turn.",
     ),
 ]
 Qos = Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="Quality of service.")]
@@ -67,7 +68,6 @@ def connected(urls: list[str] | None, given: ConnectionOptions, **options: Any) 
     """An open client. What the user got wrong becomes a ConfigError, which is exit status 2."""
     from millrace.client.address import parse
     from millrace.client.blocking import Client
-    from millrace.client.client import DEFAULT_URL
     from millrace.client.errors import CannotConnect, ClientError, Refused
     from millrace.errors import ConfigError, LocalError
     from millrace.types import Reason, Version
@@ -75,11 +75,12 @@ def connected(urls: list[str] | None, given: ConnectionOptions, **options: Any) 
     version = Version.MQTT_5 if given.is_mqtt_5 else Version.MQTT_3_1_1
     options |= {"client_id": given.client_id, **given.tls}
     try:
-        addresses = [parse(url) for url in urls or (DEFAULT_URL,)]
+        brokers = mqtt_urls(urls)
+        addresses = [parse(url) for url in brokers]
         secret = os.environ.get(PASSWORD_VARIABLE)
         if any(address.username and address.password is None for address in addresses):
             options["password"] = secret
-        client = Client(urls or DEFAULT_URL, version=version, **options)
+        client = Client(brokers, version=version, **options)
         try:
             client.__enter__()
         except CannotConnect as error:

@@ -9,22 +9,33 @@ from millrace.errors import ConfigError
 
 app = single()
 
-STORIES = (
-    "basic",
-    "replication",
-    "failover",
-    "membership",
-    "election",
-    "pipeline",
-    "leaderless",
-    "routed",
-    "primary-backup",
-)
+# Each with what it shows and about how long it takes.
+STORIES = {
+    "basic": ("one broker killed amid QoS 2: nothing lost, nothing twice", "10 s"),
+    "replication": ("publish at one node, receive at all the others", "15 s"),
+    "failover": ("the leader is killed under load; the others go on", "20 s"),
+    "membership": ("a node joins, takes part and leaves", "15 s"),
+    "election": ("who leads, and what time-outs have to do with it", "20 s"),
+    "pipeline": ("devices to Spark and back through two kills; needs Java", "2 min"),
+    "leaderless": ("three nodes without a leader share the work of groups", "30 s"),
+    "routed": ("no leader, no log: a session moves between nodes", "15 s"),
+    "primary-backup": ("a pair of nodes with an edge function; the primary dies", "40 s"),
+}
 
 
-@app.command(epilog=example("millrace demo", "millrace demo basic"))
-def demo(name: Annotated[str, typer.Argument(help=f"One of: {', '.join(STORIES)}.")] = "basic") -> None:
-    """Run a demo: real processes, a log that reads like a story, and a check at the end."""
+def _help() -> str:
+    lines = [f"  {name:15}{shows} ({time})" for name, (shows, time) in STORIES.items()]
+    return (
+        "Run a demo: real processes, a log that reads like a story, and a check at the end.\n\n"
+        "\b\nDemos, and about how long each takes:\n" + "\n".join(lines)
+    )
+
+
+@app.command(help=_help(), epilog=example("millrace demo", "millrace demo failover"))
+def demo(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The demo.")] = "basic",
+) -> None:
+    """Run a demo."""
     if name not in STORIES:
         raise ConfigError(f"there is no demo {name!r}; there are: {', '.join(STORIES)}")
     import asyncio

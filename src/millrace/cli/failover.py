@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from millrace.cli.connecting import PASSWORD_VARIABLE
+from millrace.cli.contexts import PASSWORD_VARIABLE
 
 if TYPE_CHECKING:
     from millrace.client.subscriber import Sourced

@@ -7,7 +7,8 @@ from typing import Any
 
 import typer
 
-from millrace.cli.http_options import DEFAULT, door
+from millrace.cli.contexts import http_urls
+from millrace.cli.http_options import door
 
 
 def read(
@@ -26,9 +27,7 @@ def read(
     where: int | str = int(start) if start.isascii() and start.isdigit() else start
     if not isinstance(where, int) and where not in ("earliest", "latest"):
         raise typer.BadParameter(f"{start!r} is not earliest, latest or an offset", param_hint="--from")
-    url = ",".join(urls or [DEFAULT])
-    if not all(part.strip().startswith(("http://", "https://")) for part in url.split(",")):
-        raise typer.BadParameter("an offset is read by HTTP: --url http://HOST:PORT", param_hint="--url")
+    url = ",".join(http_urls(urls))
     end_s = None if timeout_s is None else time.monotonic() + timeout_s
     seen = 0
     for message in follow(door(url), filters, where):

@@ -1,14 +1,16 @@
 """`millrace group`: consumers that share one cursor, and collect while nobody is there."""
 
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
 from millrace.broker.groups.definitions import DurableGroupSpec, NewDurableGroup
-from millrace.cli.common import AsJson, example, family, print_done, print_json, print_rows
+from millrace.cli.common import AsJson, Yes, confirm, example, family, print_done, print_json, print_rows
+from millrace.cli.group_messages import ack, nack, take
 from millrace.cli.http_options import DEFAULT, HttpUrl, door
 from millrace.cli.option_groups import Given, asks_for
+from millrace.cli.tables import print_facts
 
 app = family(
     "Durable groups: each message of the filters goes to one member, and waits while nobody is there, until "
@@ -29,6 +31,10 @@ _SHARD_COLUMNS = (
     "dead",
     "missed",
 )
+
+
+def _waiting(group: dict[str, Any]) -> str:
+    return f"{group['lag']:,} messages wait in it and {group['in_flight']:,} are with its members"
 
 
 def _path(name: str) -> str:
@@ -64,7 +70,7 @@ def list_(url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
     if json:
         print_json(rows)
         return
-    print_rows([{**row, "filters": " ".join(row["filters"])} for row in rows], _COLUMNS, as_json=False)
+    print_rows(rows, _COLUMNS, as_json=False, optional=("deliveries_max", "dead_letter"))
 
 
 @app.command(epilog=example("millrace group show workers", "millrace group show queue:orders"))
@@ -74,9 +80,8 @@ def show(name: Name, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
     if json:
         print_json(found)
         return
-    rows = [{"what": key, "value": value} for key, value in found.items() if key != "shards"]
-    print_rows(rows, ("what", "value"), as_json=False)
-    print_rows(found["shards"], _SHARD_COLUMNS, as_json=False)
+    print_facts({key: value for key, value in found.items() if key != "shards"})
+    print_rows(found["shards"], _SHARD_COLUMNS, as_json=False, optional=("missed", "dead", "delayed"))
 
 
 @app.command(
@@ -85,6 +90,7 @@ def show(name: Name, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
 def reset(
     name: Name,
     to: Annotated[str, typer.Option(metavar="earliest|latest|OFFSET", help="Where to begin again.")],
+    yes: Yes = False,
     url: HttpUrl = DEFAULT,
     json: AsJson = False,
 ) -> None:
@@ -92,12 +98,25 @@ def reset(
     where: int | str = int(to) if to.isascii() and to.isdigit() else to
     if not isinstance(where, int) and where not in ("earliest", "latest"):
         raise typer.BadParameter(f"{to!r} is not earliest, latest or an offset", param_hint="--to")
+    if not yes:
+        found = door(url).get(_path(name))
+        confirm(f"Let group {name} begin again at {to}? {_waiting(found)}.", yes=False)
     found = door(url).call("POST", f"{_path(name)}/reset", {"to": where})
     print_done(f"group {name} begins again at {to}", as_json=json, **found)
 
 
 @app.command(epilog=example("millrace group delete workers"))
-def delete(name: Name, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
+def delete(name: Name, yes: Yes = False, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
     """Remove a group; the messages stay in their logs."""
+    if not yes:
+        found = door(url).get(_path(name))
+        confirm(f"Delete group {name}? {_waiting(found)}, and nobody will know what was read.", yes=False)
     door(url).call("DELETE", _path(name))
     print_done(f"deleted group {name}", as_json=json, name=name)
+
+
+app.command(
+    epilog=example("millrace group take workers --count 10 --wait 5s", "millrace group take workers --ack")
+)(take)
+app.command(epilog=example("millrace group ack workers RECEIPT"))(ack)
+app.command(epilog=example("millrace group nack workers RECEIPT --delay 30s"))(nack)

@@ -3,17 +3,18 @@
 A family is a module beside this one with a typer application named `app`; its name in FAMILIES is all the
 registration there is. Modules are imported when their command is used or the list of commands is shown.
 
-Exit status: 0 done, 1 failed, 2 wrong use.
+Exit status: 0 done, 1 failed, 2 wrong use. Errors go to standard error, with --json as an object.
 """
 
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from millrace.cli.common import print_error
+from millrace.cli.common import print_error, print_json_error
 from millrace.errors import ConfigError, MillraceError
 from millrace.version import __version__
 
@@ -25,17 +26,28 @@ FAMILIES = (
     "node",
     "demo",
     "status",
+    "top",
     "pub",
     "sub",
     "stream",
     "group",
+    "client",
+    "session",
+    "events",
+    "trace",
     "pipeline",
     "user",
     "acl",
     "config",
+    "context",
+    "completion",
     "bench",
     "sim",
 )
+
+
+# What the command line raises for a wrong option, argument or command.
+_WRONG_USE: Any = typer.BadParameter.__base__
 
 
 class Families(TyperGroup):
@@ -50,6 +62,15 @@ class Families(TyperGroup):
         command = typer.main.get_command(import_module(f"millrace.cli.{cmd_name}").app)
         command.name = cmd_name
         return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except _WRONG_USE as error:
+            near = get_close_matches(args[0], FAMILIES, n=1)
+            if near and "Did you mean" not in error.message:
+                error.message = f"{error.message.rstrip('.')}. Did you mean {near[0]!r}?"
+            raise
 
 
 app = typer.Typer(
@@ -82,15 +103,26 @@ def run() -> int:
     if not __debug__:
         print_error("python -O switches off the checks that keep data safe; run without -O")
         return 2
+    as_json = "--json" in sys.argv
     try:
-        app()
-    except ConfigError as error:
-        print_error(str(error))
-        return 2
-    except MillraceError as error:
-        print_error(str(error))
+        status = app(standalone_mode=False)
+    except _WRONG_USE as error:
+        if as_json:
+            print_json_error(error.format_message(), error.exit_code, {})
+        else:
+            error.show()
+        return int(error.exit_code)
+    except typer.Abort:
+        sys.stderr.write("Aborted!\n")
         return 1
-    return 0
+    except MillraceError as error:
+        code = 2 if isinstance(error, ConfigError) else 1
+        if as_json:
+            print_json_error(str(error), code, getattr(error, "fields", {}))
+        else:
+            print_error(str(error))
+        return code
+    return status if isinstance(status, int) else 0
 
 
 if __name__ == "__main__":

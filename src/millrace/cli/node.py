@@ -1,15 +1,28 @@
 """`millrace node`: the nodes of a cluster."""
 
-from typing import Annotated
+import sys
+import time
+from typing import Annotated, Any
 
 import typer
 
-from millrace.cli.common import AsJson, example, family, print_done, print_json, print_rows
+from millrace.cli.common import (
+    AsJson,
+    Yes,
+    confirm,
+    duration_s,
+    example,
+    family,
+    print_done,
+    print_json,
+    print_rows,
+)
 from millrace.cli.http_options import DEFAULT, HttpUrl, door
 
 app = family("Nodes of the cluster.")
 
-_COLUMNS = ("node", "state", "leads_meta", "mqtt", "http", "peer")
+_COLUMNS = ("node", "state", "leads_meta", "leads", "mqtt", "http", "peer")
+_POLL_S = 0.5
 
 
 @app.command(
@@ -21,29 +34,75 @@ def list_(url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
     if json:
         print_json(answer)
     else:
-        print_rows(answer["members"], _COLUMNS, as_json=False)
+        print_rows(answer["members"], _COLUMNS, as_json=False, optional=("peer", "leads", "mqtt"))
 
 
-@app.command(epilog=example("millrace node drain n3", "millrace node drain n3 --undo"))
+@app.command(
+    epilog=example(
+        "millrace node drain n3 --wait",
+        "millrace node drain n3 --wait --timeout 10m",
+        "millrace node drain n3 --undo",
+    )
+)
 def drain(
     name: Annotated[str, typer.Argument(help="Name of the node.")],
     undo: Annotated[bool, typer.Option("--undo", help="Let it take part again.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it leads nothing and votes nowhere.")
+    ] = False,
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="TIME", help="With --wait: give up after so long.")
+    ] = "10m",
     url: HttpUrl = DEFAULT,
     json: AsJson = False,
 ) -> None:
     """Move everything off a node before it is stopped for good."""
-    door(url).call("POST", f"/v1/cluster/nodes/{name}/drain", {"draining": not undo})
+    timeout_s = duration_s(timeout)
+    nodes = door(url)
+    nodes.call("POST", f"/v1/cluster/nodes/{name}/drain", {"draining": not undo})
+    if wait and not undo:
+        _wait_until_empty(nodes, name, timeout_s)
+        print_done(
+            f"{name} is empty and can be stopped", as_json=json, node=name, draining=True, is_empty=True
+        )
+        return
     print_done(
         f"{name} {'takes part again' if undo else 'is draining'}", as_json=json, node=name, draining=not undo
     )
 
 
-@app.command(epilog=example("millrace node remove n3"))
+def _wait_until_empty(nodes: Any, name: str, timeout_s: float) -> None:
+    """Say how much is left on the node until nothing is. LocalError when the time is over."""
+    from millrace.errors import LocalError
+
+    end_s, said = time.monotonic() + timeout_s, ""
+    while True:
+        answer = nodes.get("/v1/cluster")
+        leads = sum(row["leads"] for row in answer["members"] if row["node"] == name)
+        votes = sum(name in row["voters"] for row in answer["groups"])
+        if not leads and not votes:
+            return
+        words = f"{name} leads {leads} and votes in {votes} replication groups"
+        if time.monotonic() > end_s:
+            raise LocalError(f"not within {timeout_s:g} s: {words}; it goes on draining")
+        if words != said:
+            said = words
+            sys.stderr.write(f"{words}\n")
+        time.sleep(_POLL_S)
+
+
+@app.command(epilog=example("millrace node remove n3", "millrace node remove n3 --yes"))
 def remove(
     name: Annotated[str, typer.Argument(help="Name of the node.")],
+    yes: Yes = False,
     url: HttpUrl = DEFAULT,
     json: AsJson = False,
 ) -> None:
     """Take a node out of the cluster, whether it is up or gone. The quorum never shrinks by itself."""
+    if not yes:
+        members = {row["node"]: row for row in door(url).get("/v1/cluster")["members"]}
+        leads = members[name]["leads"] if name in members else 0
+        has = f" It leads {leads} replication groups." if leads else ""
+        confirm(f"Remove node {name} from the cluster for good?{has}", yes=False)
     door(url).call("DELETE", f"/v1/cluster/nodes/{name}")
     print_done(f"{name} is removed", as_json=json, node=name)

@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from millrace.cli.common import example, family
+from millrace.cli.contexts import http_urls
+from millrace.cli.http_options import DEFAULT, HttpUrl
 
 app = family("Run Spark pipelines over streams, supervised.")
 
@@ -22,9 +24,7 @@ _HOME = Path("~/.millrace/pipelines")
 def run(
     file: Annotated[Path, typer.Argument(help="A .py file with build(flow), a .sql file, or a project.")],
     name: Annotated[str, typer.Option("--name", help="Its name; by default that of the file.")] = "",
-    url: Annotated[
-        str, typer.Option("--url", help="HTTP addresses of nodes, comma separated.")
-    ] = "http://127.0.0.1:18831",
+    url: HttpUrl = DEFAULT,
     master: Annotated[str, typer.Option("--master", help="Where Spark runs.")] = "local[*]",
     once: Annotated[bool, typer.Option("--once", help="Read what is there, then end.")] = False,
     settings: Annotated[
@@ -60,7 +60,7 @@ def run(
         name=chosen,
         file=file,
         state=state or _HOME.expanduser() / chosen,
-        urls=url,
+        urls=",".join(http_urls(url)),
         master=master,
         checkpoints=checkpoints,
         settings=tuple(settings or ()),

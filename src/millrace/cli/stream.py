@@ -6,9 +6,21 @@ from urllib.parse import quote
 import typer
 
 from millrace.broker.streams.stream import StreamSpec
-from millrace.cli.common import AsJson, example, family, print_done, print_json, print_rows, print_warning
+from millrace.cli.common import (
+    AsJson,
+    Yes,
+    confirm,
+    example,
+    family,
+    print_done,
+    print_json,
+    print_line,
+    print_rows,
+    print_warning,
+)
 from millrace.cli.http_options import DEFAULT, HttpUrl, door
 from millrace.cli.option_groups import Given, asks_for
+from millrace.cli.tables import print_facts
 
 app = family(
     "Streams: named sets of topic filters with one policy, each a log of its own. A topic belongs to the "
@@ -52,7 +64,7 @@ def list_(url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
     if json:
         print_json(rows)
         return
-    print_rows([_row(row) for row in rows], _COLUMNS, as_json=False)
+    print_rows([_row(row) for row in rows], _COLUMNS, as_json=False, optional=("capture", "shards", "bytes"))
 
 
 @app.command(epilog=example("millrace stream show default"))
@@ -67,13 +79,12 @@ def show(name: Name, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
     is_pair = found.pop("primary_backup", None)
     if is_pair is not None:
         found |= {key: value for key, value in is_pair.items() if key != "topics"}
-    rows = [
-        {"what": key, "value": value} for key, value in found.items() if key not in ("shard_list", "warnings")
-    ]
-    print_rows(rows, ("what", "value"), as_json=False)
-    print_rows(found["shard_list"], _SHARD_COLUMNS + (_PAIR_COLUMNS if is_pair else ()), as_json=False)
+    print_facts({key: value for key, value in found.items() if key not in ("shard_list", "warnings")})
+    print_line()
+    columns = _SHARD_COLUMNS + (_PAIR_COLUMNS if is_pair else ())
+    print_rows(found["shard_list"], columns, as_json=False, optional=("staged_bytes", "term", "sealed"))
     if classes:
-        print_rows([_class_row(row) for row in classes], _CLASS_COLUMNS, as_json=False)
+        print_rows([_class_row(row) for row in classes], _CLASS_COLUMNS, as_json=False, optional=("why",))
     for row in found["shard_list"]:
         if "measured" in row:
             print_rows([row], _COUNTED_COLUMNS, as_json=False)
@@ -100,8 +111,8 @@ def alter(
         means = door(url).call("PATCH", f"{_path(name)}?preview=true", given)["means"]
         for line in means:
             typer.echo(f"- {line}", err=True)
-        if means and not typer.confirm(f"Change stream {name}?", err=True):
-            raise typer.Exit(1)
+        if means:
+            confirm(f"Change stream {name}?", yes=False)
     changed = door(url).call("PATCH", _path(name), given)
     _warn(changed)
     print_done(f"changed stream {name}", as_json=json, **changed)
@@ -119,17 +130,24 @@ def purge(
     name: Name,
     before: Annotated[int | None, typer.Option(metavar="OFFSET", min=0, help="Only what is below.")] = None,
     shard: Annotated[int | None, typer.Option(metavar="N", help="Only in this shard.")] = None,
+    yes: Yes = False,
     url: HttpUrl = DEFAULT,
     json: AsJson = False,
 ) -> None:
     """Forget messages. Offsets go on counting."""
+    if not yes:
+        rows = [row for row in door(url).get(_path(name))["shard_list"] if shard in (None, row["shard"])]
+        confirm(f"Purge {_messages(rows, before)} of stream {name}? They cannot be had back.", yes=False)
     purged = door(url).call("POST", f"{_path(name)}/purge", {"before": before, "shard": shard})
     print_done(f"purged stream {name}", as_json=json, **purged)
 
 
-@app.command(epilog=example("millrace stream delete sensors"))
-def delete(name: Name, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
+@app.command(epilog=example("millrace stream delete sensors", "millrace stream delete sensors --yes"))
+def delete(name: Name, yes: Yes = False, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
     """Remove a stream with all messages in it."""
+    if not yes:
+        count = _messages(door(url).get(_path(name))["shard_list"])
+        confirm(f"Delete stream {name} with {count} in it? They cannot be had back.", yes=False)
     door(url).call("DELETE", _path(name))
     print_done(f"deleted stream {name}", as_json=json, name=name)
 
@@ -137,6 +155,13 @@ def delete(name: Name, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
 def _warn(stream: dict[str, Any]) -> None:
     for text in stream.get("warnings", ()):
         print_warning(text)
+
+
+def _messages(shards: list[dict[str, Any]], before: int | None = None) -> str:
+    """How many messages there are, below an offset if one is named."""
+    ends = [(row["first_offset"], row["next_offset"]) for row in shards]
+    count = sum(max(0, (end if before is None else min(end, before)) - first) for first, end in ends)
+    return f"{count:,} message{'' if count == 1 else 's'}"
 
 
 def _row(stream: dict[str, Any]) -> dict[str, Any]:

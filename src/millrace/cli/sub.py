@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millrace.cli.common import duration_s, example, print_error, printable, single
+from millrace.cli.common import duration_s, example, print_error, single
 from millrace.cli.connecting import ConnectionOptions, Qos, Url, connected
+from millrace.cli.message_format import Line, line_maker
 from millrace.cli.option_groups import takes
 
 if TYPE_CHECKING:
@@ -43,7 +44,19 @@ class Output:
         ),
     ] = None
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic before it.")] = False
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="TEXT",
+            help="Print this, with {topic}, {payload}, {hex}, {qos}, {bytes}, {time}.",
+        ),
+    ] = None
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object in each line.")] = False
+
+    def line_maker(self) -> Line:
+        """Makes a line of a message. ConfigError for a format with a field that is not known."""
+        return line_maker(self.format, verbose=self.verbose)
 
     @contextmanager
     def until_stopped(self) -> Iterator[None]:
@@ -62,12 +75,6 @@ class Output:
         if self.count is not None and seen < self.count:
             print_error(f"{seen} of {self.count} messages came within {self.timeout:g} s")
             raise typer.Exit(1)
-
-    def line(self, topic: str, payload: bytes) -> bytes:
-        if sys.stdout.isatty():
-            text = printable(payload.decode(errors="backslashreplace"))
-            return f"{printable(topic)} {text}\n".encode() if self.verbose else f"{text}\n".encode()
-        return (topic.encode() + b" " if self.verbose else b"") + payload + b"\n"
 
 
 @app.command(
@@ -107,13 +114,14 @@ def sub(
         raise typer.BadParameter("a group has a cursor of its own: millrace group reset", param_hint="--from")
     if backup is not None and start is None and (group is not None or not given.is_mqtt_5):
         raise typer.BadParameter("goes with MQTT 5 and without --group", param_hint="--backup")
+    line = output.line_maker()
     with output.until_stopped():
         if start is not None:
-            seen = _read_log(filters, start, url, output)
+            seen = _read_log(filters, start, url, output, line)
         elif backup is not None:
-            seen = _from_both(filters, url, backup, qos, output, **given.tls)
+            seen = _from_both(filters, url, backup, qos, output, line, **given.tls)
         else:
-            seen = _from_one(filters, url, qos, group, given, output)
+            seen = _from_one(filters, url, qos, group, given, output, line)
     output.check(seen)
 
 
@@ -124,6 +132,7 @@ def _from_one(
     group: str | None,
     given: ConnectionOptions,
     output: Output,
+    line: Line,
 ) -> int:
     end_s = None if output.timeout is None else time.monotonic() + output.timeout
     seen = 0
@@ -134,7 +143,7 @@ def _from_one(
     ):
         while output.count is None or seen < output.count:
             message = messages.get(None if end_s is None else max(0.0, end_s - time.monotonic()))
-            _write(_json_line(message) if output.json else output.line(message.topic, message.payload))
+            _write(_json_line(message) if output.json else _text_line(line, message))
             # Only now: what could not be written is for another member of the group.
             messages.ack(message)
             seen += 1
@@ -142,21 +151,21 @@ def _from_one(
 
 
 def _from_both(
-    filters: list[str], urls: list[str] | None, backup: str, qos: int, output: Output, **tls: Any
+    filters: list[str], urls: list[str] | None, backup: str, qos: int, output: Output, line: Line, **tls: Any
 ) -> int:
     from millrace.cli import failover
-    from millrace.client.client import DEFAULT_URL
+    from millrace.cli.contexts import mqtt_urls
 
     def write(sourced: "Sourced") -> None:
         message = sourced.message
         if output.json:
             _write(_json_line(message, source=sourced.source))
         else:
-            _write(f"{sourced.source} ".encode() + output.line(message.topic, message.payload))
+            _write(f"{sourced.source} ".encode() + _text_line(line, message))
 
     return failover.subscribe(
         filters,
-        primary=(urls or [DEFAULT_URL])[0],
+        primary=mqtt_urls(urls)[0],
         backup=backup,
         qos=qos,
         count=output.count,
@@ -166,16 +175,20 @@ def _from_both(
     )
 
 
-def _read_log(filters: list[str], start: str, urls: list[str] | None, output: Output) -> int:
+def _read_log(filters: list[str], start: str, urls: list[str] | None, output: Output, line: Line) -> int:
     from millrace.cli import from_offset
 
     def write(message: dict[str, Any], payload: bytes) -> None:
         if output.json:
             _write(encoding.dumps(message, ensure_ascii=False).encode() + b"\n")
         else:
-            _write(output.line(message["topic"], payload))
+            _write(line(message["topic"], payload, message.get("qos", 0), bool(message.get("retain"))))
 
     return from_offset.read(filters, start, urls, count=output.count, timeout_s=output.timeout, write=write)
+
+
+def _text_line(line: Line, message: "Message") -> bytes:
+    return line(message.topic, message.payload, message.qos, message.retain)
 
 
 def _write(data: bytes) -> None:

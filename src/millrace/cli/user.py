@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.cli.common import example, family, print_warning
+from millrace.cli.common import Yes, confirm, example, family, print_warning
 from millrace.cli.option_groups import takes
 from millrace.cli.users_file import UsersOptions
 
@@ -58,7 +58,7 @@ def passwd(name: Name, given: UsersOptions, password_stdin: PasswordStdin = Fals
 
 @app.command(epilog=example("millrace user remove ann"))
 @takes(UsersOptions)
-def remove(name: Name, given: UsersOptions) -> None:
+def remove(name: Name, given: UsersOptions, yes: Yes = False) -> None:
     """Remove a user and the user's access rules."""
     from millrace.node.access.users import NO_RULES_WARNING, Users, change
 
@@ -70,6 +70,8 @@ def remove(name: Name, given: UsersOptions) -> None:
         rules_before = len(content.rules)
         return content.without_user(name)
 
+    if name in given.load().hashes:
+        confirm(f"Remove user {name} with all rules of that user?", yes=yes)
     after = change(path, removed)
     rules = rules_before - len(after.rules)
     sentence = f"removed user {name}, with {rules} rules, from {path}"

@@ -62,7 +62,7 @@ def _wait_for_end() -> None:
 
 def run(config: Config, announce: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT. Raises ConfigError where the node cannot start."""
-    logs.configure(config.log.level, config.log.format)
+    logs.configure(config.log.level, config.log.format, config.node.id)
     _keep_freed_memory()
     descriptors.raise_limit()
     loop_factory = None

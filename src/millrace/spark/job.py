@@ -24,6 +24,7 @@ from millrace.errors import ConfigError, LocalError
 from millrace.spark import sql
 from millrace.spark.flow import Flow
 from millrace.spark.options import trigger_ms
+from millrace.spark.supervisor import syntax_complaint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,7 +131,11 @@ def load(file: Path) -> Build:
     sys.modules[spec.name] = module
     # The workers cannot import a file that only the driver has: its functions and classes travel whole.
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        # Also in what it imports: to start again would not help.
+        raise ConfigError(syntax_complaint(error, file)) from None
     function = getattr(module, "build", None)
     if not callable(function):
         raise ConfigError(f"{file} has no function build(flow)")

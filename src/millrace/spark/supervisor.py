@@ -112,6 +112,20 @@ def check_file(file: Path) -> None:
         raise ConfigError(f"there is no file {file}")
     elif file.suffix not in (".py", ".sql"):
         raise ConfigError(f"{file}: a pipeline is a .py file, a .sql file or a directory")
+    elif file.suffix == ".py":
+        try:
+            compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+        except SyntaxError as error:
+            raise ConfigError(syntax_complaint(error, file)) from None
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{file} cannot be read: {error}") from None
+
+
+def syntax_complaint(error: SyntaxError, file: Path) -> str:
+    """Where Python does not understand a file, or one that it imports, and what stands there."""
+    text = f": {error.text.strip()}" if error.text and error.text.strip() else ""
+    line = "" if error.lineno is None else f", line {error.lineno}"
+    return f"{error.filename or file}{line}: {error.msg}{text}"
 
 
 class Supervisor:

@@ -1,7 +1,9 @@
-"""A message of the log is one line, whatever a client put into it."""
+"""Log lines have a date, name their node as JSON, and are one line whatever a client put into them."""
 
 import json
 import logging
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ HOSTILE = 'a"b\n02:00:00 error forged: x\r\x1b[31m\x00\x7f\x85\u2028\u2029 <scri
 def _formatted(format: Any) -> str:
     before = logging.getLogger().handlers[:], logging.getLogger().level
     try:
-        log_lines.configure("debug", format)
+        log_lines.configure("debug", format, "n7")
         formatter = logging.getLogger().handlers[0].formatter
     finally:
         logging.getLogger().handlers[:], _ = before
@@ -38,3 +40,31 @@ def test_json_gives_the_name_back_as_it_was() -> None:
 def test_text_shows_what_was_there() -> None:
     assert "\\x0a02:00:00 error forged" in _formatted("text")
     assert "<script>" in _formatted("text")
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("millrace")
+    before = (root.handlers[:], root.level, ours.level)
+    yield
+    root.handlers[:], level, our_level = before
+    root.setLevel(level)
+    ours.setLevel(our_level)
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_line_for_people_begins_with_the_date(capsys: pytest.CaptureFixture[str]) -> None:
+    log_lines.configure("info", "text", "n7")
+    logging.getLogger("millrace.x").info("hello %s", "there")
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} info    millrace\.x: hello there\n", capsys.readouterr().err
+    )
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_json_line_has_the_node_and_a_time_with_its_offset(capsys: pytest.CaptureFixture[str]) -> None:
+    log_lines.configure("info", "json", "n7")
+    logging.getLogger("millrace.x").info("hello")
+    fields = json.loads(capsys.readouterr().err)
+    assert (fields["node"], fields["level"], fields["message"]) == ("n7", "info", "hello")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", fields["time"])

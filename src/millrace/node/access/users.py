@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import hmac
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Callable, Mapping
@@ -40,6 +41,8 @@ _TIME_COST_MAX = 100
 # Well-formed, of the usual cost, and the hash of nothing known: the work done for an unknown user.
 _UNKNOWN = f"$argon2id$v=19$m={_HASHER.memory_cost},t={_HASHER.time_cost},p=1${'A' * 22}${'A' * 43}"
 
+# Of a new user. A name stands in URLs, rules and command lines; : and / have a meaning there.
+_NAME = re.compile(r"[\w.@-]+")
 # Long enough for a reconnecting fleet, short enough that a forgotten process holds no proof for long.
 REMEMBERED_S = 60.0
 
@@ -69,6 +72,8 @@ class Users:
     def with_user(self, name: str, password_hash: str) -> "Users":
         """Adds a user."""
         _check_name(name)
+        if not _NAME.fullmatch(name):
+            raise LocalError(f"{name!r} is not a user name: it has letters, digits and . _ - @, no others")
         if name in self.hashes:
             raise LocalError(f"user {name!r} exists; change the password with passwd")
         if len(self.hashes) >= USERS_MAX:

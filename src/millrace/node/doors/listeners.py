@@ -9,6 +9,7 @@ front of it. (Both event loops switch Nagle off; a broker writes once per loop t
 """
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
@@ -20,6 +21,7 @@ from millrace.limits import PROXY_HEADER_BYTES_MAX
 from millrace.node.config import Address, Tls
 from millrace.node.doors.descriptors import Descriptors
 from millrace.node.doors.output import SLOW_BYTES, PacedOutput
+from millrace.node.doors.port_holder import holder
 from millrace.wire import proxy
 
 log = logging.getLogger("millrace.listeners")
@@ -177,10 +179,12 @@ async def listen(
     try:
         sockets = await _bound(address)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(
-            f"cannot listen on {address}: {reason}; is another broker running there?"
-        ) from error
+        if error.errno == errno.EADDRINUSE:
+            who = holder(address.port) or "another process"
+            raise ConfigError(
+                f"cannot listen on {address}: {who} has this port; stop it, or give this node another address"
+            ) from error
+        raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from error
     tls = {} if context is None else {"ssl": context, "ssl_handshake_timeout": handshake_s}
     return Listener(sockets, factory, descriptors, tls), sockets[0].getsockname()[1]
 

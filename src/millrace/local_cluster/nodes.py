@@ -1,4 +1,4 @@
-"""Nodes as processes on this machine: for `millrace cluster up`, the demos and tests of real failures.
+"""The processes of a local cluster and their ports.
 
 Node i of a cluster with base port P has MQTT P+10i, HTTP P+10i+1, peer P+10i+2, text P+10i+3, WebSocket
 P+10i+4 and MQTT over TLS P+10i+5. The first node forms the cluster, the others join it; a node that has data
@@ -12,19 +12,27 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from millrace.errors import LocalError
 from millrace.node.peers.secret import make_secret_file
 
 _READY_S = 60.0
+_LAST_WORDS_S = 1.0
+# How the program begins the sentence with which it ends.
+_ERROR_PREFIX = "millrace: "
 _STOP_S = 5.0
 _HOST = "127.0.0.1"
 SECRET_FILE = "cluster.secret"
 
 # Below the ports that the kernel hands to outgoing connections: those would take one while a node is down.
 _PORT_BLOCKS = range(20_000, 32_700, 100)
+
+
+def names_secret(environment: Mapping[str, str]) -> bool:
+    """Whether the environment says by which secret the nodes know each other."""
+    return "MILLRACE_CLUSTER__SECRET" in environment or "MILLRACE_CLUSTER__SECRET_FILE" in environment
 
 
 class PortBlock:
@@ -93,6 +101,8 @@ class NodeProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._readers: list[asyncio.Task[None]] = []
         self._ready = asyncio.Event()
+        self.ports = tuple(range(port, port + 5))
+        """Every port that it listens on."""
         self.lines: list[str] = []
 
     @property
@@ -142,12 +152,35 @@ class NodeProcess:
         done, _ = await asyncio.wait((ended, ready), timeout=_READY_S, return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         if ended in done or not done:
+            # What it said last may still be in the pipe.
+            if ended in done:
+                await asyncio.wait(self._readers, timeout=_LAST_WORDS_S)
             await self.stop()
-            raise LocalError(f"{self.name} did not start: " + "; ".join(self.lines[-3:]))
+            late = "" if ended in done else f" within {_READY_S:.0f} s"
+            raise LocalError(f"{self.name} did not start{late}: {self.last_words()}")
+
+    def last_words(self) -> str:
+        """The sentence by which the program says why it ended; its last line where there is none."""
+        said = [line for line in self.lines if line.startswith(_ERROR_PREFIX)]
+        if said:
+            return said[-1].removeprefix(_ERROR_PREFIX)
+        return self.lines[-1] if self.lines else "it said nothing"
+
+    async def wait(self) -> str:
+        """Wait until the process has ended; how it ended, in words."""
+        assert self._process is not None
+        code = await self._process.wait()
+        if code < 0:
+            try:
+                return f"killed by {signal.Signals(-code).name}"
+            except ValueError:
+                return f"killed by signal {-code}"
+        await asyncio.wait(self._readers, timeout=_LAST_WORDS_S)
+        return f"ended with status {code}" + (f": {self.last_words()}" if code else "")
 
     def _environment(self) -> dict[str, str]:
         """A secret that the caller's environment names is the cluster's, so that nodes elsewhere can join."""
-        if "MILLRACE_CLUSTER__SECRET" in os.environ:
+        if names_secret(os.environ):
             return dict(os.environ)
         return {**os.environ, "MILLRACE_CLUSTER__SECRET_FILE": str(self._secret_file)}
 
@@ -224,16 +257,18 @@ class LocalCluster:
         for _ in range(count):
             self.add()
 
-    def add(self) -> NodeProcess:
-        """One more node, not started yet."""
-        number = len(self.nodes)
+    def add(self, number: int | None = None) -> NodeProcess:
+        """One more node, not started yet. Its number is the next one unless said."""
+        if number is None:
+            number = max((node.number for node in self.nodes), default=-1) + 1
         host, wrap = self._place(number)
+        member = next((node for node in self.nodes if node.is_running), self.nodes[0] if self.nodes else None)
         node = NodeProcess(
             number,
             self._data,
             self._base_port,
             self.secret_file,
-            join=f"{self.nodes[0].host}:{self.nodes[0].peer_port}" if number else None,
+            join=f"{member.host}:{member.peer_port}" if member is not None else None,
             host=host,
             wrap=wrap,
             options=self._options,
