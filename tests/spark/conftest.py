@@ -21,7 +21,7 @@ _numbers = count()
 
 
 @pytest.fixture(scope="session")
-def spark() -> "Iterator[SparkSession]":
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     sql = pytest.importorskip("pyspark.sql", reason="PySpark is not installed: pip install 'millrace[spark]'")
     if shutil.which("java") is None:
         pytest.skip("Java is not installed; Spark needs Java 17 or later")
@@ -34,6 +34,7 @@ def spark() -> "Iterator[SparkSession]":
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         # Short queries end before code that was compiled with more care has paid for itself.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         # How long a Python worker may take to start: a loaded machine is slow, not broken.

@@ -118,6 +118,12 @@ def test_a_time_bounds_a_range(
         stream, startingOffsets=moments[4].isoformat(), endingOffsets=moments[7].isoformat()
     ).load()
     assert payloads(frame) == [b"4", b"5", b"6"]
+    by_shard = json.dumps({stream: {shard_of(stream): moments[2].isoformat()}})
+    frame = source(stream, startingTimestamp=by_shard, endingTimestamp=moments[3].isoformat()).load()
+    assert payloads(frame) == [b"2"]
+    ends = json.dumps({stream: {shard_of(stream): -1}})
+    frame = source(stream, startingOffsets=ends.replace("-1", "-2"), endingOffsets=ends).load()
+    assert len(payloads(frame)) == 9
 
 
 def test_expired_offsets_are_an_error_or_skipped(

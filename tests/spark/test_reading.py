@@ -59,6 +59,10 @@ def test_what_is_not_there_is_said(node: BrokerProcess) -> None:
     reader = ClusterReader((_NOBODY, node.url))
     with pytest.raises(LocalError, match="there is no stream 'nowhere'"):
         reader.extents("nowhere")
+    with pytest.raises(LocalError, match="there is no stream 'nowhere'"):
+        reader.extents("default", "nowhere")
+    assert reader.extents_matching("nowhere|defau.t") == reader.extents("default")
+    assert reader.extents_matching("nowhere") == {}
     with pytest.raises(Expired, match="shard 999: offset 5 was asked for, but the shard is no longer there"):
         ClusterReader((node.url,)).blocks("default", 999, 5, 6)
 

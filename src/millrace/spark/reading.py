@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from millrace.client.http import Http, Timeouts, shard_path, stream_path
 from millrace.client.http_node import Answer, AnswerBody, HttpNode, NoAnswer, TimeLimit
@@ -18,6 +18,7 @@ from millrace.spark.offsets import Extent
 
 PATIENCE_S = 10.0
 _ANSWER_TIMEOUT_S = 30.0
+_STREAMS = "/v1/streams"
 
 StreamRow = Mapping[str, Any]
 """What a node says about a stream and the shards of it that the node holds."""
@@ -88,12 +89,12 @@ class ClusterReader:
     def extents(self, *streams: str) -> dict[int, Extent]:
         """The shards of these streams, as far as the nodes know them. One node may hold some of the shards
         only, and lag behind in them, so several are asked at the same time."""
-        rows = self._rows(streams[0] if len(streams) == 1 else None)
-        missing = [name for name in streams if len(streams) > 1 and not any(map(_is(name), rows))]
-        if missing:
-            raise LocalError(f"there is no stream {missing[0]!r}")
-        if len(streams) > 1:
-            rows = [row for row in rows if row["name"] in streams]
+        is_one = len(streams) == 1
+        rows = self._rows(stream_path(streams[0]) if is_one else _STREAMS, streams.__contains__)
+        known = {row["name"] for row in rows} if not is_one else set(streams)
+        for name in streams:
+            if name not in known:
+                raise LocalError(f"there is no stream {name!r}")
         found = _merged(rows, streams[0])
         for row in rows:
             if row["replication"] == "routed" and not row["shard_list"]:
@@ -103,19 +104,19 @@ class ClusterReader:
 
     def extents_matching(self, pattern: str) -> dict[int, Extent]:
         """The same for all streams whose names match the pattern as a whole; there may be none yet."""
-        return _merged([row for row in self._rows(None) if re.fullmatch(pattern, row["name"])], "")
+        rows = self._rows(_STREAMS, lambda name: re.fullmatch(pattern, name) is not None)
+        return _merged(rows, "")
 
-    def _rows(self, stream: str | None) -> list[StreamRow]:
-        """What the nodes say about one stream, or about all."""
-        path = "/v1/streams" if stream is None else stream_path(stream)
+    def _rows(self, path: str, wants: Callable[[str], bool]) -> list[StreamRow]:
+        """What the nodes say about the one stream at this path, or about those of all that are wanted."""
 
         def ask(node: HttpNode, limit: TimeLimit) -> list[StreamRow]:
             fields = _checked(node.get(limit, path)).json()
-            return list(fields["streams"]) if stream is None else [fields]
+            return [row for row in fields["streams"] if wants(row["name"])] if path == _STREAMS else [fields]
 
         answers = self.http.every(
             ask,
-            what="the streams" if stream is None else f"stream {stream!r}",
+            what="the streams" if path == _STREAMS else f"stream {unquote(path.rpartition('/')[2])!r}",
             conclude=_conclude_missing,
             suffices=lambda answers: _is_enough(answers, len(self.http.urls)),
         )
@@ -187,10 +188,6 @@ class ClusterReader:
             _checked(answer)
 
         self.http.first(ask, what=f"group {group!r}", conclude=_conclude_gone)
-
-
-def _is(name: str) -> Callable[[StreamRow], bool]:
-    return lambda row: bool(row["name"] == name)
 
 
 def _merged(rows: Sequence[StreamRow], stream: str) -> dict[int, Extent]:
