@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,6 +37,8 @@ def asked(path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
     app = FastAPI()
     problems.install(app)
     app.include_router(dashboard.router)
+    readiness = SimpleNamespace(is_started=True)
+    app.state.server = SimpleNamespace(admin=SimpleNamespace(readiness=readiness))
     guarded = Guard(app, origins=frozenset())
     sent: list[Any] = []
 
@@ -62,6 +65,7 @@ def asked(path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
         "client": ("127.0.0.1", 1),
         "root_path": "",
         "http_version": "1.1",
+        "app": app,
     }
     asyncio.run(guarded(scope, receive, send))
     start = next(message for message in sent if message["type"] == "http.response.start")

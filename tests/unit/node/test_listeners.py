@@ -122,7 +122,9 @@ def test_a_door_without_descriptors_opens_again(
 def test_a_port_that_is_taken(make_loop: MakeLoop) -> None:
     async def scenario() -> None:
         listener, port = await listen(HERE, Echo, Descriptors(Stats()))
-        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+        with pytest.raises(
+            ConfigError, match=f"cannot listen on 127.0.0.1:{port}: process {os.getpid()} .* has this port"
+        ):
             await listen(Address("127.0.0.1", port), Echo, Descriptors(Stats()))
         listener.close()
 
