@@ -36,8 +36,10 @@ CLIENT_ID_BYTES_FLOOR = 23
 READ_BYTES_MAX = 256 * KIB
 # Rules are walked in order once per route; more than this is a data base, not a file.
 ACCESS_RULES_MAX = 10_000
-# The file is read whole, and each user costs one line of it.
+# Users are state that every node holds and every snapshot of the meta group writes.
 USERS_MAX = 100_000
+# The same for tokens; a name is looked for among all of them when one is made or revoked.
+TOKENS_MAX = 10_000
 
 
 def bound(default: int, minimum: int, maximum: int, reason: str) -> int:
