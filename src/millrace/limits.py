@@ -40,6 +40,9 @@ ACCESS_RULES_MAX = 10_000
 USERS_MAX = 100_000
 # The same for tokens; a name is looked for among all of them when one is made or revoked.
 TOKENS_MAX = 10_000
+# Passwords that wait to be checked: at 25 a second for each of two workers, some seconds for everybody.
+LOGINS_WAITING_MAX = 512
+LOGINS_WAITING_PER_ADDRESS_MAX = 32
 
 
 def bound(default: int, minimum: int, maximum: int, reason: str) -> int:

@@ -145,6 +145,12 @@ class Principal:
                 return False
         return False
 
+    @property
+    def has_rights(self) -> bool:
+        """Whether any topic may be published or subscribed to, apart from `$SYS`."""
+        rules = (*self._publish, *self._subscribe)
+        return self.unrestricted or any(rule.allow and rule is not _SYS for rule in rules)
+
     def may_receive(self, topic: str) -> bool:
         """Whether a message of this topic may be delivered."""
         if self._scope is not None and not self._scope.may_receive(topic):

@@ -32,6 +32,7 @@ FAMILIES = (
     "pipeline",
     "user",
     "acl",
+    "token",
     "config",
     "bench",
     "sim",

@@ -101,7 +101,14 @@ class Access:
     anonymous: Literal["loopback", "always", "never"] = _setting(
         "loopback", "clients without a user name: only from this machine, from anywhere, or not at all"
     )
-    users_file: str = _setting("", f"users and access rules; empty is {USERS_FILE_NAME} in node.data")
+    users_file: str = _setting(
+        "", f"users and access rules for a cluster that has none; empty is {USERS_FILE_NAME} in node.data"
+    )
+    users_import: Literal["once", "always"] = _setting(
+        "once",
+        "load users_file into a cluster that never had users, or at every start and SIGHUP of this node, "
+        "in place of all users and rules of the cluster",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

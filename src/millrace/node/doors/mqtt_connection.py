@@ -11,15 +11,19 @@ An error of the client ends its connection with the reason code the standard nam
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import Any, assert_never
 
+from millrace.broker.access import Principal
 from millrace.broker.machine import ConnectRequest
 from millrace.broker.sessions.session import Session
 from millrace.broker.topics.routing import Table
 from millrace.errors import ProtocolError, RemoteError
 from millrace.kernels import scan
-from millrace.kernels.publish import body_start
+from millrace.kernels.publish import body_start, join_spans
 from millrace.limits import PACKET_ID_TOP
+from millrace.node.access.identity import Identity
+from millrace.node.access.logins import Login
 from millrace.node.doors import mqtt_terms as terms
 from millrace.node.doors.mqtt_door import MqttDoor
 from millrace.node.doors.mqtt_terms import EnhancedAuthentication
@@ -27,7 +31,7 @@ from millrace.node.doors.output import PacedOutput
 from millrace.node.shards import producer_keys as keys
 from millrace.types import Message, Reason, Version
 from millrace.wire.mqtt.codec import decode, encode
-from millrace.wire.mqtt.connection import Inbox, wanted_bytes
+from millrace.wire.mqtt.connection import Inbox, topic_at, wanted_bytes
 from millrace.wire.mqtt.packets import (
     Auth,
     Connack,
@@ -76,6 +80,8 @@ class MqttConnection(PacedOutput):
         "_table",
         "_v5",
         "deadline_ms",
+        "identity",
+        "login",
         "peer",
         "seen_ms",
         "session",
@@ -101,6 +107,8 @@ class MqttConnection(PacedOutput):
         self.version = Version.MQTT_3_1_1
         self.session: Session | None = None
         self.username: str | None = None
+        self.identity: Identity | None = None
+        self.login: Login | None = None
         self.peer: Any = None
         # Heard last; and the beginning of the time before the session, or after it.
         self.seen_ms = self.since_ms = door.now_ms()
@@ -119,6 +127,7 @@ class MqttConnection(PacedOutput):
         door.connections.pop(self, None)
         session, self.session = self.session, None
         self._state = _CLOSED
+        self._give_up_login()
         self.end_output()
         if session is not None and session.connection is self:
             door.broker.disconnect(session, door.now_ms(), will=True)
@@ -196,7 +205,7 @@ class MqttConnection(PacedOutput):
             while True:
                 while pos < size and self._state == _CONNECTED and self._learn(data, pos):
                     pos, more = scan(data, pos, self._table, self._v5, self._packet_bytes_max)
-                    _join(spans, more)
+                    join_spans(spans, more)
                 if spans:
                     self._on_spans(data, spans)
                 if self._parked is not None:
@@ -207,6 +216,7 @@ class MqttConnection(PacedOutput):
                 if self._state == _OPENING or (self._state == _AUTHENTICATING and self._exchange is None):
                     # What follows CONNECT waits until we know whether the client may say it.
                     self._inbox.keep(data, pos, self._packet_bytes_max)
+                    self.transport.pause_reading()
                     return
                 end = pos + wanted_bytes(data[pos : pos + 5], self._packet_bytes_max)
                 if end > size:
@@ -225,7 +235,7 @@ class MqttConnection(PacedOutput):
     def _learn(self, data: bytes, pos: int) -> bool:
         """A packet that the scan stopped at, of a topic that clients of other nodes publish to: its route is
         known here, though not to those who publish. They may all come at once, when that node is gone."""
-        topic = _topic_at(data, pos)
+        topic = topic_at(data, pos)
         router = self._door.broker.router
         if not topic or topic in self._table or topic not in router.deliveries:
             return False
@@ -456,15 +466,17 @@ class MqttConnection(PacedOutput):
             self._begin_exchange(packet)
             return
         self._state = _AUTHENTICATING
-        self._door.authenticate(self, packet, lambda allowed: self._authenticated(packet, allowed))
-        if self._state == _AUTHENTICATING:
-            self.transport.pause_reading()
+        # Read on, as long as nothing comes: a client that hangs up must not cost the check of its password.
+        self._door.authenticate(self, packet, partial(self._authenticated, packet))
 
-    def _authenticated(self, packet: Connect, allowed: bool) -> None:
+    def _authenticated(self, packet: Connect, is_allowed: bool, *, is_busy: bool = False) -> None:
         """The answer of the authenticator, perhaps later and perhaps after the client went away."""
         if self._state != _AUTHENTICATING:
             return
-        if not allowed:
+        if is_busy:
+            self._refuse(Reason.SERVER_BUSY, "too many logins at once; try again")
+            return
+        if not is_allowed:
             self._refuse(
                 Reason.NOT_AUTHORIZED if packet.username is None else Reason.BAD_USER_OR_PASSWORD,
                 "user name or password not accepted"
@@ -501,7 +513,7 @@ class MqttConnection(PacedOutput):
         ):
             self._refuse(Reason.QUOTA_EXCEEDED, "no more clients can be served")
             return
-        principal = broker.rules.principal(self.username, client_id)
+        principal = self._principal(client_id)
         refused = terms.refused_will(packet.will, principal, door.settings, limits)
         if refused is not None:
             self._refuse(*refused)
@@ -575,6 +587,9 @@ class MqttConnection(PacedOutput):
         self.session = session
         self._table = broker.router.table(request.principal)
         self._state = _CONNECTED
+        if request.principal.generation != broker.rules.generation:
+            # The access rules changed while its record was written.
+            self.reassign()
         keep_alive_s = terms.keep_alive_s(packet, door.settings, door.limits)
         self.deadline_ms = int(keep_alive_s * 1000 * _KEEP_ALIVE_GRACE)
         answer = replace(answer, session_present=present and packet.version != Version.MQTT_3_1)
@@ -706,9 +721,18 @@ class MqttConnection(PacedOutput):
         session = self.session
         if session is not None:
             broker = self._door.broker
-            principal = broker.rules.principal(self.username, session.client_id)
+            principal = self._principal(session.client_id)
             broker.reassign(session, principal)
             self._table = broker.router.table(principal)
+
+    def _principal(self, client_id: str) -> Principal:
+        scope = None if self.identity is None else self.identity.scope
+        return self._door.broker.rules.principal(self.username, client_id, scope)
+
+    def _give_up_login(self) -> None:
+        if self.login is not None:
+            self.login.cancel()
+            self.login = None
 
     def _refuse(self, reason: Reason, detail: str) -> None:
         """No to a CONNECT."""
@@ -731,6 +755,7 @@ class MqttConnection(PacedOutput):
         sends until it ends too is dropped.
         """
         self._state, self._parked = _CLOSED, None
+        self._give_up_login()
         self.write_by_transport()
         self.since_ms = self._door.now_ms()
         self.deadline_ms = _CLOSING_MS_MAX
@@ -767,26 +792,3 @@ class MqttConnection(PacedOutput):
 
     def _name(self) -> str:
         return self.session.client_id if self.session is not None else "a client not connected yet"
-
-
-def _join(spans: list[Any], more: list[Any]) -> None:
-    """Append what a scan found that went on where another stopped."""
-    if spans and more and more[0] < 0x40 and spans[-5] == more[0] and spans[-4] is more[1]:
-        spans[-2] = more[3]
-        spans[-1] += more[4]
-        more = more[5:]
-    spans += more
-
-
-def _topic_at(data: bytes, pos: int) -> bytes:
-    """The topic of the PUBLISH that begins here; nothing for other packets, and where it is not all there."""
-    if data[pos] not in (0x30, 0x32, 0x34):
-        return b""
-    body = pos + 1
-    while body < min(pos + 4, len(data)) and data[body] > 127:
-        body += 1
-    start = body + 3
-    if start > len(data):
-        return b""
-    end = start + (data[body + 1] << 8 | data[body + 2])
-    return data[start:end] if end <= len(data) else b""

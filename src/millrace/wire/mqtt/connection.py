@@ -62,3 +62,17 @@ def wanted_bytes(head: bytes, packet_bytes_max: int) -> int:
                 )
             return total
     raise MalformedPacket("the remaining length has more than four bytes")
+
+
+def topic_at(data: bytes, pos: int) -> bytes:
+    """The topic of the PUBLISH that begins here; nothing for other packets, and where it is not all there."""
+    if data[pos] not in (0x30, 0x32, 0x34):
+        return b""
+    body = pos + 1
+    while body < min(pos + 4, len(data)) and data[body] > 127:
+        body += 1
+    start = body + 3
+    if start > len(data):
+        return b""
+    end = start + (data[body + 1] << 8 | data[body + 2])
+    return data[start:end] if end <= len(data) else b""

@@ -9,9 +9,19 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from millrace.node.doors.http import cluster, docs, groups, pipelines, problems, queue, staging, streams
+from millrace.node.doors.http import (
+    access,
+    cluster,
+    docs,
+    groups,
+    pipelines,
+    problems,
+    queue,
+    staging,
+    streams,
+)
 from millrace.node.doors.http.context import ServedNode, server_of
-from millrace.node.doors.http.guard import Guard, identify
+from millrace.node.doors.http.guard import Guard, observe
 from millrace.version import __version__
 
 if TYPE_CHECKING:
@@ -57,7 +67,7 @@ async def readyz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/status", dependencies=[Depends(identify)])
+@router.get("/status", dependencies=[Depends(observe)])
 async def status(request: Request) -> dict[str, Any]:
     """What this node is and does; `role` and `term` are those in the meta group."""
     server = server_of(request)
@@ -65,7 +75,7 @@ async def status(request: Request) -> dict[str, Any]:
     return {"role": str(meta.role), "term": int(meta.term), **server.status()}
 
 
-@router.get("/metrics", dependencies=[Depends(identify)], response_class=Response)
+@router.get("/metrics", dependencies=[Depends(observe)], response_class=Response)
 async def metrics(request: Request) -> Response:
     """Counters and gauges for Prometheus."""
     return Response(generate_latest(request.app.state.registry), media_type=_METRICS_TYPE)
@@ -85,6 +95,7 @@ def make_app(server: ServedNode) -> FastAPI:
         groups.router,
         pipelines.router,
         cluster.router,
+        access.router,
         docs.router,
     ):
         app.include_router(part)
@@ -111,7 +122,10 @@ def _document(app: FastAPI) -> dict[str, Any]:
             for operation in path.values():
                 operation["responses"].pop("422", None)
                 operation["responses"]["default"] = problem
-        document["components"]["securitySchemes"] = {"basic": {"type": "http", "scheme": "basic"}}
-        document["security"] = [{}, {"basic": []}]
+        document["components"]["securitySchemes"] = {
+            "basic": {"type": "http", "scheme": "basic"},
+            "token": {"type": "http", "scheme": "bearer"},
+        }
+        document["security"] = [{}, {"basic": []}, {"token": []}]
         app.openapi_schema = document
     return app.openapi_schema

@@ -4,13 +4,14 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 
+from millrace.broker.access import Role
 from millrace.errors import LocalError
 from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import Form
-from millrace.node.doors.http.guard import CallerIs, identify
+from millrace.node.doors.http.guard import CallerIs, observe
 from millrace.node.doors.http.problems import Problem
 
-router = APIRouter(prefix="/v1/cluster", tags=["cluster"], dependencies=[Depends(identify)])
+router = APIRouter(prefix="/v1/cluster", tags=["cluster"], dependencies=[Depends(observe)])
 
 
 class DrainForm(Form):
@@ -27,7 +28,7 @@ async def show(request: Request) -> dict[str, Any]:
 @router.post("/nodes/{name}/drain")
 async def drain(name: str, form: DrainForm, request: Request, caller: CallerIs) -> dict[str, Any]:
     """Move everything off a node, or let it take part again."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     cluster = server_of(request).engine.cluster
     try:
         await cluster.drain(name, form.draining)
@@ -39,7 +40,7 @@ async def drain(name: str, form: DrainForm, request: Request, caller: CallerIs) 
 @router.delete("/nodes/{name}")
 async def remove(name: str, request: Request, caller: CallerIs) -> dict[str, Any]:
     """Take a node out of the cluster, whether it is up or gone."""
-    caller.must_be_admin()
+    caller.must_be(Role.ADMIN)
     cluster = server_of(request).engine.cluster
     try:
         await cluster.remove(name)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
+from millrace.broker.access import Role
 from millrace.broker.groups.definitions import GroupSpec
 from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import (
@@ -48,17 +49,19 @@ class AdvanceForm(Form):
 
 
 @router.get("")
-async def list_groups(request: Request) -> dict[str, Any]:
-    """All groups made by command, the queues among them. `lag` counts other topics of the same shards in
+async def list_groups(request: Request, caller: CallerIs) -> dict[str, Any]:
+    """The groups made by command, the queues among them: all of them for an observer, those whose topics they
+    may receive for others. `lag` counts other topics of the same shards in
     until somebody has read that far; `GET /v1/groups/NAME` counts exactly."""
     groups = server_of(request).engine.groups
-    return {"groups": [groups.summary(group) for _, group in sorted(groups.by_name.items())]}
+    seen = [group for _, group in sorted(groups.by_name.items()) if caller.may_see(*group.spec.filters)]
+    return {"groups": [groups.summary(group) for group in seen]}
 
 
 @router.post("", status_code=201)
 async def create_group(request: Request, form: GroupForm, caller: CallerIs) -> dict[str, Any]:
     """Make a group; it collects from now on, or from the beginning of the logs. 409 if it exists."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     groups = server_of(request).engine.groups
     spec = GroupSpec.read(form.model_dump(exclude_none=True, exclude={"start"}))
     await groups.create(spec, earliest=form.start == "earliest")
@@ -66,14 +69,16 @@ async def create_group(request: Request, form: GroupForm, caller: CallerIs) -> d
 
 
 @router.get("/{name:path}")
-async def show_group(request: Request, name: str) -> dict[str, Any]:
-    return await server_of(request).engine.groups.show(name)
+async def show_group(request: Request, name: str, caller: CallerIs) -> dict[str, Any]:
+    groups = server_of(request).engine.groups
+    caller.must_see(*groups.named(name).spec.filters)
+    return await groups.show(name)
 
 
 @router.patch("/{name:path}")
 async def alter_group(request: Request, name: str, form: GroupChange, caller: CallerIs) -> dict[str, Any]:
     """Change filters or settings; the cursors stay."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     groups = server_of(request).engine.groups
     await groups.alter(GroupSpec.read(form.model_dump(exclude_none=True), groups.named(name).spec))
     return await groups.show(name)
@@ -81,14 +86,14 @@ async def alter_group(request: Request, name: str, form: GroupChange, caller: Ca
 
 @router.delete("/{name:path}", status_code=204)
 async def delete_group(request: Request, name: str, caller: CallerIs) -> None:
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     await server_of(request).engine.groups.delete(name)
 
 
 @router.post("/{name:path}/reset")
 async def reset_group(request: Request, name: str, form: ResetForm, caller: CallerIs) -> dict[str, Any]:
     """Begin again somewhere; what is out is forgotten, and its receipts are void."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     groups = server_of(request).engine.groups
     await groups.reset(name, form.to)
     return await groups.show(name)

@@ -5,10 +5,10 @@ password. So a request that changes something is refused when it comes from a pa
 `Origin`, which browsers set themselves, and for the one GET that changes something by `Sec-Fetch-Site`.
 Programs send neither.
 
-People and programs name themselves by HTTP basic authentication with a user of the users file; without a name
-the rule for anonymous clients is the one of MQTT. Whoever sends a body is asked before it is read.
-`Caller.must_be_admin` guards streams and groups: a user with the rule "allow all #", or, where there are no
-users, anybody on this machine.
+People and programs name themselves by HTTP basic authentication with a user of the cluster and a password or
+a token, or by a token alone (`Authorization: Bearer`); without a name the rule for anonymous clients is the
+one of MQTT. Whoever sends a body is asked before it is read. `Caller.must_be` guards what needs a role. Where
+there are no users, anybody on this machine has every role.
 """
 
 import base64
@@ -22,9 +22,10 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millrace.broker.access import EVERYBODY, Action, Effect, Principal
+from millrace.broker.access import Principal, Role
 from millrace.limits import MIB
-from millrace.node.access.authentication import is_loopback
+from millrace.node.access.authentication import TooManyLogins
+from millrace.node.access.identity import Identity, Proof
 from millrace.node.doors.http.context import ServedNode
 from millrace.node.doors.http.problems import Problem, response
 
@@ -155,7 +156,8 @@ class Caller:
 
     username: str | None
     principal: Principal
-    is_admin: bool
+    roles: frozenset[Role]
+    proof: Proof = Proof.NONE
 
     def must_publish(self, topic: str) -> None:
         if not self.principal.may_publish(topic):
@@ -166,13 +168,32 @@ class Caller:
             if not self.principal.may_subscribe(filter):
                 raise Problem(403, f"you may not subscribe to {filter!r}")
 
-    def must_be_admin(self) -> None:
-        if not self.is_admin:
+    def is_a(self, role: Role) -> bool:
+        return any(own.includes(role) for own in self.roles)
+
+    @property
+    def is_admin(self) -> bool:
+        return self.is_a(Role.ADMIN)
+
+    def must_be(self, role: Role) -> None:
+        if not self.is_a(role):
+            who = self.username or "NAME"
             raise Problem(
                 403,
-                "streams and groups are changed by a user with the rule: allow all '#'"
-                " (give it with: millrace acl add USER allow all '#')",
+                f"this is for users with the role {role.value}"
+                f" (an administrator gives it with: millrace user role {who} {role.value})",
             )
+
+    def must_be_admin(self) -> None:
+        self.must_be(Role.ADMIN)
+
+    def may_see(self, *filters: str) -> bool:
+        """Whether something that concerns these topics may be shown."""
+        return self.is_a(Role.OBSERVER) or all(self.principal.may_subscribe(filter) for filter in filters)
+
+    def must_see(self, *filters: str) -> None:
+        if not self.may_see(*filters):
+            self.must_be(Role.OBSERVER)
 
 
 async def identify(request: Request) -> Caller:
@@ -181,23 +202,30 @@ async def identify(request: Request) -> Caller:
         return known
     server: ServedNode = request.app.state.server
     peer: Any = None if request.client is None else (request.client.host, request.client.port)
-    name, password = _credentials(request.headers.get("authorization"))
-    allowed, username = await server.authentication.verify(peer, name, password)
-    if not allowed:
-        detail = "the user name or password is wrong" if name is not None else "a user name is needed"
-        raise Problem(401, detail, headers={"WWW-Authenticate": 'Basic realm="millrace", charset="UTF-8"'})
-    rules = server.broker.rules
-    if server.authentication.has_users:
-        is_admin = username is not None and any(
-            rule.user in (username, EVERYBODY)
-            and rule.effect is Effect.ALLOW
-            and rule.action is Action.ALL
-            and rule.filter == "#"
-            for rule in rules.rules
-        )
+    identity = await _identity(server, peer, request.headers.get("authorization"))
+    return Caller(
+        username=identity.username,
+        principal=server.broker.rules.principal(identity.username, _CLIENT_ID, identity.scope),
+        roles=server.authentication.roles(identity, peer),
+        proof=identity.proof,
+    )
+
+
+async def _identity(server: ServedNode, peer: Any, header: str | None) -> Identity:
+    scheme, _, text = (header or "").partition(" ")
+    if scheme.lower() == "bearer":
+        found = server.authentication.verify_token(text.strip().encode())
+        detail = "the token is not valid, or not any more"
     else:
-        is_admin = is_loopback(peer)
-    return Caller(username=username, principal=rules.principal(username, _CLIENT_ID), is_admin=is_admin)
+        name, password = _credentials(header)
+        try:
+            found = await server.authentication.verify(peer, name, password)
+        except TooManyLogins as error:
+            raise Problem(503, str(error), headers={"Retry-After": "1"}) from None
+        detail = "the user name or password is wrong" if name is not None else "a user name is needed"
+    if found is None:
+        raise Problem(401, detail, headers={"WWW-Authenticate": 'Basic realm="millrace", charset="UTF-8"'})
+    return found
 
 
 def _credentials(header: str | None) -> tuple[str | None, bytes]:
@@ -212,7 +240,22 @@ def _credentials(header: str | None) -> tuple[str | None, bytes]:
             raise ValueError("no colon")
         return name.decode(), password
     except (ValueError, binascii.Error):
-        raise Problem(400, "the Authorization header is not of the scheme Basic") from None
+        raise Problem(400, "the Authorization header is not of the scheme Basic or Bearer") from None
+
+
+async def observe(request: Request) -> Caller:
+    """As `identify`, for routes that show what the node and the cluster do."""
+    caller = await identify(request)
+    caller.must_be(Role.OBSERVER)
+    return caller
+
+
+async def take_part(request: Request) -> Caller:
+    """As `identify`, for routes that whoever reads or writes needs: which streams there are."""
+    caller = await identify(request)
+    if not caller.principal.has_rights:
+        caller.must_be(Role.OBSERVER)
+    return caller
 
 
 CallerIs = Annotated[Caller, Depends(identify)]

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Path, Request
 from pydantic import Field
 
+from millrace.broker.access import Role
 from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import Form
-from millrace.node.doors.http.guard import CallerIs, identify
+from millrace.node.doors.http.guard import CallerIs, identify, observe
 from millrace.node.doors.http.problems import Problem
 
 router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"], dependencies=[Depends(identify)])
@@ -41,7 +42,7 @@ class PipelineReport(Form):
     queries: Annotated[list[QueryReport], Field(max_length=_QUERIES_MAX)] = []
 
 
-@router.get("")
+@router.get("", dependencies=[Depends(observe)])
 async def list_pipelines(request: Request) -> dict[str, Any]:
     """The last report of every pipeline that told this node."""
     return {"pipelines": [report for _, report in sorted(_reports(request).items())]}
@@ -52,7 +53,7 @@ async def report_pipeline(
     request: Request, name: Name, form: PipelineReport, caller: CallerIs
 ) -> dict[str, Any]:
     """Publish a report on `$SYS/pipelines/NAME`."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     server, reports = server_of(request), _reports(request)
     if name not in reports and len(reports) >= PIPELINES_MAX:
         raise Problem(429, f"this node knows {PIPELINES_MAX} pipelines already; delete some")
@@ -64,7 +65,7 @@ async def report_pipeline(
 @router.delete("/{name}", status_code=204)
 async def forget_pipeline(request: Request, name: Name, caller: CallerIs) -> None:
     """Forget a pipeline: its retained report goes."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     if _reports(request).pop(name, None) is None:
         raise Problem(404, f"no pipeline {name!r} has told this node of itself")
     server_of(request).publish_sys({f"$SYS/pipelines/{name}": ""})

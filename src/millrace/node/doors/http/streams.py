@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
 
+from millrace.broker.access import Role
 from millrace.broker.streams.stream import DEFAULT_STREAM, Replication, Stream, StreamSpec
 from millrace.broker.streams.switching import consequences
 from millrace.broker.topics.filters import is_valid, matches
@@ -19,7 +20,7 @@ from millrace.limits import MIB
 from millrace.node.doors.http import forms
 from millrace.node.doors.http.context import ServedNode, server_of
 from millrace.node.doors.http.forms import BatchForm, Form, Producer, PublishForm, Sequence, key_of
-from millrace.node.doors.http.guard import Caller, CallerIs, identify
+from millrace.node.doors.http.guard import Caller, CallerIs, identify, take_part
 from millrace.node.doors.http.problems import Problem
 from millrace.node.groups.consumer_groups import WAIT_MS_MAX
 from millrace.node.groups.shard_consumers import Unavailable
@@ -84,7 +85,7 @@ class PurgeForm(Form):
 # ------------------------------------------------------------------------------------------- streams
 
 
-@router.get("/streams", tags=["streams"])
+@router.get("/streams", tags=["streams"], dependencies=[Depends(take_part)])
 async def list_streams(request: Request) -> dict[str, Any]:
     """All streams with their shards."""
     server = server_of(request)
@@ -95,7 +96,7 @@ async def list_streams(request: Request) -> dict[str, Any]:
 @router.post("/streams", status_code=201, tags=["streams"])
 async def create_stream(request: Request, form: StreamForm, caller: CallerIs) -> dict[str, Any]:
     """Make a stream. 409 if there is one of this name."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     server = server_of(request)
     if form.name in server.engine.definitions.table.streams:
         raise Problem(409, f"stream {form.name!r} exists")
@@ -106,7 +107,7 @@ async def create_stream(request: Request, form: StreamForm, caller: CallerIs) ->
     return _shown(server, stream)
 
 
-@router.get("/streams/{name}", tags=["streams"])
+@router.get("/streams/{name}", tags=["streams"], dependencies=[Depends(take_part)])
 async def show_stream(request: Request, name: str) -> dict[str, Any]:
     return _shown(server_of(request), _stream(server_of(request), name))
 
@@ -120,7 +121,7 @@ async def alter_stream(
     preview: Annotated[bool, Query(description="Change nothing; say what the change would mean.")] = False,
 ) -> dict[str, Any]:
     """Change what is given. Other shards, filters or replication seal the shards and open new ones."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     server = server_of(request)
     known = _stream(server, name)
     spec = StreamSpec.read(form.model_dump(exclude_none=True), known.spec)
@@ -134,14 +135,14 @@ async def alter_stream(
 @router.post("/edge/reload", tags=["streams"])
 async def reload_edge_functions(request: Request, caller: CallerIs) -> dict[str, Any]:
     """Load the edge functions of this node anew; calls under way end with the code they began with."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     return {"reloaded": await server_of(request).engine.edges.functions.reload()}
 
 
 @router.delete("/streams/{name}", status_code=204, tags=["streams"])
 async def delete_stream(request: Request, name: str, caller: CallerIs) -> None:
     """Remove a stream with everything in it; its topics belong to `default` from then on."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     server = server_of(request)
     _stream(server, name)
     if name == DEFAULT_STREAM:
@@ -152,7 +153,7 @@ async def delete_stream(request: Request, name: str, caller: CallerIs) -> None:
 @router.post("/streams/{name}/purge", tags=["streams"])
 async def purge_stream(request: Request, name: str, form: PurgeForm, caller: CallerIs) -> dict[str, Any]:
     """Forget messages: below an offset, or all there are. Offsets go on counting."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     server = server_of(request)
     stream = _stream(server, name)
     if stream.leaderless:
@@ -175,7 +176,7 @@ async def purge_stream(request: Request, name: str, form: PurgeForm, caller: Cal
 @router.post("/streams/{name}/switch", tags=["streams"])
 async def switch_stream(request: Request, name: str, caller: CallerIs) -> dict[str, Any]:
     """Planned switch-over of a primary-backup stream: every backup that is in sync becomes primary."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     server = server_of(request)
     numbers = _stream(server, name).shards
     try:
@@ -267,7 +268,7 @@ def _must_receive(caller: Caller, block: Block, proved: set[bytes]) -> None:
             proved.add(topic)
 
 
-@router.get("/streams/{name}/shards/{shard}/offset", tags=["messages"])
+@router.get("/streams/{name}/shards/{shard}/offset", tags=["messages"], dependencies=[Depends(take_part)])
 async def find_offset(
     request: Request,
     name: str,
