@@ -18,8 +18,8 @@ from millrace.cli.common import example, family
 from millrace.cli.option_groups import takes
 
 app = family(
-    "Users, their passwords and roles. A change holds at every node of the cluster at once. The first user is an "
-    "administrator; from then on nobody comes in without a name. With --users, --data or --config the "
+    "Users, their passwords and roles. A change holds at every node of the cluster at once. The first user "
+    "is an administrator; from then on nobody comes in without a name. With --users, --data or --config the "
     "commands edit a users file instead, which the first start of a cluster loads."
 )
 
@@ -127,7 +127,8 @@ def remove(name: Name, given: AccessOptions) -> None:
         rules_before = len(content.rules)
         return content.without_user(name)
 
-    gone = rules_before - len(change(path, removed).rules)
+    after = change(path, removed)
+    gone = rules_before - len(after.rules)
     sentence = f"removed user {name}, with {gone} rules, from {path}"
     given.print_done(sentence, user=name, rules_removed=gone, file=str(path))
 

@@ -151,13 +151,15 @@ class Logins:
         return login
 
     def _has_room(self, login: Login) -> bool:
-        """Where there is none, a user who exists takes the place of a name that does not."""
+        """Where there is none, a login takes the place of one that would come after it whenever it came: of a
+        name that does not exist, or with failures before."""
         nearby = [other for other in self._waiting if other.address == login.address]
         for crowd, most in ((nearby, LOGINS_WAITING_PER_ADDRESS_MAX), (self._waiting, LOGINS_WAITING_MAX)):
             if len(crowd) < most:
                 continue
-            giving_way = next((other for other in reversed(crowd) if not other.is_known), None)
-            if not login.is_known or giving_way is None:
+            now_s = self._workers.now_s()
+            giving_way = max(crowd, key=lambda other: self._order(other, now_s))
+            if self._order(giving_way, now_s)[:2] <= self._order(login, now_s)[:2]:
                 return False
             self._waiting.remove(giving_way)
             giving_way.answer(Outcome.BUSY)
