@@ -425,6 +425,51 @@ class TestAuthentication:
         house.turn()
         assert house.broker.sessions == {} and house.broker.connected == 0
 
+    def test_a_client_that_hangs_up_is_noticed_and_its_login_given_up(self) -> None:
+        """Reading goes on while the password is checked: a loop that does not read sees no end either."""
+        house = House()
+        house.decides_later = True
+        client = house.open()
+        client.send(Connect(version=Version.MQTT_5, client_id="c", username="ann", password=b"x"))
+        assert client.wire.is_reading
+        waiting = Waiting()
+        client.wire.protocol.login = waiting
+        client.drop()
+        assert waiting.is_cancelled
+
+    def test_a_login_for_which_there_is_no_room_is_told_so(self) -> None:
+        for version, code in ((Version.MQTT_5, Reason.SERVER_BUSY), (Version.MQTT_3_1_1, None)):
+            house = House()
+            house.decides_later = True
+            client = house.open()
+            client.version = version
+            client.send(Connect(version=version, client_id="c", username="ann", password=b"x"))
+            house.undecided.pop()(False, is_busy=True)  # type: ignore[call-arg]
+            house.turn()
+            (answer,) = client.read()
+            assert isinstance(answer, Connack) and answer.reason >= Reason.UNSPECIFIED
+            assert code is None or answer.reason is code
+
+    def test_rules_that_change_while_a_record_is_written_hold_from_the_beginning(self) -> None:
+        house = House(keeps_records=True)
+        client = house.open()
+        client.version = Version.MQTT_5
+        client.wire.protocol.data_received(
+            encode(Connect(version=Version.MQTT_5, client_id="c", session_expiry_s=9), Version.MQTT_5)
+        )
+        house.broker.reload(house.broker.rules.successor((), has_users=True))
+        house.turn()
+        assert house.broker.sessions["c"].principal.generation == house.broker.rules.generation
+        client.send(Publish(message=Message(topic="t", payload=b"x", qos=1), packet_id=1))
+        assert [p.reason for p in client.read() if isinstance(p, Puback)] == [Reason.NOT_AUTHORIZED]
+
+
+class Waiting:
+    is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
 
 class Riddle:
     """An authentication method: two questions, then the name."""

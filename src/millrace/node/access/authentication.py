@@ -98,6 +98,9 @@ class Authentication:
     def __call__(self, connection: Connection, packet: Connect, done: Decide) -> None:
         """Decide about a CONNECT and call `done`, at once where nothing has to be hashed."""
         name = packet.username
+        if name is None and is_token(packet.password or b""):
+            # MQTT 5 allows a password without a user name (3.1.2.9).
+            name = ANY_USER
         if name is None:
             certified = _certified_name(connection.transport)
             if certified is not None and self._state is not None:

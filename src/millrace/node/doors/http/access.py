@@ -304,7 +304,8 @@ async def _command(request: Request, caller: Caller, entry: AccessEntry, said: s
         raise Problem(409, str(error)) from None
     except LocalError as error:
         raise Problem(503, str(error), headers={"Retry-After": "1"}) from None
-    log.info("%s %s", caller.username or "somebody on this machine", said)
+    # As text of Python, quoted: a filter may hold a line's end.
+    log.info("%r: %r", caller.username, said)
     return result
 
 
