@@ -9,7 +9,7 @@ from argon2 import PasswordHasher
 
 from millrace.broker.access import AccessRules, Action, Effect, Role, Rule
 from millrace.broker.meta.access import AccessState, Token, User
-from millrace.node.access.authentication import ANY_USER, Authentication
+from millrace.node.access.authentication import ANY_USER, Authentication, Refusals
 from millrace.node.access.identity import NOBODY, Identity, Proof
 from millrace.node.access.tokens import new_token
 
@@ -157,6 +157,16 @@ def test_a_token_has_no_role_that_its_user_has_not(
     token = Token(name="u", user="ann", digest="d", roles=roles)
     identity = Identity(username="ann", proof=Proof.TOKEN, token=token)
     assert node.authentication.roles(identity, AWAY) == expected
+
+
+def test_refusals_that_cost_nothing_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = 10.0
+    refusals = Refusals(lambda: now_s)
+    for _ in range(1_000):
+        refusals.say("no room")
+    now_s = 11.0
+    refusals.say("no room")
+    assert caplog.messages == ["no room", "no room (and 999 refusals before it)"]
 
 
 def test_anonymous_always_comes_in_and_may_what_the_rules_say() -> None:

@@ -63,6 +63,23 @@ class PasswordThreads:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
+class Refusals:
+    """Refusals that cost whoever causes them nothing: told once a second at most, with how many there were."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._next_s = 0.0
+        self._untold = 0
+
+    def say(self, what: str) -> None:
+        if self._now_s() < self._next_s:
+            self._untold += 1
+            return
+        more = f" (and {self._untold} refusals before it)" if self._untold else ""
+        log.warning("%s%s", what, more)
+        self._next_s, self._untold = self._now_s() + 1.0, 0
+
+
 class Authentication:
     def __init__(
         self, anonymous: Literal["loopback", "always", "never"], *, wall_us: Callable[[], int]
@@ -74,6 +91,7 @@ class Authentication:
         self._right = passwords.RightPasswords()
         self._threads = PasswordThreads()
         self._logins = Logins(self._threads)
+        self._refusals = Refusals(self._threads.now_s)
 
     def reload(self, state: AccessState, rules: AccessRules) -> None:
         """Users, rules or tokens changed."""
@@ -171,7 +189,7 @@ class Authentication:
         if is_token(password):
             identity = self.verify_token(password)
             if identity is None or name not in (identity.username, ANY_USER):
-                log.warning("a token that is not valid for user %r from %s", name, peer)
+                self._refusals.say(f"a token that is not valid for user {name!r} from {peer}")
                 return True, None
             return True, identity
         if not password or len(password) > passwords.PASSWORD_BYTES_MAX:
@@ -204,7 +222,7 @@ class Authentication:
                 else:
                     identity = None
             if outcome is Outcome.BUSY:
-                log.warning("too many logins wait: not checked, user %r from %s", name, peer)
+                self._refusals.say(f"too many logins wait: not checked, user {name!r} from {peer}")
             elif identity is None:
                 log.warning("wrong password for user %r from %s", name, peer)
             checked(outcome, identity)
