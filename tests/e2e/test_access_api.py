@@ -1,6 +1,7 @@
 """Users, rules and tokens over HTTP at one node: what is answered, what is refused, and what ends."""
 
 import base64
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,30 @@ def test_a_token_of_an_administrator_is_one_unless_it_is_limited() -> None:
         nobody("POST", "/v1/publish", publish, 403, **observer)
         assert may_publish(node, "token", scoped["Authorization"].split()[1], "a")
         assert not may_publish(node, "root", scoped["Authorization"].split()[1], "b")
+
+
+def test_wrong_logins_that_hang_up_keep_nobody_out() -> None:
+    """Four hundred at once from the very address of the honest user; each of them is over when it comes to be
+    refused, and none of that may touch another connection."""
+
+    def wrong(number: int) -> bytes:
+        fields = (b"c%d" % number, b"ann", b"wrong")
+        body = b"\0\4MQTT\5\xc2\0\x3c\0" + b"".join(len(f).to_bytes(2, "big") + f for f in fields)
+        return b"\x10" + bytes((len(body),)) + body
+
+    with broker() as node:
+        Door(node, None)("POST", "/v1/users", ROOT, 201)
+        root = Door(node)
+        for name in ("ann", "bob"):
+            root("POST", "/v1/users", {"name": name, "password": "pw"}, 201)
+        for _ in range(3):
+            for number in range(400):
+                with socket.create_connection((node.host, node.port), timeout=20) as flood:
+                    flood.sendall(wrong(number))
+            with Client(node.url, username="bob", password="pw", reconnect=False):
+                pass
+            # So that the next round has to check the password again.
+            root("PATCH", "/v1/users/bob", {"password": "pw"})
 
 
 def test_a_users_file_is_loaded_once(tmp_path: Path) -> None:

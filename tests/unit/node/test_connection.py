@@ -23,7 +23,7 @@ from millrace.wire.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from unit.node.house import Client, House, will
+from unit.node.house import Client, House, Wire, will
 
 
 def subscribe(*filters: str, qos: int = 1, packet_id: int = 1) -> Subscribe:
@@ -449,6 +449,25 @@ class TestAuthentication:
             (answer,) = client.read()
             assert isinstance(answer, Connack) and answer.reason >= Reason.UNSPECIFIED
             assert code is None or answer.reason is code
+
+    def test_a_refusal_of_a_client_that_hung_up_is_no_error_of_anybody(self) -> None:
+        """It may be refused because another one takes its place, in the midst of what that one sends."""
+
+        class Gone(Wire):
+            def can_write_eof(self) -> bool:
+                return True
+
+            def write_eof(self) -> None:
+                raise OSError(107, "Transport endpoint is not connected")
+
+        house = House()
+        house.decides_later = True
+        client = house.open()
+        client.send(Connect(version=Version.MQTT_5, client_id="c", username="ann", password=b"x"))
+        gone = Gone(1_000)
+        client.wire.protocol.transport = gone
+        house.undecided.pop()(False)
+        assert gone.is_closing
 
     def test_rules_that_change_while_a_record_is_written_hold_from_the_beginning(self) -> None:
         house = House(keeps_records=True)

@@ -64,7 +64,7 @@ class PasswordThreads:
 
 
 class Refusals:
-    """Refusals that cost whoever causes them nothing: told once a second at most, with how many there were."""
+    """Refusals that cost whoever causes them nothing: told once a second at most, with their number."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s

@@ -10,6 +10,7 @@ An error of the client ends its connection with the reason code the standard nam
 """
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, assert_never
@@ -762,9 +763,11 @@ class MqttConnection(PacedOutput):
         can_write_eof = getattr(self.transport, "can_write_eof", None)
         if told and can_write_eof is not None and can_write_eof():
             self.transport.resume_reading()
-            self.transport.write_eof()
-        else:
-            self.transport.close()
+            # A client that hung up has no end to be told; whoever ends it may be serving another one.
+            with suppress(OSError):
+                self.transport.write_eof()
+                return
+        self.transport.close()
 
     # ------------------------------------------------------------------------------------- output
 
