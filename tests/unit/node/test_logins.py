@@ -164,6 +164,16 @@ def test_the_queue_is_bounded_for_an_address_and_for_all(lab: Lab) -> None:
     )
 
 
+def test_a_crowd_of_one_user_leaves_room_for_another_at_the_same_address(lab: Lab) -> None:
+    """Also before the first of them turned out to be wrong."""
+    for n in range(400):
+        lab.ask(EVIL, "ann", label=f"wrong {n}")
+    lab.ask(EVIL, "bob", is_right=True, label="honest")
+    assert lab.logins.waiting_count == LOGINS_WAITING_PER_ADDRESS_MAX
+    lab.workers.run_until(2.0)
+    assert lab.when("honest")[1] is Outcome.RIGHT
+
+
 def test_a_user_who_exists_takes_the_place_of_a_name_that_does_not(lab: Lab) -> None:
     for n in range(LOGINS_WAITING_PER_ADDRESS_MAX + 1):
         lab.ask(EVIL, f"nobody-{n}", is_known=False, label=f"wrong {n}")

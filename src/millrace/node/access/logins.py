@@ -11,7 +11,7 @@ delays are short: they cost whoever guesses a factor of ten or more, and an hone
 """
 
 import ipaddress
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, Protocol
@@ -152,7 +152,8 @@ class Logins:
 
     def _has_room(self, login: Login) -> bool:
         """Where there is none, a login takes the place of one that would come after it whenever it came: of a
-        name that does not exist, or with failures before."""
+        name that does not exist, or with failures before. Where all are alike, it takes the place of the last
+        one of a user who has more of them waiting at the same address."""
         nearby = [other for other in self._waiting if other.address == login.address]
         for crowd, most in ((nearby, LOGINS_WAITING_PER_ADDRESS_MAX), (self._waiting, LOGINS_WAITING_MAX)):
             if len(crowd) < most:
@@ -160,7 +161,15 @@ class Logins:
             now_s = self._workers.now_s()
             giving_way = max(crowd, key=lambda other: self._order(other, now_s))
             if self._order(giving_way, now_s)[:2] <= self._order(login, now_s)[:2]:
-                return False
+                counts = Counter((other.address, other.user) for other in crowd)
+                busiest, count = counts.most_common(1)[0]
+                if count <= counts[login.address, login.user] + 1:
+                    return False
+                giving_way = next(
+                    other for other in reversed(crowd) if (other.address, other.user) == busiest
+                )
+                if self._order(giving_way, now_s)[:2] < self._order(login, now_s)[:2]:
+                    return False
             self._waiting.remove(giving_way)
             giving_way.answer(Outcome.BUSY)
         return True
