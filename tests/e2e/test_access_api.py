@@ -9,9 +9,12 @@ import pytest
 
 from e2e.http_calls import Answer, call
 from e2e.processes import millrace
+from millrace.broker.access import Action, Effect, Rule
 from millrace.client import Refused
 from millrace.client.blocking import Client
 from millrace.client.errors import ClientError
+from millrace.node.access.passwords import hash_password
+from millrace.node.access.users import Users, render
 from millrace.testing import ThreadedBroker
 from waiting import until
 
@@ -216,8 +219,8 @@ def test_a_users_file_is_loaded_once(tmp_path: Path) -> None:
     """Its administrator is who had the rule for everything; a later file, and no file, change nothing."""
     data, users = tmp_path / "data", tmp_path / "users.toml"
     words = ("--users", str(users))
-    assert millrace("user", "add", "old name", "--password-stdin", *words, stdin="pw").returncode == 0
-    assert millrace("acl", "add", "old name", "allow", "all", "#", *words).returncode == 0
+    rule = Rule(user="old name", effect=Effect.ALLOW, action=Action.ALL, filter="#")
+    users.write_text(render(Users(hashes={"old name": hash_password(b"pw")}, rules=(rule,))))
     settings = {"node__data": str(data), "access__users_file": str(users)}
     with broker(**settings) as node:
         old = Door(node, "old name")

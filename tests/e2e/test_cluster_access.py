@@ -124,7 +124,7 @@ def test_users_and_rules_made_at_one_node_hold_at_the_others(tmp_path: Path) -> 
             async with reader.subscribe("news/#", qos=1) as messages:
                 await writer.publish("news/a", "1", qos=1)
                 assert (await messages.get(TIMEOUT_S)).payload == b"1"
-                await run("acl", "remove", str(rule["number"]), url=first.http_url)
+                await run("acl", "remove", "--yes", str(rule["number"]), url=first.http_url)
                 await until_answer(lambda: may_read(third, ann), False, "the rule to be revoked")
                 await writer.publish("news/a", "2", qos=1)
                 await ask(second, "POST", "/v1/rules", allow("ann", "all", "news/#"))
@@ -141,7 +141,9 @@ def test_users_and_rules_made_at_one_node_hold_at_the_others(tmp_path: Path) -> 
         await tokens_and_roles(cluster, ann)
 
         async with client(third, ann) as reader:
-            assert "removed user ann, with 1 rules" in await run("user", "remove", "ann", url=first.http_url)
+            assert "removed user ann, with 1 rules" in await run(
+                "user", "remove", "--yes", "ann", url=first.http_url
+            )
             await ended(reader)
         assert not await comes_in(second, ann)
 
@@ -160,7 +162,7 @@ async def tokens_and_roles(cluster: LocalCluster, ann: tuple[str, str]) -> None:
         with pytest.raises(Refused):
             await one.publish("news/else", "x", qos=1)
         assert made["token"] not in await run("token", "list", url=second.http_url)
-        await run("token", "revoke", "t", url=second.http_url)
+        await run("token", "revoke", "--yes", "t", url=second.http_url)
         await ended(one)
     assert not await comes_in(first, secret)
 
