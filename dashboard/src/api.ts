@@ -15,6 +15,11 @@ export class ApiError extends Error {
 /** Who looks; null until the node has said so. */
 export const me = signal<Me | null>(null);
 
+/** Whether we may change streams, groups, sessions and nodes; an administrator may, too. */
+export function mayOperate(): boolean {
+  return me.value !== null && (me.value.is_admin || me.value.roles.includes("operator"));
+}
+
 /** Tells the node who asks: it then refuses without the challenge that opens the browser's own dialog. */
 const PAGE = "millrace-dashboard";
 

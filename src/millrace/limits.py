@@ -48,8 +48,13 @@ UNCOMMITTED_BYTES_MAX = 64 * MIB
 UNCOMMITTED_BYTES_PAUSE = UNCOMMITTED_BYTES_MAX // 4
 # Rules are walked in order once per route; more than this is a data base, not a file.
 ACCESS_RULES_MAX = 10_000
-# The file is read whole, and each user costs one line of it.
+# Users are state that every node holds and every snapshot of the meta group writes.
 USERS_MAX = 100_000
+# The same for tokens; a name is looked for among all of them when one is made or revoked.
+TOKENS_MAX = 10_000
+# Passwords that wait to be checked: at 25 a second for each of two workers, some seconds for everybody.
+LOGINS_WAITING_MAX = 512
+LOGINS_WAITING_PER_ADDRESS_MAX = 32
 USER_NAME_BYTES_MAX = 1_024
 
 # ---- The HTTP door

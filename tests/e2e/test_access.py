@@ -22,6 +22,9 @@ class Keeper:
         # How a broker is started that uses the file and wants a name of everybody.
         self.settings = ("--set", f"access.users_file={self.file}", "--set", "access.anonymous=never")
 
+        # The same for one that loads the file again on SIGHUP.
+        self.reloading = (*self.settings, "--set", "access.users_import=always")
+
     def run(self, *words: str, stdin: str = "") -> str:
         done = millrace(*words, "--users", str(self.file), stdin=stdin)
         assert done.returncode == 0, done.stderr
@@ -147,7 +150,7 @@ def test_a_running_broker_takes_changes_on_sighup(
     keeper = Keeper(tmp_path)
     keeper.user("alice", "one")
     keeper.allow("*", "all", "news/#")
-    broker = start_broker(*keeper.settings)
+    broker = start_broker(*keeper.reloading)
     alice = devices(broker.port, user=("alice", "one")).connect()
     assert alice.subscribe("news/#", 1) == 1
 
@@ -176,7 +179,7 @@ def test_a_broken_file_changes_nothing(start_broker: StartBroker, devices: Devic
     """The broker says so and keeps the users and rules it has; a good file is taken again."""
     keeper = Keeper(tmp_path)
     keeper.user("alice", "one")
-    broker = start_broker(*keeper.settings)
+    broker = start_broker(*keeper.reloading)
     good = keeper.file.read_text()
     keeper.file.write_text("rules = [ { user = 1 } ]\n[users]\n")
     broker.reload()

@@ -21,7 +21,8 @@ from e2e.processes import MILLRACE, environment
 from millrace.broker.access import Action, Effect, Rule
 from millrace.cli.main import run
 from millrace.client import blocking
-from millrace.node.access.users import change, hash_password
+from millrace.node.access.passwords import hash_password
+from millrace.node.access.users import change
 from millrace.testing import ThreadedBroker
 from millrace.types import Properties
 
@@ -329,13 +330,16 @@ def test_wrong_use_is_status_2(
     assert complaint in done.err.decode()
 
 
+ALLOW_ALL = Rule(user="*", effect=Effect.ALLOW, action=Action.ALL, filter="#")
+
+
 def test_on_an_interval_what_may_not_be_published_is_given_up_and_is_status_1(
     tmp_path: Path, call: Call
 ) -> None:
     users = tmp_path / "users.toml"
     rules = [
         Rule(user="*", effect=Effect.DENY, action=Action.PUBLISH, filter="no/#"),
-        Rule(user="*", effect=Effect.ALLOW, action=Action.ALL, filter="#"),
+        ALLOW_ALL,
     ]
     for rule in rules:
         change(users, lambda content, rule=rule: content.with_rule(rule))
@@ -348,7 +352,7 @@ def test_on_an_interval_what_may_not_be_published_is_given_up_and_is_status_1(
 
 def test_commands_that_ask_a_node_know_the_user_by_environment(tmp_path: Path, call: Call) -> None:
     users = tmp_path / "users.toml"
-    change(users, lambda content: content.with_user("ann", hash_password(b"s/ecret")))
+    change(users, lambda content: content.with_user("ann", hash_password(b"s/ecret")).with_rule(ALLOW_ALL))
     settings = {"access__users_file": str(users), "access__anonymous": "never"}
     with ThreadedBroker(listeners__http="127.0.0.1:0", **settings) as broker:
         url = f"http://ann@127.0.0.1:{broker.ports['http']}"
@@ -359,7 +363,7 @@ def test_commands_that_ask_a_node_know_the_user_by_environment(tmp_path: Path, c
 
 def test_users_are_known_by_url_or_by_environment(tmp_path: Path, call: Call) -> None:
     users = tmp_path / "users.toml"
-    change(users, lambda content: content.with_user("ann", hash_password(b"s/ecret")))
+    change(users, lambda content: content.with_user("ann", hash_password(b"s/ecret")).with_rule(ALLOW_ALL))
     with ThreadedBroker(access__users_file=str(users), access__anonymous="never") as broker:
         address = f"127.0.0.1:{broker.port}"
         assert call("pub", "a", "b", "--url", f"mqtt://ann:s%2Fecret@{address}").status == 0

@@ -13,7 +13,8 @@ from e2e.running import run
 from millrace.broker.access import Action, Effect, Rule
 from millrace.client import CannotConnect, Client, Closed, Message, Refused, Subscription, blocking
 from millrace.errors import ConfigError, LocalError
-from millrace.node.access.users import change, hash_password
+from millrace.node.access.passwords import hash_password
+from millrace.node.access.users import change
 from millrace.testing import ThreadedBroker
 from millrace.types import Properties, Reason, RetainHandling, Version
 from waiting import until_async

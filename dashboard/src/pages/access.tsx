@@ -38,8 +38,8 @@ function UserTable({ users, reload }: { users: readonly User[]; reload: () => vo
       title: `Remove user ${user.name}?`,
       body: (
         <p>
-          Whoever is connected under this name keeps the connection until it ends, and cannot come back. Its
-          rules stay.
+          Whoever is connected under this name is disconnected and cannot come back. The rules and tokens of
+          the user are removed, too.
         </p>
       ),
       verb: "Remove",
@@ -85,7 +85,7 @@ function UserTable({ users, reload }: { users: readonly User[]; reload: () => vo
       ]}
       rows={users}
       keyOf={(user) => user.name}
-      empty="There are no users: this machine may do everything, others nothing."
+      empty="There are no users: this machine may do everything, others nothing. The first user must be an admin."
     />
   );
 }
@@ -149,7 +149,7 @@ function UserForm({ reload }: { reload: () => void }) {
             <input
               id={id}
               type="text"
-              placeholder="none"
+              placeholder="admin, operator, observer"
               value={roles}
               onInput={(event) => setRoles(event.currentTarget.value)}
             />

@@ -1,5 +1,5 @@
 /** One client, or one durable session, with its subscriptions. */
-import { me, path } from "../api";
+import { mayOperate, path } from "../api";
 import type { ClientDetail, SessionDetail, Subscription } from "../contract";
 import { count, dateTime, duration } from "../format";
 import { useResource } from "../components/resource";
@@ -69,7 +69,7 @@ export function ClientPage({ id }: { id: string }) {
           )
         }
         actions={
-          me.value?.is_admin && (
+          mayOperate() && (
             <button
               type="button"
               class="danger-quiet"
@@ -126,7 +126,7 @@ export function SessionPage({ id }: { id: string }) {
           )
         }
         actions={
-          me.value?.is_admin && (
+          mayOperate() && (
             <button
               type="button"
               class="danger-quiet"

@@ -1,5 +1,5 @@
 /** Who is connected, and which sessions are kept for those who are not. */
-import { me, path, post, remove } from "../api";
+import { mayOperate, path, post, remove } from "../api";
 import type { Client, Session } from "../contract";
 import { count, duration } from "../format";
 import { ask } from "../components/dialog";
@@ -50,7 +50,7 @@ export function askDelete(id: string, then: () => void): void {
 
 /** Buttons that change something are for those who may. */
 function actionsOf<T>(column: Column<T>): Column<T>[] {
-  return me.value?.is_admin ? [column] : [];
+  return mayOperate() ? [column] : [];
 }
 
 export function ClientsPage() {

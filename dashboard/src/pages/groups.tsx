@@ -1,6 +1,6 @@
 /** Durable consumer groups: who shares the work, how far they are, and beginning anew. */
 import { useRef } from "preact/hooks";
-import { me, path, post, remove } from "../api";
+import { mayOperate, path, post, remove } from "../api";
 import type { GroupDetail, GroupRow, GroupShard } from "../contract";
 import { count, isFar, plural } from "../format";
 import { ask } from "../components/dialog";
@@ -111,7 +111,7 @@ export function GroupPage({ name }: { name: string }) {
       <PageHead
         title={<span class="id">{name}</span>}
         note={group !== null && <Filters filters={group.filters} />}
-        actions={me.value?.is_admin && group !== null && <Actions name={name} reload={found.reload} />}
+        actions={mayOperate() && group !== null && <Actions name={name} reload={found.reload} />}
       />
       {found.error !== "" && <Notice tone="bad">{found.error}</Notice>}
       {group !== null && (

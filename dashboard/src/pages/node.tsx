@@ -1,7 +1,7 @@
 /** One node: its figures, its links, what it leads, and taking it out of work. */
 import { path, post, remove } from "../api";
 import { overview } from "../live";
-import { me } from "../api";
+import { mayOperate } from "../api";
 import type { Link, NodeRow } from "../contract";
 import { bytes, bytesPerSecond, count, duration, milliseconds, percent, perSecond } from "../format";
 import { Chart } from "../components/chart";
@@ -42,7 +42,7 @@ export function NodePage({ name }: { name: string }) {
       <PageHead
         title={node.node}
         note={<State tone={stateTone(node.state)}>{node.state}</State>}
-        actions={me.value?.is_admin && <Actions node={node} />}
+        actions={mayOperate() && <Actions node={node} />}
       />
       {node.figures?.waits_for && <Notice tone="warning">It waits: {node.figures.waits_for}</Notice>}
       {node.state !== "up" && (

@@ -1,6 +1,6 @@
 /** Supervised Spark pipelines, as they report themselves to the node that answers. */
 import { useEffect } from "preact/hooks";
-import { me, path, remove } from "../api";
+import { mayOperate, path, remove } from "../api";
 import { figures } from "../live";
 import type { Pipeline, PipelineQuery } from "../contract";
 import { ago, count, isFar, milliseconds, perSecond } from "../format";
@@ -101,7 +101,7 @@ function One({ pipeline, reload }: { pipeline: Pipeline; reload: () => void }) {
         </>
       }
       actions={
-        me.value?.is_admin && (
+        mayOperate() && (
           <button
             type="button"
             class="small danger-quiet"

@@ -1,5 +1,5 @@
 /** One stream: its settings and shards, and what its way of replicating has to show. */
-import { me, path, post, remove } from "../api";
+import { mayOperate, path, post, remove } from "../api";
 import { overview } from "../live";
 import type { Overview, ShardRow, StreamDetail } from "../contract";
 import { bytes, count, duration, perSecond, retention } from "../format";
@@ -46,7 +46,7 @@ export function StreamPage({ name }: { name: string }) {
           </>
         }
         note={<Filters filters={stream.filters} />}
-        actions={me.value?.is_admin && <Actions stream={stream} reload={found.reload} />}
+        actions={mayOperate() && <Actions stream={stream} reload={found.reload} />}
       />
       {row?.is_degraded && <Notice tone="warning">{row.degraded || "This stream is degraded."}</Notice>}
       {stream.warnings?.map((warning) => (

@@ -6,7 +6,8 @@ same object, so that one cached route serves them all. A reload makes a successo
 and new principals; a cache keyed by (generation, principal) never serves an old answer.
 
 Order: the rules of the user (or of `anonymous`), then those of `*`, which is everybody; the first rule that
-matches decides. Where no rule matches, the answer is yes if there are no rules at all and no otherwise.
+matches decides; an administrator may do what none of these denies. Where no rule matches, the answer is yes
+if there are neither rules nor users and no otherwise.
 Two things hold beside the rules: `$SYS/#` may be subscribed to unless a rule denies it, and no client
 publishes to a topic that begins with `$` (MQTT 5, 4.7.2), whatever a rule says.
 
@@ -18,6 +19,9 @@ subscription made before a reload.
 `%u` and `%c` stand for the user name and the client id, as text inside one level. A name is the client's
 choice, so it must never act as a pattern or reach another level: with `/`, `+` or `#` in it (or a `$` that
 would come to stand first) the rule matches no topic at all, and the same for `%u` without a user.
+
+A token may have a scope: allow rules of its own. Whoever comes with it may do what both the user's rules and
+the scope allow.
 """
 
 import re
@@ -47,6 +51,21 @@ class Action(Enum):
     ALL = "all"
 
 
+class Role(Enum):
+    """What a user may do beside publishing and subscribing. Each role includes those after it."""
+
+    ADMIN = "admin"
+    """Everything, users and rules among it."""
+    OPERATOR = "operator"
+    """Streams, groups, nodes, sessions and pipelines."""
+    OBSERVER = "observer"
+    """Reads status, metrics and lists."""
+
+    def includes(self, other: "Role") -> bool:
+        order = list(Role)
+        return order.index(self) <= order.index(other)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """One line: `user` is a name, `*` or `anonymous`; `filter` may hold %u and %c."""
@@ -74,26 +93,40 @@ class _Resolved:
 
 
 _SYS = _Resolved(allow=True, publish=False, subscribe=True, levels=("$SYS", "#"))
+_EVERYTHING = _Resolved(allow=True, publish=True, subscribe=True, levels=("#",))
+
+Scope = tuple[Rule, ...] | None
+"""What a token is limited to; None where it may do what its user may."""
 
 
 class Principal:
     """What one or many clients may do. Compared by identity: equal rules give the same object.
 
     `unrestricted` says that there are no rules: every filter may be subscribed to and every topic received,
-    and a publish needs only `may_publish`, which still refuses `$` topics.
+    and a publish needs only `may_publish`, which still refuses `$` topics. With a `scope` both must agree.
     """
 
-    __slots__ = ("__weakref__", "_publish", "_subscribe", "generation", "unrestricted")
+    __slots__ = ("__weakref__", "_publish", "_scope", "_subscribe", "generation", "unrestricted")
 
-    def __init__(self, resolved: tuple[_Resolved, ...], *, unrestricted: bool, generation: int) -> None:
-        self.unrestricted = unrestricted
+    def __init__(
+        self,
+        resolved: tuple[_Resolved, ...],
+        *,
+        unrestricted: bool,
+        generation: int,
+        scope: "Principal | None" = None,
+    ) -> None:
+        self.unrestricted = unrestricted and scope is None
         self.generation = generation
         self._publish = tuple(rule for rule in resolved if rule.publish)
-        self._subscribe = (*(rule for rule in resolved if rule.subscribe), _SYS)
+        self._subscribe = tuple(rule for rule in resolved if rule.subscribe)
+        self._scope = scope
 
     def may_publish(self, topic: str) -> bool:
         """Whether a client may publish to this topic, as a message, a retained message or a will."""
         if topic.startswith("$"):
+            return False
+        if self._scope is not None and not self._scope.may_publish(topic):
             return False
         return self.unrestricted or _decide(self._publish, topic)
 
@@ -101,6 +134,8 @@ class Principal:
         """Whether this filter is granted; for a shared subscription the caller passes the inner filter."""
         if self.unrestricted:
             return True
+        if self._scope is not None and not self._scope.may_subscribe(filter):
+            return False
         levels = filter.split("/")
         for rule in self._subscribe:
             if rule.allow:
@@ -110,8 +145,16 @@ class Principal:
                 return False
         return False
 
+    @property
+    def has_rights(self) -> bool:
+        """Whether any topic may be published or subscribed to, apart from `$SYS`."""
+        rules = (*self._publish, *self._subscribe)
+        return self.unrestricted or any(rule.allow and rule is not _SYS for rule in rules)
+
     def may_receive(self, topic: str) -> bool:
         """Whether a message of this topic may be delivered."""
+        if self._scope is not None and not self._scope.may_receive(topic):
+            return False
         return self.unrestricted or _decide(self._subscribe, topic)
 
 
@@ -124,13 +167,26 @@ def _decide(rules: tuple[_Resolved, ...], topic: str) -> bool:
 
 
 class AccessRules:
-    """One generation of all rules, in the order of the file."""
+    """One generation of all rules, in their order.
 
-    def __init__(self, rules: Iterable[Rule] = (), *, generation: int = 1) -> None:
+    `has_users` closes the broker: what no rule allows is denied, also where there is no rule at all. What the
+    rules leave open is allowed to `admins`.
+    """
+
+    def __init__(
+        self,
+        rules: Iterable[Rule] = (),
+        *,
+        generation: int = 1,
+        has_users: bool = False,
+        admins: Iterable[str] = (),
+    ) -> None:
         self.rules = tuple(rules)
         if len(self.rules) > ACCESS_RULES_MAX:
             raise ConfigError(f"{len(self.rules)} access rules, the most is {ACCESS_RULES_MAX}")
         self.generation = generation
+        self._is_open = not self.rules and not has_users
+        self._admins = frozenset(admins)
         by_user: dict[str, list[Rule]] = {}
         for rule in self.rules:
             by_user.setdefault(rule.user, []).append(rule)
@@ -141,38 +197,59 @@ class AccessRules:
         self._by_client = frozenset(rule.user for rule in self.rules if "%c" in rule.filter)
         # Weak: a principal lives as long as a connection or a cached route holds it, which bounds these.
         self._by_name: WeakValueDictionary[tuple[str | None, str | None], Principal] = WeakValueDictionary()
-        self._by_rules: WeakValueDictionary[tuple[_Resolved, ...], Principal] = WeakValueDictionary()
+        self._by_rules: WeakValueDictionary[
+            tuple[tuple[_Resolved, ...], tuple[_Resolved, ...] | None], Principal
+        ] = WeakValueDictionary()
 
-    def successor(self, rules: Iterable[Rule]) -> "AccessRules":
-        """The next generation, for a reload."""
-        return AccessRules(rules, generation=self.generation + 1)
+    def successor(
+        self, rules: Iterable[Rule], *, has_users: bool = False, admins: Iterable[str] = ()
+    ) -> "AccessRules":
+        """The next generation, after a change."""
+        return AccessRules(rules, generation=self.generation + 1, has_users=has_users, admins=admins)
 
-    def principal(self, username: str | None, client_id: str) -> Principal:
+    @property
+    def allows_anonymous(self) -> bool:
+        """Whether a rule for anonymous clients allows anything."""
+        return any(rule.effect is Effect.ALLOW for rule in self._anonymous)
+
+    def principal(self, username: str | None, client_id: str, scope: Scope = None) -> Principal:
         """The principal of a client whose user name has been verified, or is None for anonymous.
 
-        The client id is the one in force, after the broker assigned one where it was empty.
+        The client id is the one in force, after the broker assigned one where it was empty. `scope` is that
+        of the token by which the client came.
         """
+        if scope is not None:
+            return self._intern(self._resolved(username, client_id), _resolve_all(scope, username, client_id))
         own = self._anonymous if username is None else self._users.get(username, ())
         user = ANONYMOUS if username is None else username
         by_client = EVERYBODY in self._by_client or (bool(own) and user in self._by_client)
         name = (username, client_id if by_client else None)
         principal = self._by_name.get(name)
         if principal is None:
-            principal = self._by_name[name] = self._intern(
-                tuple(
-                    resolved
-                    for rule in (*own, *self._everybody)
-                    if (resolved := _resolve(rule, username, client_id)) is not None
-                )
-            )
+            principal = self._by_name[name] = self._intern(self._resolved(username, client_id), None)
         return principal
 
-    def _intern(self, resolved: tuple[_Resolved, ...]) -> Principal:
-        principal = self._by_rules.get(resolved)
+    def _resolved(self, username: str | None, client_id: str) -> tuple[_Resolved, ...]:
+        own = self._anonymous if username is None else self._users.get(username, ())
+        last = (_EVERYTHING, _SYS) if username in self._admins else (_SYS,)
+        return (*_resolve_all((*own, *self._everybody), username, client_id), *last)
+
+    def _intern(self, resolved: tuple[_Resolved, ...], scope: tuple[_Resolved, ...] | None) -> Principal:
+        principal = self._by_rules.get((resolved, scope))
         if principal is None:
-            principal = Principal(resolved, unrestricted=not self.rules, generation=self.generation)
-            self._by_rules[resolved] = principal
+            within = None
+            if scope is not None:
+                within = Principal(scope, unrestricted=False, generation=self.generation)
+            principal = Principal(
+                resolved, unrestricted=self._is_open, generation=self.generation, scope=within
+            )
+            self._by_rules[resolved, scope] = principal
         return principal
+
+
+def _resolve_all(rules: Iterable[Rule], username: str | None, client_id: str) -> tuple[_Resolved, ...]:
+    every = (_resolve(rule, username, client_id) for rule in rules)
+    return tuple(resolved for resolved in every if resolved is not None)
 
 
 def _resolve(rule: Rule, username: str | None, client_id: str) -> _Resolved | None:

@@ -1,23 +1,24 @@
-"""`millrace acl`: the access rules, in the users file.
+"""`millrace acl`: the access rules, the same at every node of a cluster."""
 
-A running broker takes changes up on SIGHUP.
-"""
-
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from millrace.broker.access import Action, Effect, Rule
-from millrace.cli.common import example, family, print_warning
+from millrace.cli.access_options import AccessOptions
+from millrace.cli.common import Yes, confirm, example, family
 from millrace.cli.option_groups import takes
-from millrace.cli.users_file import UsersOptions
 
 app = family(
     "Access rules: who may publish and subscribe where. The rules of a user are tried first, then those "
-    "of *, each in the order of the list; the first that matches decides. With no rule at all everything "
-    "is allowed; as soon as there is one, what no rule allows is denied. A running broker takes changes up "
-    "on SIGHUP."
+    "of *, each in the order of the list; the first that matches decides. As soon as there is a user or a "
+    "rule, what no rule allows is denied. A change holds at every node of the cluster at once, also for "
+    "clients that are connected. With --users, --data or --config the commands edit a users file instead, "
+    "which the first start of a cluster loads."
 )
+
+_COLUMNS = ("number", "user", "effect", "action", "filter")
 
 
 @app.command(
@@ -27,7 +28,7 @@ app = family(
         "millrace acl add anonymous deny subscribe '$SYS/#'",
     )
 )
-@takes(UsersOptions)
+@takes(AccessOptions)
 def add(
     user: Annotated[str, typer.Argument(metavar="USER", help="User name, * (everybody) or anonymous.")],
     effect: Annotated[Effect, typer.Argument(metavar="allow|deny", show_choices=False)],
@@ -35,28 +36,46 @@ def add(
     filter: Annotated[
         str, typer.Argument(metavar="FILTER", help="Topic filter; %u is the user name, %c the client id.")
     ],
-    given: UsersOptions,
+    given: AccessOptions,
+    position: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Before the rule that is Nth. [default: last]")
+    ] = None,
 ) -> None:
-    """Add a rule after all others."""
+    """Add a rule, after all others if no position is given."""
+    from millrace.errors import ConfigError
     from millrace.node.access.users import change
 
-    path = given.path
+    path = given.file
     rule = Rule(user=user, effect=effect, action=action, filter=filter)
-    number = len(change(path, lambda content: content.with_rule(rule)).rules)
-    sentence = f"added rule {number}: {user} {effect.value} {action.value} {filter}"
-    given.print_done(sentence, path, **_row(number, rule))
+    if path is not None:
+        if position is not None:
+            raise ConfigError("in a users file a rule is added after all others; move its line instead")
+        number = len(change(path, lambda content: content.with_rule(rule)).rules)
+        row = _row(number, rule) | {"file": str(path)}
+    else:
+        body = _row(0, rule) | ({} if position is None else {"position": position})
+        body.pop("number")
+        row = given.node.call("POST", "/v1/rules", body)
+    given.print_done(f"added rule {row['number']}: {_words(row)}", **row)
 
 
 @app.command(epilog=example("millrace acl list", "millrace acl remove 3"))
-@takes(UsersOptions)
+@takes(AccessOptions)
 def remove(
     number: Annotated[int, typer.Argument(metavar="N", help="Number of the rule, as the list shows it.")],
-    given: UsersOptions,
+    given: AccessOptions,
+    yes: Yes = False,
 ) -> None:
-    """Remove a rule by its number; those after it move up."""
-    from millrace.node.access.users import NO_RULES_WARNING, Users, change
+    """Remove a rule by its number. In a users file those after it move up; in a cluster numbers stay."""
+    from millrace.node.access.users import Users, change
 
-    path = given.path
+    path = given.file
+    if path is None or number <= len(given.load_file().rules):
+        confirm(f"Remove rule {number}" + ("?" if path is None else f" from {path}?"), yes=yes)
+    if path is None:
+        row = given.node.call("DELETE", f"/v1/rules/{number}")
+        given.print_done(f"removed rule {number}: {_words(row)}", **row)
+        return
     removed: list[Rule] = []
 
     def without(content: Users) -> Users:
@@ -64,33 +83,33 @@ def remove(
         removed.append(content.rules[number - 1])
         return after
 
-    after = change(path, without)
-    (rule,) = removed
-    sentence = f"removed rule {number}: {rule.user} {rule.effect.value} {rule.action.value} {rule.filter}"
-    given.print_done(sentence, path, **_row(number, rule))
-    if not after.rules:
-        print_warning(NO_RULES_WARNING)
+    change(path, without)
+    row = _row(number, removed[0])
+    given.print_done(f"removed rule {number}: {_words(row)}", **row, file=str(path))
 
 
 @app.command("list", epilog=example("millrace acl list", "millrace acl list --user ann --json"))
-@takes(UsersOptions)
+@takes(AccessOptions)
 def list_(
-    given: UsersOptions,
+    given: AccessOptions,
     user: Annotated[
         str | None, typer.Option("--user", metavar="USER", help="Only rules of this user.")
     ] = None,
 ) -> None:
-    """List the rules with their numbers."""
-    content = given.load()
-    rows = [
-        _row(number, rule)
-        for number, rule in enumerate(content.rules, 1)
-        if user is None or rule.user == user
-    ]
-    given.print_rows(rows, "number", "user", "effect", "action", "filter")
+    """List the rules with their numbers, in the order in which they are tried."""
+    if given.file is None:
+        rows = given.rows("/v1/rules" + (f"?user={quote(user, safe='')}" if user is not None else ""))
+    else:
+        content = given.load_file()
+        rows = [
+            _row(number, rule)
+            for number, rule in enumerate(content.rules, 1)
+            if user is None or rule.user == user
+        ]
+    given.print_rows(rows, *_COLUMNS)
 
 
-def _row(number: int, rule: Rule) -> dict[str, str | int]:
+def _row(number: int, rule: Rule) -> dict[str, Any]:
     return {
         "number": number,
         "user": rule.user,
@@ -98,3 +117,7 @@ def _row(number: int, rule: Rule) -> dict[str, str | int]:
         "action": rule.action.value,
         "filter": rule.filter,
     }
+
+
+def _words(row: dict[str, Any]) -> str:
+    return f"{row['user']} {row['effect']} {row['action']} {row['filter']}"

@@ -38,6 +38,7 @@ FAMILIES = (
     "pipeline",
     "user",
     "acl",
+    "token",
     "config",
     "context",
     "completion",

@@ -190,7 +190,7 @@ def _publish_on_interval(
             topic,
             repeated.payloads(message),
             urls=brokers,
-            every=repeated.interval,
+            every_s=duration_s(repeated.interval),
             keep_last=repeated.keep_last,
             **tls,
         )

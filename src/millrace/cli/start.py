@@ -41,7 +41,8 @@ def start(
     ] = False,
     set_: Overrides = None,
 ) -> None:
-    """Run a broker in the foreground until SIGTERM or Ctrl-C. SIGHUP reloads users and rules."""
+    """Run a broker in the foreground until SIGTERM or Ctrl-C. SIGHUP loads the users file again where
+    access.users_import says so."""
     named = [*(set_ or ())]
     for key, value in (
         ("node.id", node_id),

@@ -5,6 +5,7 @@ through the codec of `wire/mqtt` instead, which checks every length.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from millrace.kernels import skip
 from millrace.kernels.pure import varint
@@ -67,3 +68,12 @@ def packet_bounds(run: bytes) -> Iterator[tuple[int, int]]:
     while end < len(run):
         start, end = end, skip(run, 1, end)
         yield start, end
+
+
+def join_spans(spans: list[Any], more: list[Any]) -> None:
+    """Append what a scan found that went on where another stopped."""
+    if spans and more and more[0] < 0x40 and spans[-5] == more[0] and spans[-4] is more[1]:
+        spans[-2] = more[3]
+        spans[-1] += more[4]
+        more = more[5:]
+    spans += more

@@ -104,7 +104,17 @@ class Access(Settings, frozen=True, kw_only=True):
         Literal["loopback", "always", "never"],
         says("clients without a user name: only from this machine, from anywhere, or not at all"),
     ] = "loopback"
-    users_file: Annotated[str, says(f"users and access rules; empty is {USERS_FILE_NAME} in node.data")] = ""
+    users_file: Annotated[
+        str,
+        says(f"users and access rules for a cluster that has none; empty is {USERS_FILE_NAME} in node.data"),
+    ] = ""
+    users_import: Annotated[
+        Literal["once", "always"],
+        says(
+            "load users_file into a cluster that never had users, or at every start and SIGHUP of this node, "
+            "in place of all users and rules of the cluster"
+        ),
+    ] = "once"
 
 
 class Mqtt(Settings, frozen=True, kw_only=True):

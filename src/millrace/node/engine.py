@@ -13,6 +13,7 @@ from millrace.broker.machine import Broker
 from millrace.broker.messages.intake import Intake
 from millrace.broker.meta import state as meta
 from millrace.errors import StorageError
+from millrace.node.access.cluster_access import ClusterAccess
 from millrace.node.cluster import sys_topics
 from millrace.node.cluster.cluster import Cluster
 from millrace.node.cluster.silence import Silence
@@ -76,6 +77,7 @@ class Engine:
         self._closed: dict[int, Shard] = {}
         self.replicas = Replicas(config, random, on_failure, surroundings)
         self.definitions = Definitions(self.replicas)
+        self.access = ClusterAccess(config, self.definitions, broker)
         self.space = DiskSpace(self.replicas, config.storage.free_bytes_min)
         self.repairs = Repairs(self.replicas)
         self.reading = Reading(self._pool, self.repairs.repaired)
@@ -209,6 +211,7 @@ class Engine:
         self._open_interest()
         await self.cluster.begin(ports)
         self.cluster.take_in()
+        await self.access.begin()
         for spec in self._config.stream_specs():
             known = self.definitions.table.streams.get(spec.name)
             if known is None or known.spec != spec:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker
-from millrace.errors import StorageError
+from millrace.broker.meta.access import AccessState
+from millrace.errors import LocalError, StorageError
 from millrace.kernels import ACCELERATED
-from millrace.node.access import users
 from millrace.node.access.authentication import Authentication
 from millrace.node.admin.events import EventLog
 from millrace.node.admin.node_admin import Admin
@@ -58,10 +58,9 @@ class Server:
     ) -> None:
         self.config = config
         self.ports: dict[str, int] = {}
-        # A file that was named must be there: a mistyped name must not open everything.
-        self._users = users.load(config.users_path, missing_ok=not config.access.users_file)
-        self.broker = Broker(config.limits, AccessRules(self._users.rules))
-        self.authentication = Authentication(config.access.anonymous, self._users)
+        # Nobody may do anything until the rules of the cluster are known here [rule 31].
+        self.broker = Broker(config.limits, AccessRules(has_users=True))
+        self.authentication = Authentication(config.access.anonymous, wall_us=surroundings.wall_us)
         self._random = random or SystemRandom()
         self._methods = methods
         self._surroundings = surroundings
@@ -72,6 +71,8 @@ class Server:
         self._listeners: list[Closeable] = []
         self._flush_scheduled = False
         self._ticks = 0
+        self._rules_generation = 0
+        self._reloading: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._sys_due_s = 0.0
         self._http: HttpDoor | None = None
@@ -113,6 +114,7 @@ class Server:
             wall_us=self.wall_us,
             uptime_s=self.uptime_s,
         )
+        self.engine.access.on_change = self._on_access_change
         try:
             if listeners.http is not None:
                 # First of all: who waits for this node can ask what it waits for.
@@ -182,17 +184,41 @@ class Server:
             connection.transport.abort()
 
     def reload(self) -> None:
-        """Read users and access rules again (SIGHUP). A broken file changes nothing."""
-        had_any = bool(self._users.hashes or self._users.rules)
-        fresh = users.load(
-            self.config.users_path, missing_ok=not self.config.access.users_file and not had_any
-        )
-        self._users = fresh
-        self.authentication.reload(fresh)
-        self.broker.reload(self.broker.rules.successor(fresh.rules))
+        """Load the users file into the cluster again (SIGHUP), where the configuration says that a node does
+        so. A broken file changes nothing and raises ConfigError."""
+        access = self.engine.access
+        if self.config.access.users_import != "always":
+            log.info("nothing to reload: users and rules are changed by `millrace user` and `millrace acl`")
+            return
+        content = access.read_file()
+
+        async def load() -> None:
+            try:
+                await access.load(content)
+                counts = f"{len(content.hashes)} users, {len(content.rules)} rules"
+                self.events.record("access", "info", f"users and access rules reloaded: {counts}")
+            except LocalError as error:
+                log.error("not reloaded, the old users and rules stay in force: %s", error)
+
+        self._reloading = asyncio.create_task(load())
+
+    def _on_access_change(self, state: AccessState) -> None:
+        """Users, rules or tokens changed: whoever would not come in any more goes, and everybody else is
+        asked again what the rules allow."""
+        self.authentication.reload(state, self.broker.rules)
+        self._end_stale_logins()
+        if self.broker.rules.generation != self._rules_generation:
+            self._rules_generation = self.broker.rules.generation
+            for connection in list(self.door.connections):
+                connection.reassign()
+
+    def _end_stale_logins(self) -> None:
+        """Close what belongs to a login whose user, password, token or role is not valid any more."""
         for connection in list(self.door.connections):
-            connection.reassign()
-        log.info("users and access rules reloaded: %d users, %d rules", len(fresh.hashes), len(fresh.rules))
+            identity = connection.identity
+            if identity is not None and not self.authentication.is_current(identity, connection.peer):
+                connection.fail(Reason.NOT_AUTHORIZED, "the login is not valid any more")
+        self.admin.live.end_refused()
 
     def status(self) -> dict[str, Any]:
         """What this node is and does, for people and programs."""
@@ -303,6 +329,8 @@ class Server:
         self.broker.checkpoint()
         if self._ticks % _SWEEP_EVERY_TICKS == 0:
             self.door.sweep()
+            # A token that expired; everything else is noticed when it happens.
+            self._end_stale_logins()
             if self._http is not None:
                 self._http.sweep()
             self.engine.tick()

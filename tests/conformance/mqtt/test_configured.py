@@ -23,6 +23,8 @@ SETTINGS = {
 # Anybody may use everything but what is under `closed/`.
 RULES = """
 rules = [
+    { user = "anonymous", effect = "deny", action = "all", filter = "closed/#" },
+    { user = "anonymous", effect = "allow", action = "all", filter = "#" },
     { user = "*", effect = "deny", action = "all", filter = "closed/#" },
     { user = "*", effect = "allow", action = "all", filter = "#" },
 ]
@@ -35,7 +37,7 @@ rules = [
 def endpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     if request.config.getoption("--broker-port", default=None) is not None:
         pytest.skip("needs a broker with settings of its own")
-    from millrace.node.access.users import hash_password
+    from millrace.node.access.passwords import hash_password
     from millrace.testing import ThreadedBroker
 
     users: Path = tmp_path_factory.mktemp("users") / "users.toml"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.broker.access import ANONYMOUS, EVERYBODY, AccessRules, Action, Effect, Rule
+from millrace.broker.access import ANONYMOUS, EVERYBODY, AccessRules, Action, Effect, Role, Rule
 from millrace.broker.topics.filters import matches
 from millrace.errors import ConfigError
 from millrace.limits import ACCESS_RULES_MAX
@@ -218,6 +218,53 @@ def test_a_rule_that_is_no_filter_is_refused(filter: str) -> None:
 def test_the_number_of_rules_has_a_bound() -> None:
     with pytest.raises(ConfigError, match="10001 access rules"):
         AccessRules([rule("ann allow all a")] * (ACCESS_RULES_MAX + 1))
+
+
+def test_with_users_and_without_rules_everything_is_denied() -> None:
+    """The broker does not open again because the last rule went."""
+    access = AccessRules(has_users=True)
+    for username in ("ann", None):
+        principal = access.principal(username, "c")
+        assert not principal.unrestricted
+        assert not principal.may_publish("a") and not principal.may_subscribe("a")
+        assert not principal.may_receive("a") and principal.may_receive("$SYS/uptime")
+
+
+def test_an_administrator_may_do_what_no_rule_denies() -> None:
+    access = AccessRules([rule("root deny all secret/#")], has_users=True, admins=["root"])
+    root = access.principal("root", "c")
+    assert root.may_publish("a") and root.may_receive("a/b") and not root.may_subscribe("#")
+    assert not root.may_publish("secret/x") and not root.may_publish("$SYS/x")
+    assert not access.principal("ann", "c").may_publish("a")
+
+
+def test_only_an_allow_rule_of_their_own_lets_anonymous_clients_in() -> None:
+    assert rules("anonymous deny all a", "anonymous allow publish b").allows_anonymous
+    assert not rules("anonymous deny all a", "* allow all #").allows_anonymous
+
+
+def test_a_token_may_do_what_its_user_and_its_scope_both_allow() -> None:
+    access = rules("ann allow all home/%u/#", "ann allow publish log")
+    scope = (rule("* allow publish home/#"), rule("* allow subscribe home/%u/in"))
+    ann, token = access.principal("ann", "c"), access.principal("ann", "c", scope)
+    assert token.may_publish("home/ann/x") and ann.may_publish("log")
+    assert not token.may_publish("log"), "the scope does not name it"
+    assert not token.may_publish("home/bob/x"), "the user may not"
+    assert token.may_subscribe("home/ann/in") and not token.may_subscribe("home/ann/#")
+    assert token.may_receive("home/ann/in") and not token.may_receive("home/ann/out")
+    assert not token.may_receive("$SYS/uptime"), "a scope names all there is"
+    assert access.principal("ann", "d", scope) is token, "one cached route serves all who may the same"
+
+
+def test_a_scoped_token_of_an_administrator_is_scoped() -> None:
+    access = AccessRules(has_users=True, admins=["root"])
+    token = access.principal("root", "c", (rule("* allow publish a"),))
+    assert token.may_publish("a") and not token.may_publish("b") and not token.may_subscribe("a")
+
+
+def test_a_role_includes_those_below_it() -> None:
+    assert Role.ADMIN.includes(Role.OBSERVER) and Role.OPERATOR.includes(Role.OPERATOR)
+    assert not Role.OBSERVER.includes(Role.OPERATOR) and not Role.OPERATOR.includes(Role.ADMIN)
 
 
 FILTERS = ("a", "a/b", "a/+", "a/#", "+/b", "#", "+", "b")

@@ -4,15 +4,23 @@ from typing import get_args
 
 import pytest
 
+from millrace.broker.access import AccessRules, Action, Effect, Role, Rule
 from millrace.broker.entries.meta import (
     META_ENTRIES,
     AbortAttempts,
+    AddRule,
+    AddToken,
+    AddUser,
     BatchRolled,
     CommitBatch,
     DeleteGroup,
+    DeleteRule,
     DeleteStream,
+    DeleteToken,
+    DeleteUser,
     DrainMember,
     InitCluster,
+    LoadAccess,
     MetaEntry,
     PlaceGroup,
     PutGroup,
@@ -21,8 +29,11 @@ from millrace.broker.entries.meta import (
     RemoveMember,
     ReplaceBackup,
     ReportPair,
+    SetPassword,
+    SetRoles,
 )
 from millrace.broker.groups.definitions import DurableGroupSpec
+from millrace.broker.meta.access import Token, User
 from millrace.broker.meta.members import Member
 from millrace.broker.meta.state import FIRST_SHARD, MetaState
 from millrace.broker.streams.pair_spec import PairSpec, TopicClass
@@ -41,6 +52,9 @@ EDGE = StreamSpec(name="edge", filters=("e/#",), edge="module:function", retenti
 PLAIN = StreamSpec(name="plain", filters=("x/#",))
 GROUP = DurableGroupSpec(name="g", filters=("x/#",), deliveries_max=3, dead_letter="dead")
 SHARD = FIRST_SHARD + 1
+RULE = Rule(user="*", effect=Effect.ALLOW, action=Action.PUBLISH, filter="x/%u/#")
+ROOT = User(name="root", password_hash="h", roles=(Role.ADMIN, Role.OBSERVER))
+TOKEN = Token(name="t", user="ann", digest="d", scope=(RULE,), roles=(), expires_us=5, created_us=1)
 ENTRIES: list[MetaEntry] = [
     InitCluster("c", FIRST),
     PutMember(SECOND),
@@ -60,6 +74,16 @@ ENTRIES: list[MetaEntry] = [
     PlaceGroup(0, ("a", "b")),
     DrainMember("b", is_draining=True),
     RemoveMember("b"),
+    LoadAccess((ROOT, User(name="old name")), (RULE,), only_first=True),
+    AddUser(User(name="ann", password_hash="h")),
+    SetPassword("ann", "h2"),
+    SetRoles("ann", (Role.OPERATOR,)),
+    AddRule(Rule(user="ann", effect=Effect.DENY, action=Action.ALL, filter="#"), 1),
+    AddToken(TOKEN),
+    AddToken(Token(name="u", user="root", digest="e")),
+    DeleteRule(1),
+    DeleteToken("u"),
+    DeleteUser("old name"),
 ]
 
 
@@ -77,13 +101,24 @@ def test_a_snapshot_after_any_entry_goes_on_like_the_state_it_was_taken_of() -> 
         assert restored.apply(entry) == result
         assert restored.to_bytes() == state.to_bytes()
     assert restored.groups.is_gone(2) and restored.groups.numbered(1) is not None
+    assert restored.access.tokens == {"d": TOKEN} and [one.number for one in restored.access.rules] == [2]
+    assert restored.access.rules_after(AccessRules()).principal("root", "c").may_publish("any")
     assert restored.writers.waiting(SHARD) and not restored.members.by_name("a").is_draining
 
 
 def test_a_refused_entry_says_why_and_changes_nothing() -> None:
     state = MetaState()
     before = state.to_bytes()
-    for entry in (DeleteStream("none"), DeleteGroup("none"), RemoveMember("x"), ReplaceBackup(99, 1, "a")):
+    refused: tuple[MetaEntry, ...] = (
+        DeleteStream("none"),
+        DeleteGroup("none"),
+        RemoveMember("x"),
+        ReplaceBackup(99, 1, "a"),
+        DeleteUser("nobody"),
+        DeleteRule(1),
+        AddToken(TOKEN),
+    )
+    for entry in refused:
         assert state.apply(entry).error
     assert state.to_bytes() == before
 

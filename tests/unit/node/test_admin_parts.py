@@ -7,10 +7,11 @@ import json
 import pytest
 
 from millrace.limits import LIVE_EVENTS_WAITING_MAX, LIVE_LISTENERS_MAX, LOGINS_MAX
+from millrace.node.access.identity import Identity, Proof
 from millrace.node.admin import figures, people
 from millrace.node.admin.events import EventLog
 from millrace.node.admin.live import Live, as_sent
-from millrace.node.admin.logins import LIFE_S, Logins
+from millrace.node.admin.logins import LIFE_S, PageLogins
 from millrace.node.admin.people import page_of
 from millrace.node.admin.shapes import Session
 from millrace.node.admin.tail import tailed
@@ -49,14 +50,16 @@ def test_a_process_knows_its_memory_and_processor_time() -> None:
 
 # ----------------------------------------------------------------------------------------------- logins
 
+ANN = Identity(username="ann", proof=Proof.PASSWORD, password_hash="hash")
+
 
 def test_a_login_ends_by_itself_and_by_hand() -> None:
-    logins = Logins()
-    token = logins.begin("ann", "hash", 0.0)
+    logins = PageLogins()
+    token = logins.begin(ANN, 0.0)
     found = logins.find(token, LIFE_S - 1)
-    assert found is not None and (found.user, found.proof) == ("ann", "hash")
+    assert found == ANN
     assert logins.find(token, LIFE_S + 1) is None
-    other = logins.begin("ann", "hash", 0.0)
+    other = logins.begin(ANN, 0.0)
     logins.end(other)
     assert logins.find(other, 1.0) is None
     assert logins.find("", 1.0) is None
@@ -64,13 +67,13 @@ def test_a_login_ends_by_itself_and_by_hand() -> None:
 
 
 def test_logins_are_bounded_and_the_oldest_go() -> None:
-    logins = Logins()
-    tokens = [logins.begin("ann", "hash", float(number)) for number in range(LOGINS_MAX + 10)]
+    logins = PageLogins()
+    tokens = [logins.begin(ANN, float(number)) for number in range(LOGINS_MAX + 10)]
     assert len(logins) == LOGINS_MAX
     assert logins.find(tokens[0], 0.0) is None
     assert logins.find(tokens[-1], 0.0) is not None
     assert len(set(tokens)) == len(tokens)
-    logins.begin("ann", "hash", LIFE_S * 3.0)
+    logins.begin(ANN, LIFE_S * 3.0)
     assert len(logins) == 1, "those whose time is over make room"
 
 
@@ -87,7 +90,7 @@ def test_a_slow_listener_gets_the_newest_overview_and_hears_what_it_missed() -> 
             return b"%d" % count, []
 
         live = Live(overview)  # type: ignore[arg-type]
-        listener = live.join()
+        listener = live.join(lambda: True)
         assert listener is not None
         for number in range(50):
             listener.on_overview(b"%d" % number)
@@ -120,12 +123,12 @@ def test_listeners_are_bounded_and_nothing_is_made_without_one() -> None:
         live = Live(overview)  # type: ignore[arg-type]
         await asyncio.sleep(0)
         assert made == 0
-        listeners = [live.join() for _ in range(LIVE_LISTENERS_MAX)]
-        assert live.join() is None
+        listeners = [live.join(lambda: True) for _ in range(LIVE_LISTENERS_MAX)]
+        assert live.join(lambda: True) is None
         for listener in listeners:
             assert listener is not None
             live.leave(listener)
-        assert live.join() is not None
+        assert live.join(lambda: True) is not None
         live.close()
 
     asyncio.run(scenario())

@@ -23,7 +23,7 @@ from millrace.wire.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from unit.node.house import Client, House, will
+from unit.node.house import Client, House, Wire, will
 
 
 def subscribe(*filters: str, qos: int = 1, packet_id: int = 1) -> Subscribe:
@@ -424,6 +424,70 @@ class TestAuthentication:
         house.undecided.pop()(True)
         house.turn()
         assert house.broker.sessions == {} and house.broker.connected == 0
+
+    def test_a_client_that_hangs_up_is_noticed_and_its_login_given_up(self) -> None:
+        """Reading goes on while the password is checked: a loop that does not read sees no end either."""
+        house = House()
+        house.decides_later = True
+        client = house.open()
+        client.send(Connect(version=Version.MQTT_5, client_id="c", username="ann", password=b"x"))
+        assert client.wire.is_reading
+        waiting = Waiting()
+        client.wire.protocol.login = waiting
+        client.drop()
+        assert waiting.is_cancelled
+
+    def test_a_login_for_which_there_is_no_room_is_told_so(self) -> None:
+        for version, code in ((Version.MQTT_5, Reason.SERVER_BUSY), (Version.MQTT_3_1_1, None)):
+            house = House()
+            house.decides_later = True
+            client = house.open()
+            client.version = version
+            client.send(Connect(version=version, client_id="c", username="ann", password=b"x"))
+            house.undecided.pop()(False, is_busy=True)  # type: ignore[call-arg]
+            house.turn()
+            (answer,) = client.read()
+            assert isinstance(answer, Connack) and answer.reason >= Reason.UNSPECIFIED
+            assert code is None or answer.reason is code
+
+    def test_a_refusal_of_a_client_that_hung_up_is_no_error_of_anybody(self) -> None:
+        """It may be refused because another one takes its place, in the midst of what that one sends."""
+
+        class Gone(Wire):
+            def can_write_eof(self) -> bool:
+                return True
+
+            def write_eof(self) -> None:
+                raise OSError(107, "Transport endpoint is not connected")
+
+        house = House()
+        house.decides_later = True
+        client = house.open()
+        client.send(Connect(version=Version.MQTT_5, client_id="c", username="ann", password=b"x"))
+        gone = Gone(1_000)
+        client.wire.protocol.transport = gone
+        house.undecided.pop()(False)
+        assert gone.is_closing
+
+    def test_rules_that_change_while_a_record_is_written_hold_from_the_beginning(self) -> None:
+        house = House(keeps_records=True)
+        client = house.open()
+        client.version = Version.MQTT_5
+        client.wire.protocol.data_received(
+            encode(Connect(version=Version.MQTT_5, client_id="c", session_expiry_s=9), Version.MQTT_5)
+        )
+        house.broker.reload(house.broker.rules.successor((), has_users=True))
+        house.turn()
+        assert house.broker.sessions["c"].principal.generation == house.broker.rules.generation
+        client.send(Publish(message=Message(topic="t", payload=b"x", qos=1), packet_id=1))
+        assert [p.reason for p in client.read() if isinstance(p, Puback)] == [Reason.NOT_AUTHORIZED]
+
+
+class Waiting:
+    is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
 
 
 class Riddle:

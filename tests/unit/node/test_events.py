@@ -60,6 +60,19 @@ def test_a_fleet_that_reconnects_does_not_push_out_an_election(events: EventLog,
     assert [event.text for event in events.page(10, kind="election")] == ["n1 leads"]
 
 
+def test_refused_clients_fill_neither_the_log_nor_the_place_of_what_administrators_did(
+    events: EventLog, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    events.record("access", "info", "'root' added user ann")
+    for _ in range(2 * EVENTS_MAX):
+        events.record("access", "warning", "wrong password")
+    assert caplog.messages.count("access: wrong password") == CLIENT_EVENTS_PER_S_MAX
+    for _ in range(2 * EVENTS_MAX):
+        clock.us += 1_000_000 // CLIENT_EVENTS_PER_S_MAX
+        events.record("access", "warning", "wrong password")
+    assert [event.text for event in events.page(10, search="added")] == ["'root' added user ann"]
+
+
 def test_a_page_goes_on_where_the_last_one_ended(events: EventLog) -> None:
     for number in range(5):
         events.record("link", "info", str(number))

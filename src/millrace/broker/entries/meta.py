@@ -4,8 +4,10 @@ A command may be refused when it is applied, everywhere alike: `MetaState.apply`
 are named as orders, where the entries of other logs are named as facts.
 """
 
+from millrace.broker.access import Role, Rule
 from millrace.broker.entries.codec import Entry, EntryCodec
 from millrace.broker.groups.definitions import DurableGroupSpec
+from millrace.broker.meta.access import Token, User
 from millrace.broker.meta.members import Member
 from millrace.broker.meta.writers import Winners
 from millrace.broker.streams.stream import StreamSpec
@@ -108,6 +110,59 @@ class ReplaceBackup(Entry, frozen=True, tag="pair.backup"):
     backup: str | None
 
 
+class AddUser(Entry, frozen=True, tag="user.add"):
+    user: User
+
+
+class SetPassword(Entry, frozen=True, tag="user.password"):
+    """Another password for a user; an empty hash takes it away."""
+
+    name: str
+    password_hash: str
+
+
+class SetRoles(Entry, frozen=True, tag="user.roles"):
+    name: str
+    roles: tuple[Role, ...]
+
+
+class DeleteUser(Entry, frozen=True, tag="user.delete"):
+    """Remove a user with the user's rules and tokens."""
+
+    name: str
+
+
+class AddRule(Entry, frozen=True, tag="rule.add"):
+    """Add a rule at this position, counted from 1; 0 is after all others."""
+
+    rule: Rule
+    position: int
+
+
+class DeleteRule(Entry, frozen=True, tag="rule.delete"):
+    number: int
+
+
+class AddToken(Entry, frozen=True, tag="token.add"):
+    token: Token
+
+
+class DeleteToken(Entry, frozen=True, tag="token.delete"):
+    name: str
+
+
+class LoadAccess(Entry, frozen=True, tag="access.load"):
+    """All users and rules from a file; `only_first` refuses where the cluster ever had any."""
+
+    users: tuple[User, ...]
+    rules: tuple[Rule, ...]
+    only_first: bool
+
+
+AccessEntry = (
+    AddUser | SetPassword | SetRoles | DeleteUser | AddRule | DeleteRule | AddToken | DeleteToken | LoadAccess
+)
+
 MetaEntry = (
     PutStream
     | DeleteStream
@@ -123,6 +178,7 @@ MetaEntry = (
     | BatchRolled
     | ReportPair
     | ReplaceBackup
+    | AccessEntry
 )
 
 META_ENTRIES: EntryCodec[MetaEntry] = EntryCodec(MetaEntry)

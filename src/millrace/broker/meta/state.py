@@ -1,4 +1,4 @@
-"""What the whole cluster agrees on: its nodes, streams and their shards, and who keeps which.
+"""What the whole cluster agrees on: its nodes, streams and their shards, who keeps which, and who may what.
 
 A replicated state: `apply` takes one command of the meta group's log and is deterministic, so every node that
 applied the same commands has the same streams, the same shard ids and the same routing generation. A command
@@ -13,12 +13,20 @@ import msgspec
 
 from millrace.broker.entries.meta import (
     AbortAttempts,
+    AccessEntry,
+    AddRule,
+    AddToken,
+    AddUser,
     BatchRolled,
     CommitBatch,
     DeleteGroup,
+    DeleteRule,
     DeleteStream,
+    DeleteToken,
+    DeleteUser,
     DrainMember,
     InitCluster,
+    LoadAccess,
     MetaEntry,
     PlaceGroup,
     PutGroup,
@@ -27,8 +35,11 @@ from millrace.broker.entries.meta import (
     RemoveMember,
     ReplaceBackup,
     ReportPair,
+    SetPassword,
+    SetRoles,
 )
 from millrace.broker.groups.definitions import DurableGroup, DurableGroups
+from millrace.broker.meta.access import AccessState
 from millrace.broker.meta.members import Members
 from millrace.broker.meta.pairs import QUORUM_MEMBERS, Pair, Pairs
 from millrace.broker.meta.writers import Writer, Writers
@@ -64,18 +75,21 @@ class Result:
     removed: tuple[int, ...] = ()
     is_repeat: bool = False
     """Of a commit: the batch was decided before, and nothing changed."""
+    count: int = 0
+    """Of a rule that was added: its number. Of a user who was removed: how many rules went along."""
 
 
 class MetaState:
     """Streams by name. The stream `default` is always there."""
 
-    __slots__ = ("_next_shard", "generation", "groups", "members", "pairs", "table", "writers")
+    __slots__ = ("_next_shard", "access", "generation", "groups", "members", "pairs", "table", "writers")
 
     def __init__(self) -> None:
         self.members = Members()
         self.groups = DurableGroups()
         self.writers = Writers()
         self.pairs = Pairs()
+        self.access = AccessState()
         self.generation = 1
         self._next_shard = FIRST_SHARD + DEFAULT_SPEC.shards
         shards = tuple(range(FIRST_SHARD, self._next_shard))
@@ -121,6 +135,31 @@ class MetaState:
                 self._report(entry)
             case ReplaceBackup():
                 self.pairs.replace_backup(entry.shard, entry.after, entry.backup)
+            case _:
+                return self._apply_access(entry)
+        return Result()
+
+    def _apply_access(self, entry: AccessEntry) -> Result:
+        access = self.access
+        match entry:
+            case AddUser():
+                access.add_user(entry.user)
+            case SetPassword():
+                access.set_password(entry.name, entry.password_hash)
+            case SetRoles():
+                access.set_roles(entry.name, entry.roles)
+            case DeleteUser():
+                return Result(count=access.delete_user(entry.name))
+            case AddRule():
+                return Result(count=access.add_rule(entry.rule, entry.position))
+            case DeleteRule():
+                access.delete_rule(entry.number)
+            case AddToken():
+                access.add_token(entry.token)
+            case DeleteToken():
+                access.delete_token(entry.name)
+            case LoadAccess():
+                access.load(entry.users, entry.rules, only_first=entry.only_first)
             case _:
                 assert_never(entry)
         return Result()
@@ -243,6 +282,7 @@ class MetaState:
                 next_group=self.groups.next_number,
                 pairs=self.pairs,
                 writers=self.writers.writers,
+                access=self.access,
             )
         )
 
@@ -257,6 +297,7 @@ class MetaState:
         state.groups = DurableGroups(snapshot.groups, snapshot.next_group)
         state.pairs = snapshot.pairs
         state.writers = Writers(snapshot.writers)
+        state.access = snapshot.access
         return state
 
 
@@ -270,6 +311,7 @@ class _Snapshot(msgspec.Struct):
     next_group: int
     pairs: Pairs
     writers: dict[str, Writer]
+    access: AccessState = msgspec.field(default_factory=AccessState)
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,22 +1,13 @@
-"""Users and access rules: the file that holds them, and the check of a password.
+"""The users file: users and access rules for the first start of a cluster.
 
 The file is TOML: `rules`, an array in the order in which rules are tried, and the table `[users]` with one
 Argon2 hash each. `Users` is its content as a value; a command changes it by `change`, which holds a lock
 beside the file, writes the new content aside, syncs and renames it, so that a broker that reloads meanwhile
 sees the old file or the new one and two commands never lose each other's work.
-
-`Passwords` answers whether a password is right. Hashing is slow by design (tens of milliseconds, and it lets
-go of the interpreter lock), so `verify` belongs in a worker thread. A success is remembered for a short time
-by a keyed digest of user, stored hash and password, so that a fleet that reconnects does not pay again;
-`remembers` is that look-up alone and is fit for the event loop. An unknown user costs the same work as a
-known one, so that the time of the answer does not tell which names exist.
 """
 
 import fcntl
-import hashlib
-import hmac
 import os
-import re
 import stat
 import tomllib
 from collections.abc import Callable, Mapping
@@ -25,41 +16,23 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from argon2 import PasswordHasher, extract_parameters
-from argon2.exceptions import Argon2Error, InvalidHashError
+from argon2 import extract_parameters
+from argon2.exceptions import InvalidHashError
 
 from millrace.broker.access import ANONYMOUS, EVERYBODY, Action, Effect, Rule
+from millrace.broker.meta.access import check_name
 from millrace.errors import ConfigError, LocalError
-from millrace.limits import ACCESS_RULES_MAX, STRING_BYTES_TOP, USER_NAME_BYTES_MAX, USERS_MAX
+from millrace.limits import ACCESS_RULES_MAX, USER_NAME_BYTES_MAX, USERS_MAX
 from millrace.node.config import toml_value
 
-# The lighter of the two settings that OWASP names for Argon2id: many devices log in at once after an outage.
-_HASHER = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 # A hash comes from a file that people edit: bounds on the work that it may ask for at each login.
 _MEMORY_COST_KIB_MAX = 1_048_576
 _TIME_COST_MAX = 100
-# Well-formed, of the usual cost, and the hash of nothing known: the work done for an unknown user.
-_UNKNOWN = f"$argon2id$v=19$m={_HASHER.memory_cost},t={_HASHER.time_cost},p=1${'A' * 22}${'A' * 43}"
 
-# Of a new user. A name stands in URLs, rules and command lines; : and / have a meaning there.
-_NAME = re.compile(r"[\w.@-]+")
-# Long enough for a reconnecting fleet, short enough that a forgotten process holds no proof for long.
-REMEMBERED_S = 60.0
-
-NO_RULES_WARNING = "no access rule is left: every user may publish and subscribe everywhere"
 
 _HEADER = (
     "# Users and access rules. Change with `millrace user` and `millrace acl`; order of rules matters.\n"
 )
-
-
-def hash_password(password: bytes) -> str:
-    """A fresh Argon2 hash; takes tens of milliseconds."""
-    if not password:
-        raise LocalError("the password is empty")
-    if len(password) > STRING_BYTES_TOP:
-        raise LocalError(f"the password has more than {STRING_BYTES_TOP} bytes")
-    return _HASHER.hash(password)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +44,7 @@ class Users:
 
     def with_user(self, name: str, password_hash: str) -> "Users":
         """Adds a user."""
-        _check_name(name)
-        if not _NAME.fullmatch(name):
-            raise LocalError(f"{name!r} is not a user name: it has letters, digits and . _ - @, no others")
+        check_name(name)
         if name in self.hashes:
             raise LocalError(f"user {name!r} exists; change the password with passwd")
         if len(self.hashes) >= USERS_MAX:
@@ -116,13 +87,10 @@ class Users:
 
 
 def _check_name(name: str) -> None:
+    """For names in a file that people wrote, which may hold more than that of a new user."""
     if name in (EVERYBODY, ANONYMOUS):
         raise LocalError(f"{name!r} is a word of the access rules, not a name for a user")
-    try:
-        size_bytes = len(name.encode())
-    except UnicodeEncodeError:
-        raise LocalError("a user name is UTF-8") from None
-    if not 0 < size_bytes <= USER_NAME_BYTES_MAX or not name.isprintable():
+    if not 0 < len(name.encode()) <= USER_NAME_BYTES_MAX or not name.isprintable():
         raise LocalError(f"a user name has 1 to {USER_NAME_BYTES_MAX} bytes, all printable: {name!r}")
 
 
@@ -130,7 +98,7 @@ def load(path: Path, *, missing_ok: bool) -> Users:
     """Reads the file; raises ConfigError with the line, the user or the rule that is wrong.
 
     With `missing_ok` an absent file is an empty one. A broker whose operator named the file must not pass
-    it: no rules means that everything is allowed.
+    it: no users and no rules means that everything is allowed.
     """
     try:
         with path.open("rb") as file:
@@ -259,53 +227,3 @@ def _keep_owner(target: Path, descriptor: int) -> None:
     if os.geteuid() == 0 and target.exists():
         before = target.stat()
         os.fchown(descriptor, before.st_uid, before.st_gid)
-
-
-class Passwords:
-    """The check of user names and passwords, safe to call from several threads."""
-
-    def __init__(self, users: Users) -> None:
-        self._hashes = users.hashes
-        self._key = os.urandom(32)
-        # One entry for a user at most, so the number of users bounds it.
-        self._remembered: dict[str, tuple[bytes, float]] = {}
-
-    def reload(self, users: Users) -> None:
-        """Takes another generation of users; what was remembered of a changed password is void."""
-        self._hashes = users.hashes
-        # A copy first: a worker may add an entry while this runs.
-        remembered = self._remembered.copy()
-        self._remembered = {name: entry for name, entry in remembered.items() if name in users.hashes}
-
-    def stored(self, username: str) -> str | None:
-        """The hash of the user's password; None for nobody."""
-        return self._hashes.get(username)
-
-    def remembers(self, username: str, password: bytes, now_s: float) -> bool:
-        """Whether this password was verified a short time ago: microseconds, no hashing."""
-        stored = self._hashes.get(username)
-        digest, until_s = self._remembered.get(username, (b"", 0.0))
-        if stored is None or now_s >= until_s:
-            return False
-        return hmac.compare_digest(digest, self._digest(username, stored, password))
-
-    def verify(self, username: str, password: bytes, now_s: float) -> bool:
-        """Whether this is the password of the user. Slow: run it in a worker thread."""
-        if self.remembers(username, password, now_s):
-            return True
-        stored = self._hashes.get(username)
-        try:
-            right = _HASHER.verify(stored if stored is not None else _UNKNOWN, password)
-        except (Argon2Error, InvalidHashError):
-            return False
-        # The users may have been reloaded while the hash was computed.
-        if not right or stored is None or self._hashes.get(username) != stored:
-            return False
-        self._remembered[username] = (self._digest(username, stored, password), now_s + REMEMBERED_S)
-        return True
-
-    def _digest(self, username: str, stored: str, password: bytes) -> bytes:
-        digest = hashlib.blake2b(key=self._key, digest_size=32)
-        for part in (username.encode(), stored.encode(), password):
-            digest.update(len(part).to_bytes(4, "big") + part)
-        return digest.digest()

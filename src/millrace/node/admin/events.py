@@ -71,14 +71,16 @@ class EventLog:
         self.listeners: list[Callable[[Event], None]] = []
 
     def record(self, kind: Kind, severity: Severity, text: str, **fields: str | int | float | None) -> None:
-        """Remember an event and log it. Fields that are None are left out; texts are cut at a bound."""
-        is_noisy = kind in _NOISY
-        level = logging.DEBUG if kind == "client" and severity == "info" else _LEVELS[severity]
-        log.log(level, "%s: %s", kind, text)
+        """Remember an event and log it, unless clients cause too many at once. Fields that are None are left
+        out; texts are cut at a bound."""
+        # What an administrator changed about access is no noise of clients.
+        is_noisy = kind in _NOISY and (kind, severity) != ("access", "info")
         if is_noisy and not self._has_room():
             return
+        level = logging.DEBUG if kind == "client" and severity == "info" else _LEVELS[severity]
+        log.log(level, "%s: %s", kind, text)
         shown = {name: _bounded(value) for name, value in fields.items() if value is not None}
-        self._add(kind, severity, str(_bounded(text)), shown)
+        self._add(kind, severity, str(_bounded(text)), shown, self._noise if is_noisy else self._quiet)
 
     def _has_room(self) -> bool:
         """Whether another event that a client caused is taken within this second."""
@@ -97,9 +99,17 @@ class EventLog:
         if self._left_out and self._wall_us() // 1_000_000 != self._second:
             count, self._left_out = self._left_out, 0
             text = f"{count} more events of clients within a second are only counted"
-            self._add("client", "info", text, {"count": count})
+            log.info("client: %s", text)
+            self._add("client", "info", text, {"count": count}, self._noise)
 
-    def _add(self, kind: Kind, severity: Severity, text: str, fields: dict[str, str | int | float]) -> None:
+    def _add(
+        self,
+        kind: Kind,
+        severity: Severity,
+        text: str,
+        fields: dict[str, str | int | float],
+        ring: deque[Event],
+    ) -> None:
         self._last_us = max(self._wall_us(), self._last_us + 1)
         event = Event(
             id=f"{self._last_us}-{self._node}",
@@ -110,7 +120,7 @@ class EventLog:
             text=text,
             fields=fields,
         )
-        (self._noise if kind in _NOISY else self._quiet).append(event)
+        ring.append(event)
         for listener in list(self.listeners):
             listener(event)
 

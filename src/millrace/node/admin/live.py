@@ -23,9 +23,10 @@ Piece = tuple[str, bytes]
 
 
 class Listener:
-    """One who watches. `next` gives what is due; None at the end."""
+    """One who watches, as long as `may_watch` says so. `next` gives what is due; None at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_watch: Callable[[], bool]) -> None:
+        self.may_watch = may_watch
         self._overview: bytes | None = None
         self._events: deque[bytes] = deque()
         self._skipped = 0
@@ -74,11 +75,11 @@ class Live:
         self.listeners: list[Listener] = []
         self._task: asyncio.Task[None] | None = None
 
-    def join(self) -> Listener | None:
+    def join(self, may_watch: Callable[[], bool]) -> Listener | None:
         """A new listener, which `leave` must end; None where there are as many as there may be."""
         if len(self.listeners) >= LIVE_LISTENERS_MAX:
             return None
-        listener = Listener()
+        listener = Listener(may_watch)
         self.listeners.append(listener)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._go_on())
@@ -90,6 +91,13 @@ class Live:
         if not self.listeners and self._task is not None:
             self._task.cancel()
             self._task = None
+
+    def end_refused(self) -> None:
+        """Users, passwords or roles changed: whoever may not watch any more hears nothing more."""
+        for listener in list(self.listeners):
+            if not listener.may_watch():
+                listener.end()
+                self.leave(listener)
 
     def on_event(self, event: Event) -> None:
         if self.listeners:

@@ -14,11 +14,12 @@ import msgspec
 from millrace.broker.entries.sessions import Discarded
 from millrace.errors import LocalError
 from millrace.limits import TAILS_MAX
+from millrace.node.access.identity import Identity
 from millrace.node.admin import figures, people
 from millrace.node.admin.asking import Answers, Asking
 from millrace.node.admin.events import Event, EventLog, every, newest_of, order
 from millrace.node.admin.live import Live
-from millrace.node.admin.logins import Logins
+from millrace.node.admin.logins import PageLogins
 from millrace.node.admin.overview import Builder, groups_here, names_of, stored_offsets
 from millrace.node.admin.people import Place, Sessions
 from millrace.node.admin.readiness import Readiness
@@ -89,7 +90,7 @@ class Admin:
         self._wall_us = wall_us
         self._uptime_s = uptime_s
         self.events = events
-        self.logins = Logins()
+        self.logins = PageLogins()
         self.readiness = Readiness(engine)
         self._watch = Watch(engine, self._broker.stats, events, node)
         self._sampler = figures.Sampler(lambda: asyncio.get_running_loop().time())
@@ -402,11 +403,11 @@ class Admin:
 
     # ---------------------------------------------------------------------------------------- tail
 
-    def tail(self, filters: list[str], username: str | None, per_s: int) -> Tail:
-        """Begin a tail, which `end_tail` must end."""
+    def tail(self, filters: list[str], identity: Identity, peer: Any, per_s: int) -> Tail:
+        """Begin a tail of a caller, which `end_tail` must end."""
         if len(self._tails) >= TAILS_MAX:
             raise Busy(f"{TAILS_MAX} tails are open at this node, the most; ask another node")
-        tail = Tail(self._door, username, self._wall_us, per_s)
+        tail = Tail(self._door, identity, peer, self._wall_us, per_s)
         tail.open(filters)
         self._tails.append(tail)
         return tail

@@ -271,11 +271,11 @@ class Trace(Shape, kw_only=True, frozen=True):
 
 class Me(Shape, kw_only=True, frozen=True):
     user: Annotated[str | None, Meta(description="Who is calling; null for nobody in particular.")]
-    is_admin: Annotated[bool, Meta(description="Whether it may change streams, groups and the cluster.")]
-    roles: Annotated[tuple[str, ...], Meta(description="admin, or nothing.")]
+    is_admin: Annotated[bool, Meta(description="Whether it may change everything, users and rules among it.")]
+    roles: Annotated[tuple[str, ...], Meta(description="Of admin, operator and observer.")]
     login_needed: Annotated[bool, Meta(description="Whether nothing is answered without a login.")]
 
 
 class LoggedIn(Shape, kw_only=True, frozen=True):
     user: Annotated[str | None, Meta(description="Who is logged in.")]
-    roles: Annotated[tuple[str, ...], Meta(description="admin, or nothing.")]
+    roles: Annotated[tuple[str, ...], Meta(description="Of admin, operator and observer.")]

@@ -20,6 +20,8 @@ from millrace.broker.machine import Broker, ConnectRequest
 from millrace.broker.sessions.session import Session
 from millrace.errors import LocalError, RemoteError
 from millrace.kernels.publish import body_start, packet_bounds
+from millrace.node.access.identity import Identity
+from millrace.node.access.logins import Login
 from millrace.node.admin.live import PULSE_S, Piece
 from millrace.node.admin.shapes import Skipped, Tailed
 from millrace.node.doors.mqtt_door import MqttDoor
@@ -43,7 +45,9 @@ class Tail:
     """Implements `Connection` of the MQTT door. `close` ends it; `next` gives what is due, None at the
     end."""
 
-    def __init__(self, door: MqttDoor, username: str | None, wall_us: Callable[[], int], per_s: int) -> None:
+    def __init__(
+        self, door: MqttDoor, identity: Identity, peer: Any, wall_us: Callable[[], int], per_s: int
+    ) -> None:
         self._door = door
         self._broker: Broker = door.broker
         self._wall_us = wall_us
@@ -55,9 +59,12 @@ class Tail:
         self._skipped = 0
         self._is_over = False
         self._due = asyncio.Event()
-        self.peer: Any = None
+        self.peer = peer
         self.transport = _NoTransport()
-        self.username = username
+        self.identity: Identity | None = identity
+        self.login: Login | None = None
+        self.username = identity.username
+        self._scope = identity.scope
         self.session: Session | None = None
         self.listener = ""
 
@@ -90,7 +97,7 @@ class Tail:
         door.wake()
 
     def _principal(self) -> Principal:
-        return self._broker.rules.principal(self.username, "http")
+        return self._broker.rules.principal(self.username, "http", self._scope)
 
     def close(self) -> None:
         session, self.session = self.session, None

@@ -10,9 +10,12 @@ An error of the client ends its connection with the reason code the standard nam
 """
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, assert_never
 
+from millrace.broker.access import Principal
 from millrace.broker.entries.sessions import Opened
 from millrace.broker.machine import ConnectRequest
 from millrace.broker.sessions.journal import ResumeConnection
@@ -20,8 +23,9 @@ from millrace.broker.sessions.session import Session
 from millrace.broker.topics.routing import Table
 from millrace.errors import ProtocolError, RemoteError
 from millrace.kernels import scan
-from millrace.kernels.publish import body_start
-from millrace.limits import PACKET_ID_TOP
+from millrace.kernels.publish import body_start, join_spans
+from millrace.node.access.identity import Identity
+from millrace.node.access.logins import Login
 from millrace.node.doors import mqtt_terms as terms
 from millrace.node.doors.duties import AcceptClient, AnswerSubscribe, AnswerUnsubscribe, Duty
 from millrace.node.doors.mqtt_door import MqttDoor
@@ -80,7 +84,9 @@ class MqttConnection(PacedOutput):
         "_v5",
         "connected_us",
         "deadline_ms",
+        "identity",
         "listener",
+        "login",
         "peer",
         "received",
         "seen_ms",
@@ -107,6 +113,8 @@ class MqttConnection(PacedOutput):
         self.version = Version.MQTT_3_1_1
         self.session: Session | None = None
         self.username: str | None = None
+        self.identity: Identity | None = None
+        self.login: Login | None = None
         self.peer: Any = None
         # For people: by which door it came, since when its session is open, messages from it.
         self.listener, self.connected_us, self.received = "mqtt", 0, 0
@@ -127,6 +135,7 @@ class MqttConnection(PacedOutput):
         door.connections.pop(self, None)
         session, self.session = self.session, None
         self._state = _CLOSED
+        self._give_up_login()
         self.end_output()
         if session is not None and session.connection is self:
             door.broker.disconnect(session, door.now_ms(), will=True)
@@ -206,7 +215,7 @@ class MqttConnection(PacedOutput):
             while True:
                 while pos < size and self._state == _CONNECTED and self._learn(data, pos):
                     pos, more = scan(data, pos, self._table, self._v5, self._packet_bytes_max)
-                    _join(spans, more)
+                    join_spans(spans, more)
                 if spans:
                     self._on_spans(data, spans)
                 if self._parked is not None:
@@ -217,6 +226,7 @@ class MqttConnection(PacedOutput):
                 if self._state == _OPENING or (self._state == _AUTHENTICATING and self._exchange is None):
                     # What follows CONNECT waits until we know whether the client may say it.
                     self._inbox.keep(data, pos, self._packet_bytes_max)
+                    self.transport.pause_reading()
                     return
                 end = pos + wanted_bytes(data[pos : pos + 5], self._packet_bytes_max)
                 if end > size:
@@ -479,21 +489,15 @@ class MqttConnection(PacedOutput):
             self._begin_exchange(packet)
             return
         self._state = _AUTHENTICATING
-        self._door.authenticate(self, packet, lambda allowed: self._authenticated(packet, allowed))
-        if self._state == _AUTHENTICATING:
-            self.transport.pause_reading()
+        # Read on, as long as nothing comes: a client that hangs up must not cost the check of its password.
+        self._door.authenticate(self, packet, partial(self._authenticated, packet))
 
-    def _authenticated(self, packet: Connect, allowed: bool) -> None:
+    def _authenticated(self, packet: Connect, is_allowed: bool, *, is_busy: bool = False) -> None:
         """The answer of the authenticator, perhaps later and perhaps after the client went away."""
         if self._state != _AUTHENTICATING:
             return
-        if not allowed:
-            self._refuse(
-                Reason.NOT_AUTHORIZED if packet.username is None else Reason.BAD_USER_OR_PASSWORD,
-                "user name or password not accepted"
-                if packet.username
-                else "anonymous clients may not connect",
-            )
+        if not is_allowed:
+            self._refuse(*terms.refused_login(packet, is_busy))
             return
         self.transport.resume_reading()
         self._accept(packet, None)
@@ -512,23 +516,12 @@ class MqttConnection(PacedOutput):
         if refused is not None:
             self._refuse(*refused)
             return
-        principal = broker.rules.principal(self.username, client_id)
+        principal = self._principal(client_id)
         refused = terms.refused_will(packet.will, principal, door.settings, limits)
         if refused is not None:
             self._refuse(*refused)
             return
-        request = ConnectRequest(
-            client_id=client_id,
-            clean_start=packet.clean_start,
-            expiry_s=terms.expiry_s(packet, limits),
-            v5=self._v5,
-            window=min(packet.receive_maximum or limits.inflight_max, PACKET_ID_TOP),
-            packet_bytes_max=packet.packet_bytes_max or 0,
-            alias_max=min(packet.topic_alias_max, limits.topic_alias_out_max),
-            principal=principal,
-            will=None if packet.will is None else terms.will_of(packet.will, self._v5, self.seen_ms),
-            username=self.username,
-        )
+        request = terms.request_of(packet, client_id, principal, self.username, limits, self.seen_ms)
         assigned = None if packet.client_id else client_id
         answer = terms.connack(packet, request, door.settings, limits, assigned, authentication_data)
         if self._client_bytes_max and len(encode(answer, self.version)) > self._client_bytes_max:
@@ -591,6 +584,9 @@ class MqttConnection(PacedOutput):
         self.session = session
         self._table = broker.router.table(request.principal)
         self._state = _CONNECTED
+        if request.principal.generation != broker.rules.generation:
+            # The access rules changed while its record was written.
+            self.reassign()
         keep_alive_s = terms.keep_alive_s(packet, door.settings, door.limits)
         self.deadline_ms = int(keep_alive_s * 1000 * _KEEP_ALIVE_GRACE)
         answer = replace(answer, session_present=present and packet.version != Version.MQTT_3_1)
@@ -725,9 +721,18 @@ class MqttConnection(PacedOutput):
         session = self.session
         if session is not None:
             broker = self._door.broker
-            principal = broker.rules.principal(self.username, session.client_id)
+            principal = self._principal(session.client_id)
             broker.reassign(session, principal)
             self._table = broker.router.table(principal)
+
+    def _principal(self, client_id: str) -> Principal:
+        scope = None if self.identity is None else self.identity.scope
+        return self._door.broker.rules.principal(self.username, client_id, scope)
+
+    def _give_up_login(self) -> None:
+        if self.login is not None:
+            self.login.cancel()
+            self.login = None
 
     def _refuse(self, reason: Reason, detail: str) -> None:
         """No to a CONNECT."""
@@ -751,15 +756,18 @@ class MqttConnection(PacedOutput):
         sends until it ends too is dropped.
         """
         self._state, self._parked = _CLOSED, None
+        self._give_up_login()
         self.write_by_transport()
         self.since_ms = self._door.now_ms()
         self.deadline_ms = _CLOSING_MS_MAX
         can_write_eof = getattr(self.transport, "can_write_eof", None)
         if told and can_write_eof is not None and can_write_eof():
             self.transport.resume_reading()
-            self.transport.write_eof()
-        else:
-            self.transport.close()
+            # A client that hung up has no end to be told; whoever ends it may be serving another one.
+            with suppress(OSError):
+                self.transport.write_eof()
+                return
+        self.transport.close()
 
     # ------------------------------------------------------------------------------------- output
 
@@ -787,12 +795,3 @@ class MqttConnection(PacedOutput):
 
     def _name(self) -> str:
         return self.session.client_id if self.session is not None else "a client not connected yet"
-
-
-def _join(spans: list[Any], more: list[Any]) -> None:
-    """Append what a scan found that went on where another stopped."""
-    if spans and more and more[0] < 0x40 and spans[-5] == more[0] and spans[-4] is more[1]:
-        spans[-2] = more[3]
-        spans[-1] += more[4]
-        more = more[5:]
-    spans += more

@@ -15,6 +15,8 @@ from millrace.broker.machine import Broker
 from millrace.broker.sessions.session import Session
 from millrace.errors import MillraceError
 from millrace.limits import UNCOMMITTED_BYTES_PAUSE
+from millrace.node.access.identity import Identity
+from millrace.node.access.logins import Login
 from millrace.node.admin.events import NoEvents
 from millrace.node.config import Mqtt
 from millrace.node.doors.client_events import ClientEvents
@@ -33,6 +35,10 @@ class Connection(Protocol):
     listener: str
     transport: Any
     username: str | None
+    identity: Identity | None
+    """Who the client proved to be; None before, and after an exchange of an authentication method."""
+    login: Login | None
+    """The check of its password that is under way."""
     session: Session | None
 
     def write(self, data: bytes) -> None: ...
@@ -52,6 +58,13 @@ class Connection(Protocol):
     def supersede(self) -> None: ...
 
 
+class Decide(Protocol):
+    """What an authenticator calls with its decision."""
+
+    def __call__(self, is_allowed: bool, *, is_busy: bool = False) -> None:
+        """`is_busy`: nothing was decided, because too many others wait."""
+
+
 class MqttDoor:
     """What all MQTT connections of a node share."""
 
@@ -62,7 +75,7 @@ class MqttDoor:
         *,
         now_ms: Callable[[], int],
         wake: Callable[[], None],
-        authenticate: Callable[[Connection, Connect, Callable[[bool], None]], None],
+        authenticate: Callable[[Connection, Connect, Decide], None],
         random: Random,
         methods: dict[str, Callable[[], EnhancedAuthentication]] | None = None,
     ) -> None:

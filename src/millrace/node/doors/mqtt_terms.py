@@ -39,6 +39,25 @@ def keep_alive_s(packet: Connect, settings: Mqtt, limits: Limits) -> int:
     return min(asked or most, most) if most else asked
 
 
+def request_of(
+    packet: Connect, client_id: str, principal: Principal, username: str | None, limits: Limits, now_ms: int
+) -> ConnectRequest:
+    """What the client asks the broker for, within the limits."""
+    v5 = packet.version == Version.MQTT_5
+    return ConnectRequest(
+        client_id=client_id,
+        clean_start=packet.clean_start,
+        expiry_s=expiry_s(packet, limits),
+        v5=v5,
+        window=min(packet.receive_maximum or limits.inflight_max, PACKET_ID_TOP),
+        packet_bytes_max=packet.packet_bytes_max or 0,
+        alias_max=min(packet.topic_alias_max, limits.topic_alias_out_max),
+        principal=principal,
+        will=None if packet.will is None else will_of(packet.will, v5, now_ms),
+        username=username,
+    )
+
+
 def connack(
     packet: Connect,
     request: ConnectRequest,
@@ -64,6 +83,15 @@ def connack(
         authentication_method=packet.authentication_method,
         authentication_data=authentication_data,
     )
+
+
+def refused_login(packet: Connect, is_busy: bool) -> tuple[Reason, str]:
+    """Why a client does not come in: its login is wrong, or could not be checked."""
+    if is_busy:
+        return Reason.SERVER_BUSY, "too many logins at once; try again"
+    if packet.username is None:
+        return Reason.NOT_AUTHORIZED, "anonymous clients may not connect"
+    return Reason.BAD_USER_OR_PASSWORD, "user name or password not accepted"
 
 
 def refused_client(

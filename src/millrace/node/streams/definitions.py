@@ -6,6 +6,7 @@ so every node comes to the same definitions. Who acts on a change is told while 
 (`after_command`)."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,11 @@ from millrace.replication.contract import EntryKind, Status
 from millrace.storage.block import Block, Kind, opaque_block
 
 _COMMAND_S = 10.0
+_AGAIN_S = 5.0
+
+
+class Refused(LocalError):
+    """The change was applied and makes no sense, everywhere alike."""
 
 
 class _MetaApp:
@@ -38,12 +44,16 @@ class _MetaApp:
             token.set_result(result)
 
     def _result(self, block: Block) -> meta.Result:
+        """A block has one entry, or none: a mark that everything before it is applied."""
         try:
-            (entry,) = META_ENTRIES.decode(block.payload())
+            entries = META_ENTRIES.decode(block.payload())
         except LocalError as error:
             # Written by a newer version: refused alike by every node of this one.
             return meta.Result(error=str(error))
-        return self.state.apply(entry)
+        result = meta.Result()
+        for entry in entries:
+            result = self.state.apply(entry)
+        return result
 
     def begin_term(self) -> None:
         """Nothing depends on who leads."""
@@ -76,10 +86,12 @@ class Definitions:
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
-        self._app = _MetaApp(self._changed, self._wake)
+        self._app = _MetaApp(self._changed, self._restored)
         self._next_change = asyncio.Event()
         self.on_change: list[Callable[[meta.Result], None]] = []
         """Called for every entry while the meta group applies it: nothing may be proposed from there."""
+        self.on_restore: list[Callable[[], None]] = []
+        """Called when a snapshot took the place of the state, under the same condition."""
         self.after_command: Callable[[], None] = _nothing
 
     def _changed(self, result: meta.Result) -> None:
@@ -94,6 +106,10 @@ class Definitions:
     async def next_change(self) -> None:
         """Wait until the meta group applies another entry or a snapshot here."""
         await self._next_change.wait()
+
+    def _restored(self) -> None:
+        for call in self.on_restore:
+            call()
 
     @property
     def state(self) -> MetaState:
@@ -123,8 +139,20 @@ class Definitions:
         """Wait until the meta group has a leader; StorageError after a while."""
         await waiting.serving(self.group)
 
+    async def caught_up(self) -> None:
+        """Wait until everything is applied here that was committed before. An entry of our own comes after
+        it; a leader that is known says nothing about how far this replica is."""
+        while True:
+            answer: asyncio.Future[meta.Result] = asyncio.get_running_loop().create_future()
+            block = opaque_block(Kind.CONTROL, META_ENTRIES.encode([]))
+            self.group.propose([block], [answer], EntryKind.CONTROL)
+            # Again, should this one be given up for want of a leader.
+            with contextlib.suppress(TimeoutError, LocalError):
+                await asyncio.wait_for(answer, _AGAIN_S)
+                return
+
     async def command(self, entry: MetaEntry) -> meta.Result:
-        """Change what the meta group keeps; LocalError says why not."""
+        """Change what the meta group keeps; LocalError says why not, Refused if trying again is in vain."""
         answer: asyncio.Future[meta.Result] = asyncio.get_running_loop().create_future()
         block = opaque_block(Kind.CONTROL, META_ENTRIES.encode([entry]))
         if not self.group.propose([block], [answer], EntryKind.CONTROL):
@@ -135,7 +163,7 @@ class Definitions:
             raise LocalError("no majority of the cluster answered; it may still happen") from None
         self.after_command()
         if result.error is not None:
-            raise LocalError(result.error)
+            raise Refused(result.error)
         return result
 
 

@@ -9,13 +9,23 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from millrace.node.doors.http import cluster, docs, groups, pipelines, problems, queue, staging, streams
+from millrace.node.doors.http import (
+    access,
+    cluster,
+    docs,
+    groups,
+    pipelines,
+    problems,
+    queue,
+    staging,
+    streams,
+)
 from millrace.node.doors.http.admin import clients, login, overview
 from millrace.node.doors.http.answers import node as answers
 from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import ServedNode, server_of
 from millrace.node.doors.http.dashboard import router as dashboard
-from millrace.node.doors.http.guard import COOKIE, Guard, identify
+from millrace.node.doors.http.guard import COOKIE, Guard, observe
 from millrace.version import __version__
 
 if TYPE_CHECKING:
@@ -53,6 +63,7 @@ _TAGS = [
     {"name": "staged publishing", "description": "Two-step publishing for programs that write in batches."},
     {"name": "pipelines", "description": "What supervised pipelines say of themselves."},
     {"name": "cluster", "description": "Nodes, and taking one out."},
+    {"name": "access", "description": "Users, access rules and tokens, the same at every node."},
     {"name": "administration", "description": "The cluster at a glance, clients, sessions, events, login."},
 ]
 
@@ -107,7 +118,7 @@ async def readyz(request: Request) -> dict[str, str]:
 
 @router.get(
     "/status",
-    dependencies=[Depends(identify)],
+    dependencies=[Depends(observe)],
     summary="What this node is and does",
     response_model=answers.Status,
     responses=example(answers.STATUS),
@@ -121,7 +132,7 @@ async def status(request: Request) -> dict[str, Any]:
 
 @router.get(
     "/metrics",
-    dependencies=[Depends(identify)],
+    dependencies=[Depends(observe)],
     summary="Counters and gauges",
     response_class=Response,
     responses={200: {"content": {"text/plain": {}}, "description": "The text format of Prometheus."}},
@@ -139,6 +150,7 @@ ROUTERS = (
     groups.router,
     pipelines.router,
     cluster.router,
+    access.router,
     overview.router,
     clients.router,
     login.router,
@@ -193,8 +205,9 @@ def _document(app: FastAPI) -> dict[str, Any]:
                 operation["responses"]["default"] = problem
         document["components"]["securitySchemes"] = {
             "basic": {"type": "http", "scheme": "basic"},
+            "token": {"type": "http", "scheme": "bearer"},
             "login": {"type": "apiKey", "in": "cookie", "name": COOKIE},
         }
-        document["security"] = [{}, {"basic": []}, {"login": []}]
+        document["security"] = [{}, {"basic": []}, {"token": []}, {"login": []}]
         app.openapi_schema = document
     return app.openapi_schema

@@ -4,16 +4,17 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 
+from millrace.broker.access import Role
 from millrace.errors import LocalError
 from millrace.node.doors.http.answers import node as answers
 from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import Form
-from millrace.node.doors.http.guard import CallerIs, identify
+from millrace.node.doors.http.guard import CallerIs, observe
 from millrace.node.doors.http.problems import Problem
 
 router = APIRouter(
-    prefix="/v1/cluster", tags=["cluster"], dependencies=[Depends(identify)], route_class=AnswerRoute
+    prefix="/v1/cluster", tags=["cluster"], dependencies=[Depends(observe)], route_class=AnswerRoute
 )
 
 
@@ -41,7 +42,7 @@ async def show(request: Request) -> dict[str, Any]:
 )
 async def drain(name: str, form: DrainForm, request: Request, caller: CallerIs) -> dict[str, Any]:
     """Move everything off a node, or let it take part again."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     cluster = server_of(request).engine.cluster
     try:
         await cluster.drain(name, form.draining)
@@ -58,7 +59,7 @@ async def drain(name: str, form: DrainForm, request: Request, caller: CallerIs) 
 )
 async def remove(name: str, request: Request, caller: CallerIs) -> dict[str, Any]:
     """Take a node out of the cluster, whether it is up or gone."""
-    caller.must_be_admin()
+    caller.must_be(Role.ADMIN)
     cluster = server_of(request).engine.cluster
     try:
         await cluster.remove(name)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
+from millrace.broker.access import Role
 from millrace.broker.groups.definitions import DurableGroupSpec, NewDurableGroup, Start
 from millrace.node.doors.http.answers import groups as answers
 from millrace.node.doors.http.answers.base import AnswerRoute, example
@@ -39,11 +40,13 @@ class AdvanceForm(Form):
 @router.get(
     "", summary="All groups", response_model=answers.GroupList, responses=example({"groups": [answers.GROUP]})
 )
-async def list_groups(request: Request) -> dict[str, Any]:
-    """All groups made by command, the queues among them. `lag` counts other topics of the same shards in
+async def list_groups(request: Request, caller: CallerIs) -> dict[str, Any]:
+    """The groups made by command, the queues among them: all of them for an observer, those whose topics they
+    may receive for others. `lag` counts other topics of the same shards in
     until somebody has read that far; `GET /v1/groups/NAME` counts exactly."""
     groups = server_of(request).engine.groups
-    return {"groups": [groups.summary(group) for _, group in sorted(groups.by_name.items())]}
+    seen = [group for _, group in sorted(groups.by_name.items()) if caller.may_see(*group.spec.filters)]
+    return {"groups": [groups.summary(group) for group in seen]}
 
 
 @router.post(
@@ -57,7 +60,7 @@ async def create_group(
     request: Request, form: Annotated[Given, asked(NewDurableGroup)], caller: CallerIs
 ) -> dict[str, Any]:
     """Make a group; it collects from now on, or from the beginning of the logs. 409 if it exists."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     groups = server_of(request).engine.groups
     group = made(NewDurableGroup, form)
     await groups.create(group.spec, earliest=group.start is Start.EARLIEST)
@@ -70,8 +73,10 @@ async def create_group(
     response_model=answers.GroupShown,
     responses=example(answers.GROUP_SHOWN),
 )
-async def show_group(request: Request, name: str) -> dict[str, Any]:
-    return await server_of(request).engine.groups.show(name)
+async def show_group(request: Request, name: str, caller: CallerIs) -> dict[str, Any]:
+    groups = server_of(request).engine.groups
+    caller.must_see(*groups.named(name).spec.filters)
+    return await groups.show(name)
 
 
 @router.patch(
@@ -87,7 +92,7 @@ async def alter_group(
     caller: CallerIs,
 ) -> dict[str, Any]:
     """Change filters or settings; the cursors stay."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     groups = server_of(request).engine.groups
     await groups.alter(changed(groups.named(name).spec, form))
     return await groups.show(name)
@@ -95,7 +100,7 @@ async def alter_group(
 
 @router.delete("/{name:path}", status_code=204, summary="Delete a group")
 async def delete_group(request: Request, name: str, caller: CallerIs) -> None:
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     await server_of(request).engine.groups.delete(name)
 
 
@@ -107,7 +112,7 @@ async def delete_group(request: Request, name: str, caller: CallerIs) -> None:
 )
 async def reset_group(request: Request, name: str, form: ResetForm, caller: CallerIs) -> dict[str, Any]:
     """Begin again somewhere; what is out is forgotten, and its receipts are void."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     groups = server_of(request).engine.groups
     await groups.reset(name, form.to)
     return await groups.show(name)

@@ -5,11 +5,12 @@ password. So a request that changes something is refused when it comes from a pa
 `Origin`, which browsers set themselves, and for the one GET that changes something by `Sec-Fetch-Site`.
 Programs send neither.
 
-People and programs name themselves by HTTP basic authentication with a user of the users file; without a name
-the rule for anonymous clients is the one of MQTT. Whoever sends a body is asked before it is read. A page of
-this node may log in instead (`admin/login.py`): its cookie counts only where the request is from such a page.
-`Caller.must_be_admin` guards streams and groups: a user with the rule "allow all #", or, where there are no
-users, anybody on this machine.
+People and programs name themselves by HTTP basic authentication with a user of the cluster and a password or
+a token, or by a token alone (`Authorization: Bearer`); without a name the rule for anonymous clients is the
+one of MQTT. Whoever sends a body is asked before it is read. A page of this node may log in instead
+(`admin/login.py`): its cookie counts only where the request is from such a page, and only as long as the
+login behind it would succeed. `Caller.must_be` guards what needs a role. Where there are no users, anybody on
+this machine has every role.
 """
 
 import asyncio
@@ -25,9 +26,10 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millrace.broker.access import EVERYBODY, Action, Effect, Principal
+from millrace.broker.access import Principal, Role
 from millrace.limits import HTTP_BODY_BYTES_MAX
-from millrace.node.access.authentication import is_loopback
+from millrace.node.access.authentication import TooManyLogins
+from millrace.node.access.identity import Identity, Proof
 from millrace.node.doors.http.context import ServedNode
 from millrace.node.doors.http.problems import Problem, response
 
@@ -187,25 +189,28 @@ def _bounded(receive: Receive, bytes_max: int) -> Receive:
 class Caller:
     """Who makes a request, and what the access rules say about it."""
 
-    username: str | None
+    identity: Identity
+    peer: Any
     principal: Principal
-    is_admin: bool
+    roles: frozenset[Role]
 
     @staticmethod
-    def of(server: ServedNode, username: str | None, peer: Any) -> "Caller":
-        """What a user may do whose name is proved, or anybody without one."""
-        rules = server.broker.rules
-        if server.authentication.has_users:
-            is_admin = username is not None and any(
-                rule.user in (username, EVERYBODY)
-                and rule.effect is Effect.ALLOW
-                and rule.action is Action.ALL
-                and rule.filter == "#"
-                for rule in rules.rules
-            )
-        else:
-            is_admin = is_loopback(peer)
-        return Caller(username=username, principal=rules.principal(username, _CLIENT_ID), is_admin=is_admin)
+    def of(server: ServedNode, identity: Identity, peer: Any) -> "Caller":
+        """What the one may do who proved to be this, or anybody without a proof."""
+        return Caller(
+            identity=identity,
+            peer=peer,
+            principal=server.broker.rules.principal(identity.username, _CLIENT_ID, identity.scope),
+            roles=server.authentication.roles(identity, peer),
+        )
+
+    @property
+    def username(self) -> str | None:
+        return self.identity.username
+
+    @property
+    def proof(self) -> Proof:
+        return self.identity.proof
 
     def must_publish(self, topic: str) -> None:
         if not self.principal.may_publish(topic):
@@ -216,13 +221,40 @@ class Caller:
             if not self.principal.may_subscribe(filter):
                 raise Problem(403, f"you may not subscribe to {filter!r}")
 
-    def must_be_admin(self) -> None:
-        if not self.is_admin:
+    def is_a(self, role: Role) -> bool:
+        return any(own.includes(role) for own in self.roles)
+
+    def is_still(self, server: ServedNode, role: Role) -> bool:
+        """Whether the same login would succeed now and have this role: for answers that go on."""
+        authentication = server.authentication
+        return authentication.is_current(self.identity, self.peer) and any(
+            own.includes(role) for own in authentication.roles(self.identity, self.peer)
+        )
+
+    @property
+    def role_names(self) -> tuple[str, ...]:
+        return tuple(role.value for role in Role if role in self.roles)
+
+    @property
+    def is_admin(self) -> bool:
+        return self.is_a(Role.ADMIN)
+
+    def must_be(self, role: Role) -> None:
+        if not self.is_a(role):
+            who = self.username or "NAME"
             raise Problem(
                 403,
-                "streams and groups are changed by a user with the rule: allow all '#'"
-                " (give it with: millrace acl add USER allow all '#')",
+                f"this is for users with the role {role.value}"
+                f" (an administrator gives it with: millrace user role {who} {role.value})",
             )
+
+    def may_see(self, *filters: str) -> bool:
+        """Whether something that concerns these topics may be shown."""
+        return self.is_a(Role.OBSERVER) or all(self.principal.may_subscribe(filter) for filter in filters)
+
+    def must_see(self, *filters: str) -> None:
+        if not self.may_see(*filters):
+            self.must_be(Role.OBSERVER)
 
 
 async def identify(request: Request) -> Caller:
@@ -232,29 +264,46 @@ async def identify(request: Request) -> Caller:
     server: ServedNode = request.app.state.server
     peer: Any = None if request.client is None else (request.client.host, request.client.port)
     header = request.headers.get("authorization")
-    user = _logged_in(request, server) if header is None else None
-    if user is not None:
-        return Caller.of(server, user, peer)
-    name, password = _credentials(header)
-    allowed, username = await server.authentication.verify(peer, name, password)
-    if not allowed:
+    identity = _logged_in(request, server, peer) if header is None else None
+    if identity is None:
+        identity = await _identity(request, server, peer, header)
+    return Caller.of(server, identity, peer)
+
+
+def _logged_in(request: Request, server: ServedNode, peer: Any) -> Identity | None:
+    """Who a login cookie that counts stands for."""
+    secret = request.cookies.get(COOKIE)
+    if secret is None or not _is_own_page(request.headers):
+        return None
+    identity = server.admin.logins.find(secret, asyncio.get_running_loop().time())
+    if identity is None or not server.authentication.is_current(identity, peer):
+        return None
+    return identity
+
+
+async def verify(server: ServedNode, peer: Any, name: str | None, password: bytes) -> Identity | None:
+    """Who this is, None for one that may not come in. 503 where too many wait for the same check."""
+    try:
+        return await server.authentication.verify(peer, name, password)
+    except TooManyLogins as error:
+        raise Problem(503, str(error), headers={"Retry-After": "1"}) from None
+
+
+async def _identity(request: Request, server: ServedNode, peer: Any, header: str | None) -> Identity:
+    scheme, _, text = (header or "").partition(" ")
+    if scheme.lower() == "bearer":
+        found = server.authentication.verify_token(text.strip().encode())
+        detail = "the token is not valid, or not any more"
+    else:
+        name, password = _credentials(header)
+        found = await verify(server, peer, name, password)
         detail = "the user name or password is wrong" if name is not None else "a user name is needed"
+    if found is None:
         # A browser opens its own dialog on a challenge; the dashboard has a page for that.
         is_page = request.headers.get("x-requested-with") == _PAGE
         challenge = {"WWW-Authenticate": 'Basic realm="millrace", charset="UTF-8"'}
         raise Problem(401, detail, headers=None if is_page else challenge)
-    return Caller.of(server, username, peer)
-
-
-def _logged_in(request: Request, server: ServedNode) -> str | None:
-    """The user of a login cookie that counts."""
-    token = request.cookies.get(COOKIE)
-    if token is None or not _is_own_page(request.headers):
-        return None
-    login = server.admin.logins.find(token, asyncio.get_running_loop().time())
-    if login is None or server.authentication.proof_of(login.user) != login.proof:
-        return None
-    return login.user
+    return found
 
 
 def _credentials(header: str | None) -> tuple[str | None, bytes]:
@@ -269,7 +318,22 @@ def _credentials(header: str | None) -> tuple[str | None, bytes]:
             raise ValueError("no colon")
         return name.decode(), password
     except (ValueError, binascii.Error):
-        raise Problem(400, "the Authorization header is not of the scheme Basic") from None
+        raise Problem(400, "the Authorization header is not of the scheme Basic or Bearer") from None
+
+
+async def observe(request: Request) -> Caller:
+    """As `identify`, for routes that show what the node and the cluster do."""
+    caller = await identify(request)
+    caller.must_be(Role.OBSERVER)
+    return caller
+
+
+async def take_part(request: Request) -> Caller:
+    """As `identify`, for routes that whoever reads or writes needs: which streams there are."""
+    caller = await identify(request)
+    if not caller.principal.has_rights:
+        caller.must_be(Role.OBSERVER)
+    return caller
 
 
 CallerIs = Annotated[Caller, Depends(identify)]

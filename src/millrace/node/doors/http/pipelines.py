@@ -10,13 +10,14 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Path, Request
 from pydantic import Field
 
+from millrace.broker.access import Role
 from millrace.limits import PIPELINE_QUERIES_MAX, PIPELINES_MAX
 from millrace.node.admin.events import Severity
 from millrace.node.doors.http.answers import groups as answers
 from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import Form
-from millrace.node.doors.http.guard import CallerIs, identify
+from millrace.node.doors.http.guard import CallerIs, identify, observe
 from millrace.node.doors.http.problems import Problem
 
 router = APIRouter(
@@ -47,6 +48,7 @@ class PipelineReport(Form):
 
 @router.get(
     "",
+    dependencies=[Depends(observe)],
     summary="Pipelines that told this node",
     response_model=answers.PipelineList,
     responses=example({"pipelines": [answers.PIPELINE]}),
@@ -66,7 +68,7 @@ async def report_pipeline(
     request: Request, name: Name, form: PipelineReport, caller: CallerIs
 ) -> dict[str, Any]:
     """Publish a report on `$SYS/pipelines/NAME`."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     server, reports = server_of(request), _reports(request)
     if name not in reports and len(reports) >= PIPELINES_MAX:
         raise Problem(429, f"this node knows {PIPELINES_MAX} pipelines already; delete some")
@@ -83,7 +85,7 @@ async def report_pipeline(
 @router.delete("/{name}", status_code=204, summary="Forget a pipeline")
 async def forget_pipeline(request: Request, name: Name, caller: CallerIs) -> None:
     """Forget a pipeline: its retained report goes."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     if _reports(request).pop(name, None) is None:
         raise Problem(404, f"no pipeline {name!r} has told this node of itself")
     server_of(request).publish_sys({f"$SYS/pipelines/{name}": ""})

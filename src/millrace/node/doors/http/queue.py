@@ -15,6 +15,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError, model_validator
 
+from millrace.broker.access import Role
 from millrace.broker.groups.definitions import DurableGroupSpec
 from millrace.errors import LocalError
 from millrace.limits import PUT_MESSAGES_MAX
@@ -94,7 +95,7 @@ class QueueExtend(ExtendForm):
 )
 async def put_topic(request: Request, form: TopicForm, caller: CallerIs) -> dict[str, Any]:
     """Make the queue of a topic; `success` is false if there is one."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     topic = form.topic
     if "+" in topic or "#" in topic:
         raise Problem(400, f"{topic!r} is a filter, not a topic")
@@ -137,7 +138,7 @@ async def get_topics(request: Request, caller: CallerIs) -> dict[str, Any]:
 )
 async def delete_topic(request: Request, topic: Topic, caller: CallerIs) -> dict[str, Any]:
     """Remove the queue of a topic; its messages stay in the log for other readers."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     try:
         await server_of(request).engine.groups.delete(queue_name(topic))
     except NoSuchGroup:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field
 
+from millrace.broker.access import Role
 from millrace.broker.meta.writers import Winners, winners_from
 from millrace.broker.shards.staging import SECTION, BlockKey, check_name, make_key
 from millrace.broker.streams.stream import Capture, Replication
@@ -24,7 +25,7 @@ from millrace.node.doors.http.answers import streams as answers
 from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import ServedNode, server_of
 from millrace.node.doors.http.forms import Form
-from millrace.node.doors.http.guard import Caller, CallerIs, identify
+from millrace.node.doors.http.guard import Caller, CallerIs, identify, observe
 from millrace.node.doors.http.problems import Problem
 from millrace.node.shards.shard import Shard
 from millrace.node.shards.staging import NoRoom
@@ -264,6 +265,7 @@ async def abort(request: Request, caller: CallerIs, writer: str, form: AbortForm
 
 @router.get(
     "/writers",
+    dependencies=[Depends(observe)],
     summary="Writers with something under way",
     response_model=answers.WriterList,
     responses=example({"writers": [answers.WRITER]}),
@@ -284,9 +286,11 @@ async def list_writers(request: Request) -> dict[str, Any]:
     response_model=answers.WriterShown,
     responses=example(answers.WRITER),
 )
-async def show_writer(request: Request, writer: str) -> dict[str, Any]:
+async def show_writer(request: Request, writer: str, caller: CallerIs) -> dict[str, Any]:
     """The last batch that was decided, what is not visible yet, and what is staged."""
     server = server_of(request)
+    if server.engine.writing.owner(writer) != (caller.username or ""):
+        caller.must_be(Role.OBSERVER)
     shown = _shown(server, writer, _staged(server))
     if shown["last_batch"] is None and not shown["staged"]:
         raise Problem(404, f"there is no writer {writer!r}")

@@ -12,6 +12,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
 
+from millrace.broker.access import Role
 from millrace.broker.streams.stream import DEFAULT_STREAM, Replication, Stream, StreamSpec
 from millrace.broker.streams.switching import consequences
 from millrace.broker.topics.filters import is_valid, matches
@@ -22,7 +23,7 @@ from millrace.node.doors.http.answers import streams as answers
 from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import ServedNode, server_of
 from millrace.node.doors.http.forms import BatchForm, Form, Producer, PublishForm, Sequence, key_of
-from millrace.node.doors.http.guard import Caller, CallerIs, identify
+from millrace.node.doors.http.guard import Caller, CallerIs, identify, take_part
 from millrace.node.doors.http.problems import Problem
 from millrace.node.doors.http.settings_forms import Given, asked, changed, made
 from millrace.node.groups.shard_consumers import Unavailable
@@ -52,6 +53,7 @@ class PurgeForm(Form):
 @router.get(
     "/streams",
     tags=["streams"],
+    dependencies=[Depends(take_part)],
     summary="All streams",
     response_model=answers.StreamList,
     responses=example({"streams": [answers.STREAM]}),
@@ -75,7 +77,7 @@ async def create_stream(
     request: Request, form: Annotated[Given, asked(StreamSpec)], caller: CallerIs
 ) -> dict[str, Any]:
     """Make a stream. 409 if there is one of this name."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     server = server_of(request)
     spec = made(StreamSpec, form)
     if spec.name in server.engine.definitions.table.streams:
@@ -89,6 +91,7 @@ async def create_stream(
 @router.get(
     "/streams/{name}",
     tags=["streams"],
+    dependencies=[Depends(take_part)],
     summary="One stream",
     response_model=answers.StreamShown,
     responses=example(answers.STREAM),
@@ -112,7 +115,7 @@ async def alter_stream(
     preview: Annotated[bool, Query(description="Change nothing; say what the change would mean.")] = False,
 ) -> dict[str, Any]:
     """Change what is given. Other shards, filters or replication seal the shards and open new ones."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     server = server_of(request)
     known = _stream(server, name)
     spec = changed(known.spec, form)
@@ -133,14 +136,14 @@ async def alter_stream(
 )
 async def reload_edge_functions(request: Request, caller: CallerIs) -> dict[str, Any]:
     """Load the edge functions of this node anew; calls under way end with the code they began with."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     return {"reloaded": await server_of(request).engine.edges.functions.reload()}
 
 
 @router.delete("/streams/{name}", status_code=204, tags=["streams"], summary="Delete a stream")
 async def delete_stream(request: Request, name: str, caller: CallerIs) -> None:
     """Remove a stream with everything in it; its topics belong to `default` from then on."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     server = server_of(request)
     _stream(server, name)
     if name == DEFAULT_STREAM:
@@ -157,7 +160,7 @@ async def delete_stream(request: Request, name: str, caller: CallerIs) -> None:
 )
 async def purge_stream(request: Request, name: str, form: PurgeForm, caller: CallerIs) -> dict[str, Any]:
     """Forget messages: below an offset, or all there are. Offsets go on counting."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     server = server_of(request)
     stream = _stream(server, name)
     if stream.leaderless:
@@ -186,7 +189,7 @@ async def purge_stream(request: Request, name: str, form: PurgeForm, caller: Cal
 )
 async def switch_stream(request: Request, name: str, caller: CallerIs) -> dict[str, Any]:
     """Planned switch-over of a primary-backup stream: every backup that is in sync becomes primary."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     server = server_of(request)
     numbers = _stream(server, name).shards
     try:
@@ -289,6 +292,7 @@ def _must_receive(caller: Caller, block: Block, proved: set[bytes]) -> None:
 @router.get(
     "/streams/{name}/shards/{shard}/offset",
     tags=["messages"],
+    dependencies=[Depends(take_part)],
     summary="The offset of a time",
     response_model=answers.OffsetFound,
     responses=example(

@@ -3,13 +3,14 @@
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.convertors import PathConvertor, register_url_convertor
 
+from millrace.broker.access import Role
 from millrace.errors import LocalError
 from millrace.node.admin.shapes import Client, ClientDetail, Session, SessionDetail
 from millrace.node.doors.http.admin import examples, paging
 from millrace.node.doors.http.admin.paging import Cursor, Limit, NodeName, Search, admin_of
 from millrace.node.doors.http.answers.base import Page, example, model_of
 from millrace.node.doors.http.forms import Form
-from millrace.node.doors.http.guard import Caller, CallerIs, identify
+from millrace.node.doors.http.guard import Caller, CallerIs, observe
 
 
 class _ClientId(PathConvertor):
@@ -20,7 +21,7 @@ class _ClientId(PathConvertor):
 
 register_url_convertor("client", _ClientId())
 
-router = APIRouter(prefix="/v1", tags=["administration"], dependencies=[Depends(identify)])
+router = APIRouter(prefix="/v1", tags=["administration"], dependencies=[Depends(observe)])
 
 
 class NothingForm(Form):
@@ -66,7 +67,7 @@ async def disconnect_client(
 ) -> None:
     """Closes its connection (MQTT 5: reason 0x98, administrative action). Its session stays if it is durable,
     and nothing keeps the client from coming back."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     try:
         await admin_of(request).disconnect(client_id, _name(caller))
     except LocalError as error:
@@ -106,7 +107,7 @@ async def show_session(request: Request, client_id: str) -> Response:
 async def delete_session(request: Request, client_id: str, caller: CallerIs) -> None:
     """Ends it at every node, with its subscriptions and everything that waits for it; a client that is there
     is disconnected, and its will is published."""
-    caller.must_be_admin()
+    caller.must_be(Role.OPERATOR)
     try:
         await admin_of(request).delete_session(client_id, _name(caller))
     except LocalError as error:

@@ -13,7 +13,7 @@ from millrace.node.doors.http.admin.paging import admin_of
 from millrace.node.doors.http.answers.base import example, model_of
 from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import Form
-from millrace.node.doors.http.guard import COOKIE, NO_LOGIN_NEEDED, Caller, identify
+from millrace.node.doors.http.guard import COOKIE, NO_LOGIN_NEEDED, Caller, identify, verify
 from millrace.node.doors.http.problems import Problem
 
 router = APIRouter(prefix="/v1", tags=["administration"])
@@ -22,10 +22,6 @@ router = APIRouter(prefix="/v1", tags=["administration"])
 class LoginForm(Form):
     user: Annotated[str, Field(min_length=1, max_length=1_024, description="Name of a user.")]
     password: Annotated[str, Field(max_length=65_535, description="The user's password.")]
-
-
-def _roles(caller: Caller) -> tuple[str, ...]:
-    return ("admin",) if caller.is_admin else ()
 
 
 @router.post(
@@ -37,18 +33,18 @@ def _roles(caller: Caller) -> tuple[str, ...]:
 )
 async def login(request: Request, form: LoginForm) -> Response:
     """Sets a cookie for twelve hours, which counts for requests of pages of this node only. It is known to
-    this node alone, and void once the user is removed or has another password."""
+    this node alone, and void once the user is removed or has another password, or the token that was given
+    in place of a password is revoked."""
     server = server_of(request)
     peer = None if request.client is None else (request.client.host, request.client.port)
     if not server.authentication.has_users:
-        raise Problem(409, "there are no users; add one with: millrace user add NAME")
-    allowed, user = await server.authentication.verify(peer, form.user, form.password.encode())
-    proof = None if user is None else server.authentication.proof_of(user)
-    if not allowed or user is None or proof is None:
+        raise Problem(409, "there are no users; add one with: millrace user add NAME --role admin")
+    identity = await verify(server, peer, form.user, form.password.encode())
+    if identity is None or identity.username is None:
         raise Problem(401, "the user name or password is wrong")
-    token = admin_of(request).logins.begin(user, proof, asyncio.get_running_loop().time())
-    caller = Caller.of(server, user, peer)
-    answer = paging.answer(LoggedIn(user=user, roles=_roles(caller)))
+    token = admin_of(request).logins.begin(identity, asyncio.get_running_loop().time())
+    caller = Caller.of(server, identity, peer)
+    answer = paging.answer(LoggedIn(user=identity.username, roles=caller.role_names))
     answer.set_cookie(
         COOKIE,
         token,
@@ -86,5 +82,5 @@ async def me(request: Request) -> Response:
             raise
         return paging.answer(Me(user=None, is_admin=False, roles=(), login_needed=True))
     return paging.answer(
-        Me(user=caller.username, is_admin=caller.is_admin, roles=_roles(caller), login_needed=False)
+        Me(user=caller.username, is_admin=caller.is_admin, roles=caller.role_names, login_needed=False)
     )

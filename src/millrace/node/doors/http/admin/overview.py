@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from millrace.broker.access import Role
 from millrace.broker.topics.filters import is_valid
 from millrace.errors import LocalError
 from millrace.limits import LIVE_LISTENERS_MAX, TAIL_FILTERS_MAX, TAIL_MESSAGES_PER_S_MAX
@@ -16,7 +17,8 @@ from millrace.node.admin.tail import Tail
 from millrace.node.doors.http.admin import examples, paging
 from millrace.node.doors.http.admin.paging import Cursor, Limit, NodeName, Search, admin_of
 from millrace.node.doors.http.answers.base import Page, example, model_of
-from millrace.node.doors.http.guard import CallerIs, identify
+from millrace.node.doors.http.context import server_of
+from millrace.node.doors.http.guard import CallerIs, identify, observe
 from millrace.node.doors.http.problems import Problem
 
 router = APIRouter(prefix="/v1", tags=["administration"], dependencies=[Depends(identify)])
@@ -31,6 +33,7 @@ def _sent(text: str) -> dict[int | str, dict[str, Any]]:
 
 @router.get(
     "/overview",
+    dependencies=[Depends(observe)],
     summary="The whole cluster at a glance",
     response_model=model_of(Overview),
     responses=example(examples.OVERVIEW),
@@ -43,16 +46,17 @@ async def overview(request: Request) -> Response:
 
 @router.get(
     "/live",
+    dependencies=[Depends(observe)],
     summary="Overview and events as they happen",
     response_class=Response,
     responses=_sent('event: overview\ndata: {"time_us": 1795000000000000, ...}\n\n'),
 )
-async def live(request: Request) -> Response:
+async def live(request: Request, caller: CallerIs) -> Response:
     """Server-sent events: `overview` (as of /v1/overview) once a second, `event` (as of /v1/events) as it
     happens, `skipped` with a count where a slow reader missed events, and a comment where nothing else is
     sent for ten seconds."""
-    hub = admin_of(request).live
-    listener = hub.join()
+    hub, server = admin_of(request).live, server_of(request)
+    listener = hub.join(lambda: caller.is_still(server, Role.OBSERVER))
     if listener is None:
         raise Problem(503, f"{LIVE_LISTENERS_MAX} listeners are at this node, the most; ask another node")
 
@@ -94,7 +98,7 @@ async def tail(
     caller.must_subscribe(*filter)
     admin = admin_of(request)
     try:
-        begun = admin.tail(filter, caller.username, limit_per_s)
+        begun = admin.tail(filter, caller.identity, caller.peer, limit_per_s)
     except LocalError as error:
         raise paging.problem_of(error) from None
     return StreamingResponse(_pieces(admin, begun), media_type=_EVENT_STREAM, headers=_NOT_KEPT)
@@ -112,6 +116,7 @@ async def _pieces(admin: Any, begun: Tail) -> AsyncIterator[bytes]:
 
 @router.get(
     "/events",
+    dependencies=[Depends(observe)],
     summary="What happened, newest first",
     response_model=Page[model_of(Event)],  # type: ignore[misc]
     responses=example(examples.page(examples.EVENT)),
@@ -155,6 +160,7 @@ def _time_of(after: str | None) -> int | None:
 
 @router.get(
     "/trace",
+    dependencies=[Depends(observe)],
     summary="Where the next message of a topic would go",
     response_model=model_of(Trace),
     responses=example(examples.TRACE),

@@ -1,0 +1,253 @@
+"""Which password is checked next: a bounded queue before the few workers that hash.
+
+A hash costs tens of milliseconds, so whoever sends wrong passwords could keep everybody else waiting. Four
+things prevent it. At most one check at a time runs for an address and for a user. After some failures the
+next check for that address, and that user, begins a moment later. Checks of users who exist come before those
+of names that do not, and checks without failures before those with some. And the queue is bounded: what finds
+no room is told that the node is busy, at no cost, and a login whose client hung up leaves the queue.
+
+A user who logged in from an address before is not slowed down there by what others do from elsewhere. The
+delays are short: they cost whoever guesses a factor of ten or more, and an honest user less than a second.
+"""
+
+import ipaddress
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Protocol
+
+from millrace.limits import LOGINS_WAITING_MAX, LOGINS_WAITING_PER_ADDRESS_MAX
+
+# As many failures cost nothing: people mistype.
+_FREE_FAILURES = 3
+_DELAY_S_LEAST, _DELAY_S_MOST = 0.05, 0.5
+_FORGIVEN_S = 60.0
+# Addresses, users and pairs of them of which failures and successes are remembered, each.
+_REMEMBERED_MAX = 10_000
+
+
+class Outcome(Enum):
+    RIGHT = "right"
+    WRONG = "wrong"
+    BUSY = "busy"
+    """Nothing was checked."""
+
+
+class Workers(Protocol):
+    """Runs checks elsewhere, and tells the time; a test has its own."""
+
+    count: int
+
+    def now_s(self) -> float: ...
+
+    def start(self, check: Callable[[], bool], then: Callable[[bool], None]) -> None:
+        """Run the check, and call `then` with its result on the event loop."""
+
+    def call_at(self, when_s: float, call: Callable[[], None]) -> Any:
+        """Something with `cancel`."""
+
+
+class Login:
+    """One check that waits or runs."""
+
+    __slots__ = ("_logins", "address", "check", "done", "due_s", "is_known", "is_over", "number", "user")
+
+    def __init__(
+        self,
+        logins: "Logins",
+        address: str,
+        user: str,
+        *,
+        is_known: bool,
+        check: Callable[[], bool],
+        done: Callable[[Outcome], None],
+    ) -> None:
+        self._logins = logins
+        self.address = address
+        self.user = user
+        self.is_known = is_known
+        self.check = check
+        self.done = done
+        self.due_s = 0.0
+        self.number = 0
+        self.is_over = False
+
+    def cancel(self) -> None:
+        """The client is gone: nobody waits for the answer any more."""
+        if not self.is_over:
+            self.is_over = True
+            self._logins.cancelled(self)
+
+    def answer(self, outcome: Outcome) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self.done(outcome)
+
+
+class _Failures:
+    """How often something failed lately, by key; bounded, the oldest are forgotten first."""
+
+    def __init__(self) -> None:
+        self._by_key: OrderedDict[Any, tuple[int, float]] = OrderedDict()
+
+    def count(self, key: Any, now_s: float) -> int:
+        count, last_s = self._by_key.get(key, (0, 0.0))
+        return count if now_s < last_s + _FORGIVEN_S else 0
+
+    def add(self, key: Any, now_s: float) -> None:
+        self._by_key[key] = (self.count(key, now_s) + 1, now_s)
+        self._by_key.move_to_end(key)
+        if len(self._by_key) > _REMEMBERED_MAX:
+            self._by_key.popitem(last=False)
+
+    def forget(self, key: Any) -> None:
+        self._by_key.pop(key, None)
+
+    def delay_s(self, key: Any, now_s: float) -> float:
+        paid = self.count(key, now_s) - _FREE_FAILURES
+        return min(_DELAY_S_LEAST * 2.0 ** min(paid - 1, 10), _DELAY_S_MOST) if paid > 0 else 0.0
+
+
+class Logins:
+    """The queue. `ask` puts a check in; `done` of it is called once, unless it is cancelled."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._waiting: list[Login] = []
+        self._running: list[Login] = []
+        self._number = 0
+        self._by_address, self._by_user, self._by_pair = _Failures(), _Failures(), _Failures()
+        # Address -> when the next check for it may begin.
+        self._ready_s: OrderedDict[str, float] = OrderedDict()
+        # Pairs of address and user that logged in, the latest last.
+        self._proved: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._timer: Any = None
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
+    def ask(
+        self,
+        peer: Any,
+        user: str,
+        *,
+        is_known: bool,
+        check: Callable[[], bool],
+        done: Callable[[Outcome], None],
+    ) -> Login:
+        login = Login(self, address_of(peer), user, is_known=is_known, check=check, done=done)
+        now_s = self._workers.now_s()
+        self._number += 1
+        login.number = self._number
+        login.due_s = now_s
+        if (login.address, user) not in self._proved:
+            login.due_s += self._by_user.delay_s(user, now_s)
+        if self._has_room(login):
+            self._waiting.append(login)
+            self._dispatch()
+        else:
+            login.answer(Outcome.BUSY)
+        return login
+
+    def _has_room(self, login: Login) -> bool:
+        """Where there is none, a login takes the place of one that would come after it whenever it came: of a
+        name that does not exist, or with failures before. Where all are alike, it takes the place of the last
+        one of a user who has more of them waiting at the same address."""
+        nearby = [other for other in self._waiting if other.address == login.address]
+        for crowd, most in ((nearby, LOGINS_WAITING_PER_ADDRESS_MAX), (self._waiting, LOGINS_WAITING_MAX)):
+            if len(crowd) < most:
+                continue
+            now_s = self._workers.now_s()
+            giving_way = max(crowd, key=lambda other: self._order(other, now_s))
+            if self._order(giving_way, now_s)[:2] <= self._order(login, now_s)[:2]:
+                counts = Counter((other.address, other.user) for other in crowd)
+                busiest, count = counts.most_common(1)[0]
+                if count <= counts[login.address, login.user] + 1:
+                    return False
+                giving_way = next(
+                    other for other in reversed(crowd) if (other.address, other.user) == busiest
+                )
+                if self._order(giving_way, now_s)[:2] < self._order(login, now_s)[:2]:
+                    return False
+            self._waiting.remove(giving_way)
+            giving_way.answer(Outcome.BUSY)
+        return True
+
+    def cancelled(self, login: Login) -> None:
+        """Called by the login. A check that runs cannot be stopped; its outcome counts all the same."""
+        if login in self._waiting:
+            self._waiting.remove(login)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._waiting.clear()
+
+    def _dispatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now_s = self._workers.now_s()
+        while self._waiting and len(self._running) < self._workers.count:
+            addresses = {login.address for login in self._running}
+            names = {login.user for login in self._running}
+            free = [one for one in self._waiting if one.address not in addresses and one.user not in names]
+            due = [login for login in free if self._begins_s(login) <= now_s]
+            if not due:
+                if free:
+                    at_s = min(self._begins_s(login) for login in free)
+                    self._timer = self._workers.call_at(at_s, self._dispatch)
+                return
+            self._start(min(due, key=lambda login: self._order(login, now_s)))
+
+    def _begins_s(self, login: Login) -> float:
+        return max(login.due_s, self._ready_s.get(login.address, 0.0))
+
+    def _order(self, login: Login, now_s: float) -> tuple[bool, bool, int]:
+        pair = (login.address, login.user)
+        is_suspect = self._by_pair.count(pair, now_s) > 0 or (
+            pair not in self._proved and self._by_user.count(login.user, now_s) > _FREE_FAILURES
+        )
+        return (not login.is_known, is_suspect, login.number)
+
+    def _start(self, login: Login) -> None:
+        self._waiting.remove(login)
+        self._running.append(login)
+        self._workers.start(login.check, lambda is_right: self._checked(login, is_right))
+
+    def _checked(self, login: Login, is_right: bool) -> None:
+        self._running.remove(login)
+        now_s = self._workers.now_s()
+        pair = (login.address, login.user)
+        if is_right:
+            self._by_pair.forget(pair)
+            self._proved[pair] = None
+            self._proved.move_to_end(pair)
+            if len(self._proved) > _REMEMBERED_MAX:
+                self._proved.popitem(last=False)
+        else:
+            self._by_pair.add(pair, now_s)
+            self._by_user.add(login.user, now_s)
+            self._by_address.add(login.address, now_s)
+            self._ready_s[login.address] = now_s + self._by_address.delay_s(login.address, now_s)
+            self._ready_s.move_to_end(login.address)
+            if len(self._ready_s) > _REMEMBERED_MAX:
+                self._ready_s.popitem(last=False)
+        login.answer(Outcome.RIGHT if is_right else Outcome.WRONG)
+        self._dispatch()
+
+
+def address_of(peer: Any) -> str:
+    """The address as failures are counted by it: of IPv6 the network, for a client may have all of that."""
+    if not isinstance(peer, tuple) or not peer:
+        return "local"
+    text = str(peer[0]).partition("%")[0]
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return text
+    if isinstance(address, ipaddress.IPv6Address):
+        mapped = address.ipv4_mapped
+        return str(mapped or ipaddress.ip_network((address, 64), strict=False))
+    return text
