@@ -95,7 +95,7 @@ def test_a_routed_stream_answers_clearly_and_can_be_switched(tmp_path: Path) -> 
             )
 
             asked = await asyncio.to_thread(cli, second, "stream", "alter", "live", "--replication", "quorum")
-            assert asked.returncode == 1 and "offset 0" in asked.stderr, asked
+            assert asked.returncode == 2 and "offset 0" in asked.stderr, asked
             assert (await call(second, "GET", "/v1/streams/live"))["replication"] == "routed", (
                 "nobody said yes"
             )

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'millrace[spark]'")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from millrace.spark import options, source
