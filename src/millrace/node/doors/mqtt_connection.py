@@ -444,8 +444,9 @@ class MqttConnection(PacedOutput):
                 if door.opening.get(client_id) is self:
                     del door.opening[client_id]
                     if door.broker.belongs_to_another(client_id, self.username):
-                        return self._refuse(*terms.OF_ANOTHER_USER)
-                    self._open(duty.packet, duty.request, duty.answer, is_opened=True)
+                        self._refuse(*terms.OF_ANOTHER_USER)
+                    else:
+                        self._open(duty.packet, duty.request, duty.answer, is_opened=True)
             case AnswerSubscribe(shared=[_, *_] as shared):
                 # A member takes part from a position that every node knows [rules 9, 13].
                 door.when_shared(shared, lambda: door.when_known(lambda: self._suback(duty)))
