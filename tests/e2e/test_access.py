@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from e2e.conftest import StartBroker
-from e2e.device import V5, Device, both
+from e2e.device import V5, Device, both, unique
 from e2e.processes import BrokerProcess, millrace
 
 Devices = Callable[..., Device]
@@ -138,6 +138,44 @@ def test_a_will_needs_the_right_to_publish(guarded: BrokerProcess, devices: Devi
 
     assert bob_with_will("home/alice/door").try_connect().value == NOT_AUTHORIZED
     bob_with_will("board/open").connect()
+
+
+# ------------------------------------------------------------------------------- what belongs to whom
+
+
+@both
+@pytest.mark.parametrize("is_away", [False, True], ids=["connected", "away"])
+def test_another_user_with_the_same_client_id_is_refused_and_disturbs_nobody(
+    guarded: BrokerProcess, as_user: Callable[..., Device], devices: Devices, version: int, is_away: bool
+) -> None:
+    """A session belongs to the user who made it: nobody else takes it up, ends it or reads what waits in it
+    [rule 31]."""
+    name = unique("owned")
+    alice = as_user("alice", version=version, client_id=name, clean=False, expiry_s=3600)
+    alice.subscribe("home/alice/#", 1)
+    if is_away:
+        alice.disconnect()
+        as_user("alice", version=version).publish("home/alice/door", b"kept", 1)
+    for clean in (True, False):
+        bob = devices(guarded.port, version=version, user=("bob", "builder"), client_id=name, clean=clean)
+        assert bob.try_connect().value == NOT_AUTHORIZED
+    if is_away:
+        alice = as_user("alice", version=version, client_id=name, clean=False, expiry_s=3600)
+        alice.expect_payloads(b"kept")
+    assert alice.publish("home/alice/door", b"still here", 1) == 0
+    alice.expect_payloads(b"still here")
+
+
+def test_a_producer_and_its_numbers_are_those_of_one_user(as_user: Callable[..., Device]) -> None:
+    """Another user's number swallows nothing: both messages are stored and delivered [rule 31]."""
+    alice, bob = as_user("alice", version=V5), as_user("bob", version=V5)
+    alice.subscribe("board/#", 1)
+    key = [("millrace-producer", "meter"), ("millrace-sequence", "1")]
+    for sender, payload in ((bob, b"from bob"), (alice, b"from alice")):
+        assert sender.publish("board/meter", payload, 1, UserProperty=key) == 0
+    assert bob.publish("board/meter", b"repeated", 1, UserProperty=key) == 0
+    assert alice.publish("board/end", b"end", 1) == 0
+    alice.expect_payloads(b"from bob", b"from alice", b"end")
 
 
 # ------------------------------------------------------------------------------------------- SIGHUP

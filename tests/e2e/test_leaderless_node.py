@@ -391,7 +391,7 @@ def test_a_repeat_is_acknowledged_at_its_level_and_not_before(tmp_path: Path) ->
             me, other = stream.machine.node, ReplicaId("other")
             stream.step(SetMembers(members=(me, other)))
             publishing = broker.server.engine.groups.publishing
-            message, key = Message(topic="jobs/x", payload=b"x", qos=1), client_key("p", 1)
+            message, key = Message(topic="jobs/x", payload=b"x", qos=1), client_key(None, "p", 1)
             for _ in range(2):
                 task = asyncio.create_task(publishing.publish(message, key))
                 await until_async(lambda: len(stream._batches) == 1, "the message to wait for its level")

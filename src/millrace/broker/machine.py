@@ -147,6 +147,13 @@ class Broker:
 
     # ------------------------------------------------------------------------------------ sessions
 
+    def belongs_to_another(self, client_id: str, username: str | None) -> bool:
+        """Whether a session of this client id is that of another user [rule 31]. What an anonymous client
+        made belongs to whoever comes first, so that a fleet that gets users keeps its sessions."""
+        session, record = self.sessions.get(client_id), self.records.find(client_id)
+        owners = (session and session.username, record and record.username)
+        return any(owner is not None and owner != username for owner in owners)
+
     def opening(self, request: ConnectRequest, username: str | None) -> Opened | None:
         """What must be on disk before this client is accepted; None for one that leaves nothing behind and
         resumes nothing that another node served, and where no records are kept."""

@@ -160,11 +160,11 @@ def test_a_connection_that_went_while_its_session_was_fetched_opens_nothing() ->
     """Its client is there again: what the old one would write displaces the new."""
     house = House(keeps_records=True)
     fetched: list[Callable[[], None]] = []
-    house.door.fetch_session = lambda _, then: fetched.append(then)
+    house.door.fetch_session = lambda _, user, then: fetched.append(then)
     first = house.open()
     first.connect("c", version=Version.MQTT_5, clean_start=False, session_expiry_s=86_400)
     first.drop()
-    house.door.fetch_session = lambda _, then: then()
+    house.door.fetch_session = lambda _, user, then: then()
     second = house.connect("c", resume=True)
     (late,) = fetched
     late()
@@ -176,7 +176,7 @@ def test_a_connection_that_went_while_its_session_was_fetched_opens_nothing() ->
 def test_a_connection_that_went_while_its_session_was_fetched_displaces_none_that_is_opening() -> None:
     house = House(keeps_records=True)
     fetched: list[Callable[[], None]] = []
-    house.door.fetch_session = lambda _, then: fetched.append(then)
+    house.door.fetch_session = lambda _, user, then: fetched.append(then)
     clients = [house.open() for _ in range(2)]
     for client in clients:
         client.connect("c", version=Version.MQTT_5, clean_start=False, session_expiry_s=86_400)

@@ -125,6 +125,9 @@ class SessionStore:
     def _opened(self, operation: Opened) -> None:
         record = self.records.get(operation.client_id)
         if record is not None:
+            if record.username not in (None, operation.username):
+                # Two users came at the same time, at different nodes: the session is that of the first.
+                return
             # What was clean did not outlive its connection, whatever its will left behind.
             record.is_resumed = not operation.is_clean and record.expiry_s > 0
             self._count(record.owner, -1)

@@ -380,7 +380,7 @@ class MqttConnection(PacedOutput):
             raise ProtocolError("retained messages are off here", Reason.RETAIN_NOT_SUPPORTED)
         packet_id = packet.packet_id or 0
         self.received += 1
-        key = keys.key_of(message.properties)
+        key = keys.key_of(message.properties, self.username)
         run = terms.run_of(message, topic, packet_id, self._v5, self.seen_ms)
         if message.qos == 2 and session.received and packet_id in session.received:
             door.broker.inbound.repeat(session, topic, run, packet_id, key)
@@ -453,7 +453,10 @@ class MqttConnection(PacedOutput):
                 client_id = duty.request.client_id
                 if door.opening.get(client_id) is self:
                     del door.opening[client_id]
-                    self._open(duty.packet, duty.request, duty.answer, is_opened=True)
+                    if door.broker.belongs_to_another(client_id, self.username):
+                        self._refuse(*terms.OF_ANOTHER_USER)
+                    else:
+                        self._open(duty.packet, duty.request, duty.answer, is_opened=True)
             case AnswerSubscribe(shared=[_, *_] as shared):
                 # A member takes part from a position that every node knows [rules 9, 13].
                 door.when_shared(shared, lambda: door.when_known(lambda: self._suback(duty)))
@@ -512,7 +515,7 @@ class MqttConnection(PacedOutput):
         door = self._door
         limits, broker = door.limits, door.broker
         client_id = packet.client_id or door.assigned_id()
-        refused = terms.refused_client(packet, client_id, broker, limits)
+        refused = terms.refused_client(packet, client_id, self.username, broker, limits)
         if refused is not None:
             self._refuse(*refused)
             return
@@ -558,7 +561,7 @@ class MqttConnection(PacedOutput):
         if request.clean_start:
             begin()
         else:
-            door.fetch_session(client_id, begin)
+            door.fetch_session(client_id, self.username, begin)
         if self._state == _OPENING:
             self.transport.pause_reading()
             self._wake()

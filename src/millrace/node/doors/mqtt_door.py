@@ -98,7 +98,7 @@ class MqttDoor:
         # Calls back once other nodes send what clients here want. Set by the node.
         self.when_known: Callable[[Callable[[], None]], None] = _known_to_all
         # Calls back once what a client left under way at another node is here. Set by the node.
-        self.fetch_session: Callable[[str, Callable[[], None]], None] = _nothing_elsewhere
+        self.fetch_session: Callable[[str, str | None, Callable[[], None]], None] = _nothing_elsewhere
         # A session is open and not yet resumed: give it what came along. Set by the node.
         self.session_opened: Callable[[Session, bool], None] = _nothing_came
         # The connection by which a client is being let in, while its record is written.
@@ -186,7 +186,7 @@ def _known_to_all(then: Callable[[], None]) -> None:
     then()
 
 
-def _nothing_elsewhere(client_id: str, then: Callable[[], None]) -> None:
+def _nothing_elsewhere(client_id: str, username: str | None, then: Callable[[], None]) -> None:
     """There are no other nodes."""
     then()
 

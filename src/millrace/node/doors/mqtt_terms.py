@@ -58,6 +58,9 @@ def request_of(
     )
 
 
+OF_ANOTHER_USER = Reason.NOT_AUTHORIZED, "the session of this client id belongs to another user"
+
+
 def connack(
     packet: Connect,
     request: ConnectRequest,
@@ -95,7 +98,7 @@ def refused_login(packet: Connect, is_busy: bool) -> tuple[Reason, str]:
 
 
 def refused_client(
-    packet: Connect, client_id: str, broker: Broker, limits: Limits
+    packet: Connect, client_id: str, username: str | None, broker: Broker, limits: Limits
 ) -> tuple[Reason, str] | None:
     """Why a client of this id, perhaps one that was given to it, is not served; None where it is."""
     keeps_session = not packet.clean_start and packet.version != Version.MQTT_5
@@ -108,7 +111,7 @@ def refused_client(
         len(broker.sessions) >= limits.sessions_max and client_id not in broker.sessions
     ):
         return Reason.QUOTA_EXCEEDED, "no more clients can be served"
-    return None
+    return OF_ANOTHER_USER if broker.belongs_to_another(client_id, username) else None
 
 
 def refused_will(

@@ -101,6 +101,7 @@ class HandOver(msgspec.Struct, frozen=True, array_like=True):
     """A client has connected elsewhere: give what its session has under way to the node that asks."""
 
     client: str
+    username: str | None = None
 
 
 class HandedOver(msgspec.Struct, frozen=True, array_like=True):
@@ -131,6 +132,7 @@ class ClientConnected(msgspec.Struct, frozen=True, array_like=True):
 
     client: str
     at_us: int
+    username: str | None = None
 
 
 class HandedOn(msgspec.Struct, frozen=True, array_like=True):

@@ -47,7 +47,7 @@ class Handover:
 
     # ------------------------------------------------------------------------------- the new node
 
-    def fetch(self, client_id: str, then: Callable[[], None]) -> None:
+    def fetch(self, client_id: str, username: str | None, then: Callable[[], None]) -> None:
         """Call `then` once the client's messages are here, or there are none to wait for."""
         links = self._replicas.links
         record = self._broker.records.find(client_id)
@@ -56,14 +56,14 @@ class Handover:
         if not self._is_on or links is None or is_here or not links.is_linked(owner):
             then()
             return
-        task = asyncio.get_running_loop().create_task(self._fetch(client_id, owner, then))
+        task = asyncio.get_running_loop().create_task(self._fetch(HandOver(client_id, username), owner, then))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _fetch(self, client_id: str, owner: str, then: Callable[[], None]) -> None:
+    async def _fetch(self, request: HandOver, owner: str, then: Callable[[], None]) -> None:
+        client_id = request.client
         try:
             async with asyncio.timeout(_ANSWER_S):
-                request = HandOver(client_id)
                 answer = await self._replicas.messenger.request(owner, request, HandedOver)
             if answer.messages or answer.received:
                 self._hold(client_id, answer)
@@ -123,6 +123,9 @@ class Handover:
         client_id = request.client
         session = self._broker.sessions.get(client_id)
         if session is None or not session.is_recorded:
+            return HandedOver()
+        if session.username not in (None, request.username):
+            # Of another user: the node that asks has not applied its record yet [rule 31].
             return HandedOver()
         if session.connection is not None:
             session.connection.fail(Reason.SESSION_TAKEN_OVER, "the client connected at another node")

@@ -38,7 +38,7 @@ class Presence:
                 self._tell(replica, session)
 
     def _tell(self, replica: str, session: Session) -> None:
-        notice = ClientConnected(session.client_id, session.connected_us)
+        notice = ClientConnected(session.client_id, session.connected_us, session.username)
         self._replicas.messenger.send(replica, notice)
 
     def on_connected(self, replica: str, _: int, notice: ClientConnected) -> None:
@@ -47,6 +47,9 @@ class Presence:
         self._newest_us = max(self._newest_us, at_us)
         session = self._broker.sessions.get(notice.client)
         if session is None or session.connection is None:
+            return
+        if session.username not in (None, notice.username):
+            # Of another user, who chose the same id [rule 31].
             return
         if (at_us, replica) > (session.connected_us, self._replicas.replica):
             session.connection.fail(Reason.SESSION_TAKEN_OVER, "the client connected at another node")

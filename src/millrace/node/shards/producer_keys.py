@@ -13,13 +13,15 @@ from millrace.types import Properties, Reason
 SEQUENCE_TOP = 2**63 - 1
 
 
-def client_key(producer: str, sequence: int) -> Key:
-    """Apart from the keys that the broker itself gives."""
-    return b"key/" + producer.encode(), sequence
+def client_key(username: str | None, producer: str, sequence: int) -> Key:
+    """Apart from the keys that the broker itself gives, and from those of other users [rule 31]. No user name
+    has a zero byte in it."""
+    user = b"" if username is None else username.encode() + b"\0"
+    return b"key/" + user + producer.encode(), sequence
 
 
-def key_of(properties: Properties) -> Key | None:
-    """The key that a PUBLISH carries; ProtocolError where it is not one."""
+def key_of(properties: Properties, username: str | None) -> Key | None:
+    """The key that a PUBLISH of this user carries; ProtocolError where it is not one."""
     if not properties.user:
         return None
     found = {name: value for name, value in properties.user if name in (PRODUCER, SEQUENCE)}
@@ -32,4 +34,4 @@ def key_of(properties: Properties) -> Key | None:
             f"{PRODUCER} of 1 to {PRODUCER_CHARACTERS_MAX} characters needs {SEQUENCE}, 0 to 2^63-1",
             Reason.IMPLEMENTATION_SPECIFIC,
         )
-    return client_key(producer, int(text))
+    return client_key(username, producer, int(text))

@@ -165,9 +165,9 @@ def from_taken(taken: Taken, *, is_leased: bool) -> dict[str, Any]:
     return {**from_stored(taken.message), **more}
 
 
-def key_of(producer: str | None, sequence: int | None, position: int = 0) -> Key | None:
+def key_of(username: str | None, producer: str | None, sequence: int | None, position: int = 0) -> Key | None:
     if producer is None and sequence is None:
         return None
     if not producer or sequence is None:
         raise Problem(400, "Millrace-Producer and Millrace-Sequence go together")
-    return client_key(producer, sequence + position)
+    return client_key(username, producer, sequence + position)

@@ -445,7 +445,8 @@ async def publish(
     sequence: Sequence = None,
 ) -> dict[str, Any]:
     """Publish a message; the answer comes when it is on disk and says where it stands."""
-    return _outcome(form, await _publish(server_of(request), form, caller, key_of(producer, sequence)))
+    key = key_of(caller.username, producer, sequence)
+    return _outcome(form, await _publish(server_of(request), form, caller, key))
 
 
 @router.post(
@@ -467,7 +468,7 @@ async def publish_batch(
     server = server_of(request)
     for one in form.messages:
         caller.must_publish(one.topic)
-    keys = [key_of(producer, sequence, position) for position in range(len(form.messages))]
+    keys = [key_of(caller.username, producer, sequence, position) for position in range(len(form.messages))]
     tasks = [_publish(server, one, caller, key) for one, key in zip(form.messages, keys, strict=True)]
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     failed = next((outcome for outcome in outcomes if isinstance(outcome, BaseException)), None)
