@@ -18,6 +18,8 @@ from millrace.replication.contract import (
     EntryKind,
     InitialState,
     ReadIndex,
+    ReadReady,
+    Refused,
     RefusedReason,
     ReplicaId,
     Reply,
@@ -119,6 +121,24 @@ def test_a_read_is_confirmed_by_its_own_round_or_a_later_one_only() -> None:
     reads.confirm(9)
     assert answered() == [RequestId(2)]
     assert len(reads) == 0
+
+
+def test_a_read_that_needs_no_round_is_answered_though_as_many_wait_as_may() -> None:
+    """A primary goes on alone: those that came before wait for a backup that is gone."""
+    view = DiskState(Config(voters=(A, B)))
+    state = InitialState(hard_state=view.hard_state, config=view.config)
+    core = Core(A, state, view, SMALL, random.Random(1), role=Role.LEADER)
+    core.enter_term(Term(1))
+    appender = Appender(core)
+    core.commit_to(appender.noop_index)
+    reads = Reads(core, appender)
+    core.finish()
+    for number in range(SMALL.reads_pending_max):
+        assert reads.on_read_index(ReadIndex(request=RequestId(number)), needs_round=True)
+    for needs_round, outcome in ((True, Refused), (False, ReadReady)):
+        assert not reads.on_read_index(ReadIndex(request=RequestId(999)), needs_round=needs_round)
+        (reply,) = [effect for effect in core.finish() if isinstance(effect, Reply)]
+        assert isinstance(reply.outcome, outcome)
 
 
 # -------------------------------------------------------------------------------------------- progress

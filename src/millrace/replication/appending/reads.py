@@ -37,15 +37,17 @@ class Reads:
             core.refuse(event.request, reason)
             return False
         if not needs_round:
+            # Also where others wait: they came while somebody else still counted.
             core.reply(event.request, ReadReady(index=core.commit))
+            return False
+        if self._is_full:
+            core.refuse(event.request, RefusedReason.OVERLOADED)
             return False
         self._waiting.append((self._first_round_that_counts(), core.commit, event.request))
         return True
 
     def _refusal(self) -> RefusedReason | None:
-        if not self._appender.has_current_term_commit:
-            return RefusedReason.NOT_READY
-        return RefusedReason.OVERLOADED if self._is_full else None
+        return None if self._appender.has_current_term_commit else RefusedReason.NOT_READY
 
     @property
     def _is_full(self) -> bool:

@@ -441,7 +441,7 @@ def change_while_pending(plant: Plant) -> None:
 @MACHINE_BUGS.bug("a new leader serves reads before it knows its commit index (rule: thesis 6.4)")
 def read_before_noop(plant: Plant) -> None:
     def refusal(self: Reads) -> RefusedReason | None:
-        return RefusedReason.OVERLOADED if self._is_full else None
+        return None
 
     plant.instead(Reads, "_refusal", refusal)
 
