@@ -30,9 +30,9 @@ VERSION = 1
 # term, index, previous term, base offset, base time, origin, sequence, body checksum, (head checksum)
 _HEAD = struct.Struct("<4sHBBIIIIIIQQQQqQQI")
 _CHECKSUM = struct.Struct("<I")
-# base time, origin, sequence: the end of the head but for the checksums
-_OWN = struct.Struct("<qQQ")
-_OWN_AT = _HEAD.size - _CHECKSUM.size - _OWN.size
+# base time, origin, sequence, body checksum: the end of the head but for its own checksum
+_OWN = struct.Struct("<qQQI")
+_OWN_AT = _HEAD.size - _OWN.size
 HEAD_BYTES = _HEAD.size + _CHECKSUM.size
 assert HEAD_BYTES == 96
 
@@ -268,9 +268,10 @@ class Block:
             raise BlockDamaged(f"the body of block {self.header.index} does not fit: {error}") from None
 
 
-def mark_of(data: bytes) -> tuple[int, int, int]:
-    """Base time, origin and sequence in the head of a block that was proved or made here."""
-    found: tuple[int, int, int] = _OWN.unpack_from(data, _OWN_AT)
+def mark_of(data: bytes) -> tuple[int, int, int, int]:
+    """Base time, origin, sequence and the checksum of the body in the head of a block that was proved or made
+    here."""
+    found: tuple[int, int, int, int] = _OWN.unpack_from(data, _OWN_AT)
     return found
 
 

@@ -1,6 +1,7 @@
 """As leader a shard takes each keyed message and each released block once, and what its log refused again."""
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +17,12 @@ from millrace.broker.shards.staging import Place, make_key
 from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
 from millrace.kernels.blocks import Run
 from millrace.limits import DEFAULT_LIMITS, PRODUCER_RANGES_MAX
+from millrace.node.replicas.app import Pending
+from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.node.shards.shard import Shard
-from millrace.replication.contract import EntryKind
+from millrace.replication.contract import Entry, EntryKind
 from millrace.storage.block import Block, Kind, data_blocks, keyed_block
-from millrace.types import Reason
+from millrace.types import Index, Reason, Term
 from unit.node.stand_ins import Waiter, tell_waiters
 from waiting import until_async
 
@@ -51,6 +54,29 @@ def test_a_keyed_message_that_the_log_refused_is_not_a_repeat() -> None:
     shard.withdraw(block)
     assert shard.admit(block) is block
     assert shard.admit(keyed_messages(2, 3)).header.count == 1
+
+
+def test_a_block_of_which_messages_were_left_out_is_not_taken_for_the_one_that_was_offered() -> None:
+    """It has the number and the time of the one that was offered. The node that offered that one must not
+    write it in place of what the leader put into the log, or its log differs from all others."""
+    offered = keyed_messages(1, 2, 3).timed(7).offered(origin=5, sequence=1)
+    shard = make_shard()
+    shard.admit(keyed_messages(2))
+    admitted = shard.admit(offered)
+    assert admitted.header.count == 2
+    entry = admitted.offered(origin=5, sequence=1)
+    group: Any = ReplicationGroup.__new__(ReplicationGroup)
+    group._origin = 5
+    group._pending = deque([Pending(offered, EntryKind.DATA, None, True)])
+
+    def written(block: Block) -> Block | None:
+        found: Block | None = group._parsed(
+            Entry(term=Term(1), index=Index(1), kind=EntryKind.DATA, payload=block.to_bytes())
+        )
+        return found
+
+    assert written(offered) is offered
+    assert written(entry) is None
 
 
 def test_a_released_block_is_taken_in_turn_and_once() -> None:

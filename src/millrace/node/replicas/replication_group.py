@@ -451,14 +451,16 @@ class ReplicationGroup:
         """The block of an entry that came from here, without parsing it again."""
         if not self._pending or entry.kind not in (EntryKind.DATA, EntryKind.CONTROL):
             return None
-        time_us, origin, sequence = mark_of(entry.payload)
+        time_us, origin, sequence, body_checksum = mark_of(entry.payload)
         if origin != self._origin:
             return None
         position = sequence - self._pending[0].sequence
         if not 0 <= position < len(self._pending) or self._pending[position].kind is not entry.kind:
             return None
         block = self._pending[position].block
-        return block if block.header.base_time_us == time_us else None
+        # The leader may have left messages out, under the same number: then it is another block.
+        is_same = (block.header.base_time_us, block.header.body_checksum) == (time_us, body_checksum)
+        return block if is_same else None
 
     def _persisted(self, number: int) -> None:
         self._driver.persisted(number)
