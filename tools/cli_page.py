@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the help texts of all commands, or with --check say whether it is up to date."""
+"""Write docs/reference/cli.md from the help texts of all commands; --check says whether it is up to date."""
 
 import contextlib
 import io
@@ -12,7 +12,7 @@ import typer
 
 from millrace.cli.main import app
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
 _COLUMNS = "80"
 _INTRODUCTION = """\
 # The command line

@@ -1,7 +1,8 @@
 """The program `millrace`: finds the command family that is asked for and turns errors into exit codes.
 
-A family is a module beside this one with a typer application named `app`; its name in FAMILIES is all the
-registration there is. Modules are imported when their command is used or the list of commands is shown.
+A family is a module in a room beside this file, with a typer application named `app`; its name in FAMILIES is
+all the registration there is. Modules are imported when their command is used or the list of commands is
+shown.
 
 Exit status: 0 done, 1 failed, 2 wrong use. Errors go to standard error, with --json as an object.
 """
@@ -14,37 +15,45 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from millrace.cli.common import print_error, print_json_error
+from millrace.cli.shared.common import print_error, print_json_error
 from millrace.errors import ConfigError, MillraceError
 from millrace.version import __version__
 
-# In the order of the help text.
-FAMILIES = (
-    "start",
-    "init",
-    "cluster",
-    "node",
-    "demo",
-    "status",
-    "top",
-    "pub",
-    "sub",
-    "stream",
-    "group",
-    "client",
-    "session",
-    "events",
-    "trace",
-    "pipeline",
-    "user",
-    "acl",
-    "token",
-    "config",
-    "context",
-    "completion",
-    "bench",
-    "sim",
-)
+# The room of each, in the order of the help text.
+FAMILIES = {
+    "start": "running",
+    "init": "running",
+    "cluster": "clusters",
+    "node": "clusters",
+    "demo": "lab",
+    "status": "clusters",
+    "top": "clusters",
+    "pub": "messages",
+    "sub": "messages",
+    "stream": "streams",
+    "group": "streams",
+    "client": "access",
+    "session": "access",
+    "events": "clusters",
+    "trace": "messages",
+    "pipeline": "streams",
+    "user": "access",
+    "acl": "access",
+    "token": "access",
+    "tls": "running",
+    "export": "recovery",
+    "import": "recovery",
+    "backup": "recovery",
+    "restore": "recovery",
+    "doctor": "recovery",
+    "config": "running",
+    "context": "running",
+    "completion": "running",
+    "bench": "lab",
+    "sim": "lab",
+}
+# Of a command whose name is a word of Python.
+_MODULES = {"import": "import_stream"}
 
 
 # What the command line raises for a wrong option, argument or command.
@@ -60,7 +69,8 @@ class Families(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in FAMILIES:
             return None
-        command = typer.main.get_command(import_module(f"millrace.cli.{cmd_name}").app)
+        module = _MODULES.get(cmd_name, cmd_name)
+        command = typer.main.get_command(import_module(f"millrace.cli.{FAMILIES[cmd_name]}.{module}").app)
         command.name = cmd_name
         return command
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from millrace.cli.top_view import TABS, Picture, body, heading, screen
+from millrace.cli.clusters.top_view import TABS, Picture, body, heading, screen
 from unit.cli.fake_node import FakeNode
 from unit.cli.shell import Run
 
@@ -215,6 +215,41 @@ def test_a_drain_is_waited_for(millrace: Run, node: FakeNode) -> None:
     assert result.status == 0
     assert result.err == "n3 leads 1 and votes in 1 replication groups\n"
     assert result.out == "n3 is empty and can be stopped\n"
+
+
+def of_two(state: str, voters: list[str]) -> dict[str, Any]:
+    rows = [{"node": "n2", "state": "up", "leads": 1}, {"node": "n3", "state": state, "leads": 0}]
+    return {"members": rows, "groups": [{"voters": voters}]}
+
+
+def test_a_node_that_is_up_is_drained_before_it_is_removed(millrace: Run, node: FakeNode) -> None:
+    node.answers["POST", "/v1/cluster/nodes/n3/drain"] = {}
+    node.answers["DELETE", "/v1/cluster/nodes/n3"] = None
+    states = [of_two("up", ["n2", "n3"]), of_two("draining", ["n2", "n3"]), of_two("draining", ["n2"])]
+    node.answers["GET", "/v1/cluster"] = [(200, state) for state in states]
+    result = millrace("node", "remove", "n3", "--yes", "--url", node.address)
+    assert (result.status, result.out) == (0, "n3 is removed\n")
+    assert [method for method, *_ in node.asked] == ["GET", "POST", "GET", "GET", "DELETE"]
+
+
+def test_a_node_that_cannot_be_emptied_is_not_removed_and_the_way_out_is_said(
+    millrace: Run, node: FakeNode
+) -> None:
+    node.answers["POST", "/v1/cluster/nodes/n3/drain"] = {}
+    node.answers["GET", "/v1/cluster"] = of_two("up", ["n2", "n3"])
+    result = millrace("node", "remove", "n3", "--yes", "--timeout", "1ms", "--url", node.address)
+    assert result.status == 1
+    assert "It was not removed; remove it as it is with --now" in result.err
+
+
+@pytest.mark.parametrize(("state", "options"), [("unreachable", ()), ("up", ("--now",))])
+def test_a_node_that_is_gone_is_removed_as_it_is(
+    millrace: Run, node: FakeNode, state: str, options: tuple[str, ...]
+) -> None:
+    node.answers["DELETE", "/v1/cluster/nodes/n3"] = None
+    node.answers["GET", "/v1/cluster"] = of_two(state, ["n2", "n3"])
+    assert millrace("node", "remove", "n3", "--yes", *options, "--url", node.address).status == 0
+    assert [method for method, *_ in node.asked] == ["GET", "DELETE"]
 
 
 SHARDS = [

@@ -11,7 +11,7 @@ import typer
 from millrace.broker.streams.pair_spec import PairSpec
 from millrace.broker.streams.stream import StreamSpec
 from millrace.cli.main import FAMILIES, app
-from millrace.cli.tables import printable
+from millrace.cli.shared.tables import printable
 from millrace.errors import LocalError
 from millrace.node.access.passwords import matches
 from millrace.node.access.users import load

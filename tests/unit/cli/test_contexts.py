@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.cli.contexts import mqtt_urls
+from millrace.cli.shared.contexts import mqtt_urls
 from millrace.local_cluster import state
 from unit.cli.fake_node import FakeNode
 from unit.cli.shell import Run

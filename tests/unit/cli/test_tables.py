@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace.cli.tables import duration, fact, number, size, table, written
+from millrace.cli.shared.tables import duration, fact, number, size, table, written
 
 
 @pytest.mark.parametrize(

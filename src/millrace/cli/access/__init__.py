@@ -1,0 +1,1 @@
+"""Who is connected, who may do what."""

@@ -1,0 +1,1 @@
+"""A cluster on this machine, and what any cluster is doing."""

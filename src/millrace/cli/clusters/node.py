@@ -1,0 +1,143 @@
+"""`millrace node`: the nodes of a cluster."""
+
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+
+from millrace.cli.shared.common import (
+    AsJson,
+    Yes,
+    confirm,
+    duration_s,
+    example,
+    family,
+    print_done,
+    print_json,
+    print_rows,
+)
+from millrace.cli.shared.http_options import DEFAULT, HttpUrl, door
+
+app = family("Nodes of the cluster.")
+
+_COLUMNS = ("node", "state", "leads_meta", "leads", "mqtt", "http", "peer")
+_POLL_S = 0.5
+_REMOVE_S = 60.0
+
+
+@app.command(
+    "list", epilog=example("millrace node list", "millrace node list --url http://127.0.0.1:18831 --json")
+)
+def list_(url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
+    """Show the nodes: up, suspect, unreachable or draining."""
+    answer = door(url).get("/v1/cluster")
+    if json:
+        print_json(answer)
+    else:
+        print_rows(answer["members"], _COLUMNS, as_json=False, optional=("peer", "leads", "mqtt"))
+
+
+@app.command(
+    epilog=example(
+        "millrace node drain n3 --wait",
+        "millrace node drain n3 --wait --timeout 10m",
+        "millrace node drain n3 --undo",
+    )
+)
+def drain(
+    name: Annotated[str, typer.Argument(help="Name of the node.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Let it take part again.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it leads nothing and votes nowhere.")
+    ] = False,
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="TIME", help="With --wait: give up after so long.")
+    ] = "10m",
+    url: HttpUrl = DEFAULT,
+    json: AsJson = False,
+) -> None:
+    """Move everything off a node before it is stopped for good."""
+    timeout_s = duration_s(timeout)
+    nodes = door(url)
+    nodes.call("POST", f"/v1/cluster/nodes/{name}/drain", {"draining": not undo})
+    if wait and not undo:
+        _wait_until_empty(nodes, name, timeout_s)
+        print_done(
+            f"{name} is empty and can be stopped", as_json=json, node=name, draining=True, is_empty=True
+        )
+        return
+    print_done(
+        f"{name} {'takes part again' if undo else 'is draining'}", as_json=json, node=name, draining=not undo
+    )
+
+
+def _wait_until_empty(nodes: Any, name: str, timeout_s: float) -> None:
+    """Say how much is left on the node until nothing is. LocalError when the time is over."""
+    from millrace.errors import LocalError
+
+    end_s, said = time.monotonic() + timeout_s, ""
+    while True:
+        answer = nodes.get("/v1/cluster")
+        leads = sum(row["leads"] for row in answer["members"] if row["node"] == name)
+        votes = sum(name in row["voters"] for row in answer["groups"])
+        if not leads and not votes:
+            return
+        words = f"{name} leads {leads} and votes in {votes} replication groups"
+        if time.monotonic() > end_s:
+            raise LocalError(f"not within {timeout_s:g} s: {words}; it goes on draining")
+        if words != said:
+            said = words
+            sys.stderr.write(f"{words}\n")
+        time.sleep(_POLL_S)
+
+
+Now = Annotated[
+    bool,
+    typer.Option("--now", help="Remove a node that is up without moving off first what it leads and keeps."),
+]
+Timeout = Annotated[
+    str, typer.Option("--timeout", metavar="TIME", help="Give up moving things off a node after so long.")
+]
+
+
+@app.command(
+    epilog=example(
+        "millrace node remove n3", "millrace node remove n3 --yes", "millrace node remove n3 --now"
+    )
+)
+def remove(
+    name: Annotated[str, typer.Argument(help="Name of the node.")],
+    yes: Yes = False,
+    now: Now = False,
+    timeout: Timeout = "10m",
+    url: HttpUrl = DEFAULT,
+    json: AsJson = False,
+) -> None:
+    """Take a node out of the cluster for good, whether it is up or gone. One that is up is drained first, and
+    its clients are sent to the others. The quorum never shrinks by itself."""
+    take_out(door(url), name, yes=yes, now=now, timeout_s=duration_s(timeout))
+    print_done(f"{name} is removed", as_json=json, node=name)
+
+
+def take_out(nodes: Any, name: str, *, yes: bool, now: bool, timeout_s: float) -> None:
+    """Ask, drain the node if it is up and has anything that others can take, and remove it."""
+    from millrace.errors import LocalError
+
+    members = {row["node"]: row for row in nodes.get("/v1/cluster")["members"]}
+    row = members.get(name, {})
+    is_up = row.get("state") in ("up", "draining")
+    # The last node stays, and says so.
+    drains = is_up and not now and len(members) > 1
+    says = [f"Remove node {name} from the cluster for good?"]
+    says += ["It is up."] if is_up else []
+    says += [f"It leads {row['leads']} replication groups."] if row.get("leads") else []
+    says += ["It is drained first."] if drains else []
+    confirm(" ".join(says), yes=yes)
+    if drains:
+        nodes.call("POST", f"/v1/cluster/nodes/{name}/drain", {"draining": True})
+        try:
+            _wait_until_empty(nodes, name, timeout_s)
+        except LocalError as error:
+            raise LocalError(f"{error}. It was not removed; remove it as it is with --now") from None
+    nodes.call("DELETE", f"/v1/cluster/nodes/{name}", timeout_s=_REMOVE_S)

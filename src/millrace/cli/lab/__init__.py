@@ -1,0 +1,1 @@
+"""Demos, benchmarks and the simulator."""

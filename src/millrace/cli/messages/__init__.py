@@ -1,0 +1,1 @@
+"""Publish, subscribe, and find out where a message goes."""
