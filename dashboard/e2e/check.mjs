@@ -2,49 +2,14 @@
  * Drives every page of the dashboard in Chromium against the mock, under the node's content security policy, and
  * prints one JSON line for each check: `{"name", "ok", "detail"}`. `tests/browser/test_dashboard.py` reads them.
  */
-import { createRequire } from "node:module";
 import { serve } from "../mock/server.mjs";
 import { HOSTILE } from "../mock/world.mjs";
 import { launch, openPage, PAGES, visit } from "./browser.mjs";
-
-const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
-const SERIOUS = new Set(["serious", "critical"]);
-
-let failures = 0;
-
-function report(name, ok, detail = "") {
-  if (!ok) failures += 1;
-  console.log(JSON.stringify({ name, ok, detail }));
-}
-
-/** A check that throws has failed, and the others still run. */
-async function check(name, act) {
-  try {
-    const detail = await act();
-    report(name, !detail, detail || "");
-  } catch (error) {
-    report(name, false, String(error.message ?? error));
-  }
-}
+import { axe, check, ranAsScript, verdict } from "./checks.mjs";
 
 const server = await serve();
 const base = `http://127.0.0.1:${server.address().port}`;
 const browser = await launch();
-
-async function axe(page) {
-  await page.evaluate(await (await import("node:fs/promises")).readFile(AXE, "utf8"));
-  const found = await page.evaluate(() => window.axe.run(document));
-  return found.violations
-    .filter((violation) => SERIOUS.has(violation.impact))
-    .map(
-      (violation) =>
-        `${violation.id}: ${violation.nodes
-          .map((node) => node.target.join(" "))
-          .slice(0, 3)
-          .join(", ")}`,
-    )
-    .join("; ");
-}
 
 /** Each page, in light and dark: it loads, says no error, runs no foreign script, and axe finds nothing. */
 async function everyPage(colorScheme) {
@@ -60,10 +25,7 @@ async function everyPage(colorScheme) {
     await check(`axe/${name}/${colorScheme}`, () => axe(page));
     await check(`width/${name}/${colorScheme}`, () => fits(page));
   }
-  await check(`hostile/${colorScheme}`, async () => {
-    const hacked = await page.evaluate(() => window.hacked);
-    return hacked === undefined ? "" : `a script of a name or payload ran: ${hacked}`;
-  });
+  await check(`hostile/${colorScheme}`, () => ranAsScript(page));
   await close();
 }
 
@@ -90,7 +52,7 @@ async function hostileText() {
     await check(`text/${what}`, async () => {
       await page.goto(`${base}/${address}`);
       await page.getByText(text).first().waitFor();
-      return (await page.evaluate(() => window.hacked)) === undefined ? "" : "it ran as a script";
+      return ranAsScript(page);
     });
   }
   await check("text/opened message", async () => {
@@ -262,4 +224,4 @@ await access();
 await browser.close();
 server.closeAllConnections();
 server.close();
-process.exitCode = failures === 0 ? 0 : 1;
+process.exitCode = verdict.failures === 0 ? 0 : 1;

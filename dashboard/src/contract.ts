@@ -359,6 +359,15 @@ export interface Pipeline {
   restarts: number;
   error: string;
   queries: PipelineQuery[];
+  place?: string;
+  restart?: string;
+}
+
+export interface PipelineLog {
+  name: string;
+  time_us: number;
+  place: string;
+  lines: string[];
 }
 
 export interface Trace {

@@ -1,8 +1,8 @@
 /** Supervised Spark pipelines, as they report themselves to the node that answers. */
-import { useEffect } from "preact/hooks";
-import { mayOperate, path, remove } from "../api";
+import { useEffect, useState } from "preact/hooks";
+import { mayOperate, path, post, remove } from "../api";
 import { figures } from "../live";
-import type { Pipeline, PipelineQuery } from "../contract";
+import type { Pipeline, PipelineLog, PipelineQuery } from "../contract";
 import { ago, count, isFar, milliseconds, perSecond } from "../format";
 import { ask } from "../components/dialog";
 import { useResource } from "../components/resource";
@@ -65,6 +65,24 @@ function One({ pipeline, reload }: { pipeline: Pipeline; reload: () => void }) {
       },
       done: `${pipeline.name} is forgotten`,
     });
+  const [showsLog, setShowsLog] = useState(false);
+  const hasEnded = ["stopped", "failed"].includes(pipeline.state);
+  const restart = () =>
+    ask({
+      title: `Restart pipeline ${pipeline.name}?`,
+      body: (
+        <p>
+          Its supervisor stops the driver and starts another one, which goes on at the checkpoint. It hears of
+          this with its next report, within some seconds.
+        </p>
+      ),
+      verb: "Restart",
+      act: async () => {
+        await post(path(["v1", "pipelines", pipeline.name, "restart"]));
+        reload();
+      },
+      done: `${pipeline.name} is asked to restart`,
+    });
   const columns: Column<PipelineQuery>[] = [
     { name: "Query", show: (query) => query.name },
     { name: "Batch", number: true, show: (query) => (query.batch < 0 ? "–" : count(query.batch)) },
@@ -101,16 +119,38 @@ function One({ pipeline, reload }: { pipeline: Pipeline; reload: () => void }) {
         </>
       }
       actions={
-        mayOperate() && (
+        <>
           <button
             type="button"
-            class="small danger-quiet"
-            aria-label={`Forget pipeline ${pipeline.name}`}
-            onClick={forget}
+            class="small"
+            aria-expanded={showsLog}
+            aria-label={`Log of pipeline ${pipeline.name}`}
+            onClick={() => setShowsLog(!showsLog)}
           >
-            Forget…
+            Log
           </button>
-        )
+          {mayOperate() && !hasEnded && (
+            <button
+              type="button"
+              class="small"
+              disabled={(pipeline.restart ?? "") !== ""}
+              aria-label={`Restart pipeline ${pipeline.name}`}
+              onClick={restart}
+            >
+              {(pipeline.restart ?? "") === "" ? "Restart…" : "Restart asked for"}
+            </button>
+          )}
+          {mayOperate() && (
+            <button
+              type="button"
+              class="small danger-quiet"
+              aria-label={`Forget pipeline ${pipeline.name}`}
+              onClick={forget}
+            >
+              Forget…
+            </button>
+          )}
+        </>
       }
     >
       {pipeline.error !== "" && (
@@ -125,6 +165,30 @@ function One({ pipeline, reload }: { pipeline: Pipeline; reload: () => void }) {
         keyOf={(query) => query.name}
         empty="It has no query yet."
       />
+      {showsLog && <Log name={pipeline.name} />}
     </Panel>
+  );
+}
+
+/** The end of the driver's log, as the supervisor told it; the whole of it is a file beside the supervisor. */
+function Log({ name }: { name: string }) {
+  const found = useResource<PipelineLog>(path(["v1", "pipelines", name, "log"]), 2000);
+  if (found.error !== "") return <Notice tone="bad">{found.error}</Notice>;
+  if (found.value === null) return null;
+  const { lines, place } = found.value;
+  return (
+    <>
+      <p class="quiet">
+        {lines.length === 0
+          ? "The driver has written nothing, or its supervisor does not tell."
+          : "The last lines of "}
+        {lines.length > 0 && <code>{place}</code>}
+      </p>
+      {lines.length > 0 && (
+        <pre class="log-text" tabIndex={0} aria-label={`Log of ${name}`}>
+          {lines.join("\n")}
+        </pre>
+      )}
+    </>
   );
 }
