@@ -1,6 +1,6 @@
 """What a machine's vibration means: one function, run by the broker at the edge or by Spark, with one result.
 
-`verdict` is the whole of it and knows neither. `edge` is how the broker calls it (see docs/edge.md),
+`verdict` is the whole of it and knows neither. `edge` is how the broker calls it (see docs/how-to/edge.md),
 `pipeline.py` how Spark does. A reading that cannot be understood gives no verdict, in both.
 """
 
