@@ -46,6 +46,8 @@ READ_BYTES_MAX = 256 * KIB
 # MQTT; beyond all of it those who cannot be made to wait that way, by HTTP, are asked to come again.
 UNCOMMITTED_BYTES_MAX = 64 * MIB
 UNCOMMITTED_BYTES_PAUSE = UNCOMMITTED_BYTES_MAX // 4
+# Bytes of all topics whose receivers are remembered, beside `routes_cached_max`: a topic may have 64 KiB.
+ROUTES_CACHED_BYTES_MAX = 16 * MIB
 # Rules are walked in order once per route; more than this is a data base, not a file.
 ACCESS_RULES_MAX = 10_000
 # Users are state that every node holds and every snapshot of the meta group writes.
@@ -55,11 +57,36 @@ TOKENS_MAX = 10_000
 # Passwords that wait to be checked: at 25 a second for each of two workers, some seconds for everybody.
 LOGINS_WAITING_MAX = 512
 LOGINS_WAITING_PER_ADDRESS_MAX = 32
+# Logins that the authentication hook of a node is asked about at the same time.
+HOOK_CALLS_MAX = 256
+# Audit events that wait for the log.
+AUDIT_WAITING_MAX = 10_000
+# A JSON web token, and what it may hold and be checked against.
+JWT_BYTES_MAX = 16_384
+JWT_RULES_MAX = 100
+JWT_KEYS_MAX = 32
 USER_NAME_BYTES_MAX = 1_024
+
+# One CONNECT, before anybody knows who sends it: room for a will of 64 KiB and a long token.
+CONNECT_BYTES_MAX = 128 * KIB
+# Each is decoded by itself: more of them would hold the loop [rule 33].
+USER_PROPERTIES_MAX = 1_000
+FILTERS_PER_PACKET_MAX = 1_000
+
+# Connections that have not been accepted yet, each with up to `CONNECT_BYTES_MAX`.
+UNFINISHED_CONNECTS_MAX = 4_096
+# What the filters of one session, and of all sessions of a node, may weigh: their bytes and 64 for each
+# level, which is an object in memory. Ten thousand usual filters fit a session.
+SESSION_FILTER_BYTES_MAX = 4 * MIB
+NODE_FILTER_BYTES_MAX = GIB
 
 # ---- The HTTP door
 
 HTTP_BODY_BYTES_MAX = 16 * MIB
+# The same for JSON, which is parsed in one call: room for a message of 1 MiB in base64, and for 10,000
+# messages of six members [rule 33].
+HTTP_JSON_BYTES_MAX = 3 * MIB // 2
+HTTP_JSON_VALUES_MAX = 65_000
 # Messages and bytes of one answer; of blocks, whole ones until it is passed.
 READ_MESSAGES_MAX = 10_000
 ANSWER_BYTES_MAX = 8 * MIB
@@ -77,6 +104,9 @@ STAGE_SECTIONS_MAX = 256
 PRODUCER_CHARACTERS_MAX = 256
 PIPELINES_MAX = 1_000
 PIPELINE_QUERIES_MAX = 100
+# The end of a driver's log that its supervisor tells, in lines and in characters of each.
+PIPELINE_LOG_LINES_MAX = 50
+PIPELINE_LOG_LINE_CHARACTERS_MAX = 500
 
 # ---- The other doors
 
@@ -106,6 +136,8 @@ TAKEN_BYTES_MAX = 8 * MIB
 GROUP_IN_FLIGHT_MAX = 10_000
 # Messages in the answers that are remembered, over all requests of one cursor.
 ANSWERED_MAX = 10_000
+# Receipts that a group's part of a log remembers, so that an acknowledgement may be repeated.
+ACKNOWLEDGED_MAX = 1_000
 # Requests without an answer here that are remembered.
 VOIDED_MAX = 1_000
 # Groups of a leaderless stream, and clients of one. Both bound what a node writes: what stands in a log is
@@ -116,6 +148,8 @@ LEADERLESS_CLIENTS_MAX = 100_000
 LEADERLESS_TAKE_MAX = 1_000
 LEADERLESS_SCAN_MAX = 20_000
 MEMBERS_MAX = 64
+# Nodes that were removed and are told so when they ask; one more forgets the one that was removed first.
+REMOVED_MEMBERS_MAX = 1_024
 # One more forgets the writer that has been quiet longest and has nothing to roll forward.
 WRITERS_MAX = 10_000
 # Batches of one writer that are decided and not visible yet; one more has to wait.
@@ -145,6 +179,8 @@ BLOCK_BODY_BYTES_MAX = 257 * MIB
 SNAPSHOT_CONFIG_BYTES_MAX = MIB
 # The largest block, with room; a longer frame is not believed.
 FRAME_BYTES_MAX = 300 * MIB
+# Connections to the peer port that have not proved who they are.
+UNPROVED_LINKS_MAX = 2 * MEMBERS_MAX
 # Written and not taken by a peer.
 LINK_QUEUE_BYTES_MAX = 64 * MIB
 # Forwarded to a leader that does not serve yet.
@@ -172,6 +208,8 @@ TAILS_MAX = 20
 TAIL_FILTERS_MAX = 100
 TAIL_MESSAGES_PER_S_MAX = 10_000
 TRACE_RECEIVERS_MAX = 10_000
+# Series of one metric in one answer: what is beyond is left out, and counted.
+METRIC_SERIES_MAX = 2_000
 
 
 class Limits(Settings, frozen=True, kw_only=True):
@@ -209,7 +247,7 @@ class Limits(Settings, frozen=True, kw_only=True):
     ] = MIB + 128 * KIB
     client_id_bytes_max: Annotated[
         int, says("UTF-8 bytes of a client id", CLIENT_ID_BYTES_FLOOR, STRING_BYTES_TOP)
-    ] = STRING_BYTES_TOP
+    ] = KIB
     topic_bytes_max: Annotated[
         int, says("UTF-8 bytes of a topic or filter; the standard's own bound", 64, STRING_BYTES_TOP)
     ] = STRING_BYTES_TOP
@@ -255,7 +293,7 @@ class Limits(Settings, frozen=True, kw_only=True):
     ] = 4 * GIB
     routes_cached_max: Annotated[
         int,
-        says("topics whose subscribers are remembered; beyond it the oldest is forgotten", 1, 100_000_000),
+        says("topics whose receivers are remembered; beyond it all are looked up again", 1, 100_000_000),
     ] = 100_000
 
     def refusals(self) -> Iterator[str]:

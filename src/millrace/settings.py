@@ -2,8 +2,8 @@
 
 From such a struct are made: the check of what somebody asked for (`Settings.read`), its plain form (`plain`),
 the forms of the HTTP door, the options of the command line, the sections of the configuration file, what logs
-and snapshots hold, and the page docs/settings.md. `says` annotates a field with its description and bounds,
-and with what else there is to say:
+and snapshots hold, and the page docs/reference/settings.md. `says` annotates a field with its description and
+bounds, and with what else there is to say:
 
 - `expected`: what a right value looks like, where type and bounds do not say it
 - `metavar` and `option`: the word for its value, and its name, on the command line

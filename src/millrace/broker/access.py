@@ -180,7 +180,10 @@ class AccessRules:
         generation: int = 1,
         has_users: bool = False,
         admins: Iterable[str] = (),
+        reserved: str = "",
     ) -> None:
+        """`reserved`: a topic below which no client publishes."""
+        self._reserved = reserved
         self.rules = tuple(rules)
         if len(self.rules) > ACCESS_RULES_MAX:
             raise ConfigError(f"{len(self.rules)} access rules, the most is {ACCESS_RULES_MAX}")
@@ -205,21 +208,31 @@ class AccessRules:
         self, rules: Iterable[Rule], *, has_users: bool = False, admins: Iterable[str] = ()
     ) -> "AccessRules":
         """The next generation, after a change."""
-        return AccessRules(rules, generation=self.generation + 1, has_users=has_users, admins=admins)
+        return AccessRules(
+            rules,
+            generation=self.generation + 1,
+            has_users=has_users,
+            admins=admins,
+            reserved=self._reserved,
+        )
 
     @property
     def allows_anonymous(self) -> bool:
         """Whether a rule for anonymous clients allows anything."""
         return any(rule.effect is Effect.ALLOW for rule in self._anonymous)
 
-    def principal(self, username: str | None, client_id: str, scope: Scope = None) -> Principal:
+    def principal(
+        self, username: str | None, client_id: str, scope: Scope = None, granted: tuple[Rule, ...] = ()
+    ) -> Principal:
         """The principal of a client whose user name has been verified, or is None for anonymous.
 
         The client id is the one in force, after the broker assigned one where it was empty. `scope` is that
-        of the token by which the client came.
+        of the token by which the client came; `granted` are rules that its login brought along, which are
+        tried after those of the user.
         """
-        if scope is not None:
-            return self._intern(self._resolved(username, client_id), _resolve_all(scope, username, client_id))
+        if scope is not None or granted:
+            within = None if scope is None else _resolve_all(scope, username, client_id)
+            return self._intern(self._resolved(username, client_id, granted), within)
         own = self._anonymous if username is None else self._users.get(username, ())
         user = ANONYMOUS if username is None else username
         by_client = EVERYBODY in self._by_client or (bool(own) and user in self._by_client)
@@ -229,10 +242,16 @@ class AccessRules:
             principal = self._by_name[name] = self._intern(self._resolved(username, client_id), None)
         return principal
 
-    def _resolved(self, username: str | None, client_id: str) -> tuple[_Resolved, ...]:
+    def _resolved(
+        self, username: str | None, client_id: str, granted: tuple[Rule, ...] = ()
+    ) -> tuple[_Resolved, ...]:
         own = self._anonymous if username is None else self._users.get(username, ())
         last = (_EVERYTHING, _SYS) if username in self._admins else (_SYS,)
-        return (*_resolve_all((*own, *self._everybody), username, client_id), *last)
+        first: tuple[_Resolved, ...] = ()
+        if self._reserved:
+            levels = (*self._reserved.split("/"), "#")
+            first = (_Resolved(allow=False, publish=True, subscribe=False, levels=levels),)
+        return (*first, *_resolve_all((*own, *granted, *self._everybody), username, client_id), *last)
 
     def _intern(self, resolved: tuple[_Resolved, ...], scope: tuple[_Resolved, ...] | None) -> Principal:
         principal = self._by_rules.get((resolved, scope))

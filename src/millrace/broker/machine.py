@@ -7,7 +7,6 @@ only thing done with it is to hand it back when another one displaces it. Output
 
 import heapq
 from dataclasses import dataclass, replace
-from itertools import repeat
 from typing import Any, assert_never
 
 from millrace.broker.access import AccessRules, Principal
@@ -25,9 +24,11 @@ from millrace.broker.groups.definitions import DurableGroup, DurableGroups, Grou
 from millrace.broker.groups.joined import GROUP_QOS as JOINED_QOS_MAX
 from millrace.broker.groups.joined import LocalConsumerGroup
 from millrace.broker.groups.share_group import ShareGroup
+from millrace.broker.limits_reached import LimitsReached
 from millrace.broker.messages.inbound import Inbound, Outcome
 from millrace.broker.messages.message import Run, Segment
 from millrace.broker.messages.outbound import Outbound
+from millrace.broker.messages.retained_replay import RetainedReplay
 from millrace.broker.sessions.journal import (
     BrokerContinuation,
     Journal,
@@ -41,15 +42,18 @@ from millrace.broker.sessions.session_store import Record, SessionRecords, Sessi
 from millrace.broker.sessions.wills import LoggedWill, Wills
 from millrace.broker.shards.retained import Retained
 from millrace.broker.stats import Stats
-from millrace.broker.topics.routing import Route, Router, merge
-from millrace.broker.topics.trees import split_share
+from millrace.broker.topics.routing import Route, Router
+from millrace.broker.topics.trees import SHARE_PREFIX, split_share
 from millrace.kernels import ack_run
-from millrace.limits import SESSION_EXPIRY_S_NEVER, Limits
+from millrace.limits import NODE_FILTER_BYTES_MAX, SESSION_EXPIRY_S_NEVER, SESSION_FILTER_BYTES_MAX, Limits
 from millrace.types import Reason, RetainHandling, Subscription
 
 _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
+_LEVEL_BYTES = 64
 # Timers that may be out of date before it is worth to look for them.
 _TIMERS_SPARE = 64
+# By QoS; a look-up by value costs an enumeration more than all the rest of an answer.
+_QOS_GRANTED = (Reason.SUCCESS, Reason.GRANTED_QOS_1, Reason.GRANTED_QOS_2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,8 @@ class ConnectRequest:
     principal: Principal
     will: WillPlan | None
     username: str | None = None
+    door: str = "mqtt"
+    """By which the client came, for the figures."""
 
 
 class Broker:
@@ -75,10 +81,12 @@ class Broker:
         self.stats = Stats()
         self.sessions: dict[str, Session] = {}
         self.connected = 0
-        self.subscription_count = 0
+        self.subscription_count = self.filter_bytes = 0
+        self.limits_reached = LimitsReached()
         self.router = Router(limits.routes_cached_max)
         self.outbound = Outbound(limits, self.stats)
         self.retained = Retained(limits.retained_messages_max, limits.retained_bytes_max)
+        self.replay = RetainedReplay(self.retained, self.outbound)
         self.inbound = Inbound(self.router, self.outbound, self.retained, self.stats)
         # Bound once: these are called for every chunk.
         self.publish_runs = self.inbound.publish_runs
@@ -126,6 +134,7 @@ class Broker:
             or self.inbound.outcomes
             or self._interest_changes
             or self.joined_need_feeding
+            or self.replay.has_work
         )
 
     def take_interest_changes(self) -> list[tuple[str, bool]]:
@@ -220,7 +229,7 @@ class Broker:
             self.journal.add(Discarded(session.client_id, left.epoch))
         session.blocked = False
         self.connected += 1
-        self.stats.connects += 1
+        session.enter_by(self.stats.door(request.door))
         if other:
             for filter in session.subscriptions:
                 self.router.changed(filter)
@@ -242,19 +251,25 @@ class Broker:
         if plan is not None and (is_ended or (is_closing and not plan.delay_s)):
             self.wills.publish(session, plan, now_ms)
 
-    def release(self, session: Session) -> None:
-        """Another node serves this client now: forget it here. Its record is the other's to change."""
+    def release(self, session: Session, now_ms: int) -> None:
+        """Another node serves this client now: forget it here. Its record is the other's to change; what is
+        of a group and not in the record goes to members that are here."""
         session.is_recorded = False
         session.epoch += 1
         if session.connection is not None:
             session.connection = None
             session.blocked = True
+            session.leave_door()
+            self.replay.forget(session)
             self.connected -= 1
         session.will = session.delayed_will = None
         self.touched.pop(session, None)
         self._leave_joined(session)
         for filter in list(session.subscriptions):
             self.unsubscribe(session, filter)
+        self._give_back(
+            session, {one for one in session.unfinished() if _is_others_unless_noted(one)}, now_ms
+        )
         session.forget_traffic()
         self.sessions.pop(session.client_id, None)
 
@@ -281,6 +296,8 @@ class Broker:
         session.blocked = True
         session.epoch += 1
         session.out.clear()
+        session.leave_door()
+        self.replay.forget(session)
         self.connected -= 1
         plan, session.will = session.will, None
         keep = keep and session.is_durable
@@ -347,36 +364,51 @@ class Broker:
 
     def subscribe(self, session: Session, subscription: Subscription) -> tuple[Reason, bool]:
         """Add or replace one subscription; the granted QoS or why not, and whether it is new."""
-        _, inner = split_share(subscription.filter)
-        if (
-            inner.count("/") >= self.limits.topic_levels_max
-            or len(inner.encode()) > self.limits.topic_bytes_max
-        ):
+        filter = subscription.filter
+        name, inner = split_share(filter)
+        limits = self.limits
+        if inner.count("/") >= limits.topic_levels_max or len(inner.encode()) > limits.topic_bytes_max:
             return Reason.TOPIC_FILTER_INVALID, False
-        if not self._may_subscribe(session.principal, subscription.filter):
+        if not session.principal.unrestricted and not self._may_subscribe(session.principal, filter):
             self.stats.denied += 1
             return Reason.NOT_AUTHORIZED, False
-        if self._joinable(subscription.filter) is not None and subscription.qos > JOINED_QOS_MAX:
+        if name and subscription.qos > JOINED_QOS_MAX and self._joinable(filter) is not None:
             subscription = replace(subscription, qos=JOINED_QOS_MAX)
-        old = session.subscriptions.get(subscription.filter)
-        if old is None and len(session.subscriptions) >= self.limits.subscriptions_max:
+        is_new = filter not in session.subscriptions
+        if is_new and (bound := self._filled_bound(session, filter)):
+            self.limits_reached.count(bound)
             return Reason.QUOTA_EXCEEDED, False
         self._attach(session, subscription)
         if session.is_recorded:
             self.recording.subscribed(session, subscription)
-        return Reason(subscription.qos), old is None
+        return _QOS_GRANTED[subscription.qos], is_new
+
+    def _filled_bound(self, session: Session, filter: str) -> str | None:
+        """The bound that another subscription would exceed."""
+        weight = _weight(filter)
+        if len(session.subscriptions) >= self.limits.subscriptions_max:
+            return "subscriptions"
+        if session.filter_bytes + weight > SESSION_FILTER_BYTES_MAX:
+            return "session_filter_bytes"
+        return "node_filter_bytes" if self.filter_bytes + weight > NODE_FILTER_BYTES_MAX else None
 
     def _attach(self, session: Session, subscription: Subscription) -> None:
-        name, inner = split_share(subscription.filter)
-        if subscription.filter not in session.subscriptions:
+        filter = subscription.filter
+        name, inner = split_share(filter)
+        if filter not in session.subscriptions:
             self.subscription_count += 1
-        session.subscriptions[subscription.filter] = subscription
-        if self._joinable(subscription.filter) is not None:
+            weight = _weight(filter)
+            session.filter_bytes += weight
+            self.filter_bytes += weight
+        session.subscriptions[filter] = subscription
+        if name and self._joinable(filter) is not None:
             self.joined.setdefault(name, LocalConsumerGroup(name)).join(session, subscription)
             self.joined_need_feeding = True
             return
         node = self.router.tree.node(inner)
         if name:
+            if node.groups is None:
+                node.groups = {}
             group = node.groups.get(name)
             if group is None:
                 group = node.groups[name] = ShareGroup(name, inner)
@@ -384,19 +416,18 @@ class Broker:
             holders = group.members
         else:
             holders = node.subscribers
-        if session not in holders:
-            self._announce(subscription.filter, True)
+        if session not in holders and not inner.startswith("$"):
+            self._interest_changes.append((filter, True))
         holders[session] = subscription
-        self.router.changed(subscription.filter)
-
-    def _announce(self, filter: str, is_wanted: bool) -> None:
-        if not split_share(filter)[1].startswith("$"):
-            self._interest_changes.append((filter, is_wanted))
+        self.router.changed(filter)
 
     def unsubscribe(self, session: Session, filter: str) -> Reason:
         if session.subscriptions.pop(filter, None) is None:
             return Reason.NO_SUBSCRIPTION_EXISTED
         self.subscription_count -= 1
+        weight = _weight(filter)
+        session.filter_bytes -= weight
+        self.filter_bytes -= weight
         self._detach(session, filter)
         if session.is_recorded:
             self.journal.add(Unsubscribed(session.client_id, filter))
@@ -414,6 +445,7 @@ class Broker:
         node = self.router.tree.find(inner)
         assert node is not None
         if name:
+            assert node.groups is not None
             group = node.groups[name]
             del group.members[session]
             if not group.members:
@@ -421,25 +453,22 @@ class Broker:
                 del self.groups[group.key]
         else:
             del node.subscribers[session]
-        self._announce(filter, False)
+        if not inner.startswith("$"):
+            self._interest_changes.append((filter, False))
         self.router.tree.prune(inner)
         self.router.changed(filter)
 
     def subscribed(self, session: Session, subscription: Subscription, is_new: bool, now_ms: int) -> None:
         """After SUBACK: retained messages, or what the group collected."""
-        group = self._group(subscription.filter)
-        if group is not None:
-            self._drain(group, now_ms)
-        if split_share(subscription.filter)[0]:
+        if subscription.filter.startswith(SHARE_PREFIX):
+            group = self._group(subscription.filter)
+            if group is not None:
+                self._drain(group, now_ms)
             return
         handling = subscription.retain_handling
         if handling is RetainHandling.DO_NOT_SEND or (handling is RetainHandling.SEND_IF_NEW and not is_new):
             return
-        extra = merge((subscription,))[2] if session.v5 else b""
-        for topic, run in list(self.retained.match(subscription.filter, now_ms)):
-            if session.principal.may_receive(topic):
-                segment = Segment(run, 1, min(run.qos, subscription.qos), True, extra)
-                self.outbound.send(session, segment, now_ms)
+        self.replay.add(session, subscription, now_ms)
 
     def reload(self, rules: AccessRules) -> None:
         """New access rules: every route and every principal is asked again. The caller gives connected
@@ -448,15 +477,30 @@ class Broker:
         self.router.forget_all()
         for session in list(self.sessions.values()):
             if session.connection is None:
-                self.reassign(session, rules.principal(session.username, session.client_id))
+                self._leave_revoked(session, rules.principal(session.username, session.client_id))
 
-    def reassign(self, session: Session, principal: Principal) -> None:
+    def reassign(self, session: Session, principal: Principal, now_ms: int) -> None:
         """After a reload. Plain subscriptions stay and are checked per topic; a shared one that is no
-        longer allowed is left, because a group chooses members without asking about the topic."""
+        longer allowed is left, because a group chooses members without asking about the topic. What waits for
+        this client in a group that it leaves is for the others; what it was sent, it may still answer."""
+        if not self._leave_revoked(session, principal):
+            return
+        for group in (*self.joined.values(), *self.leaderless_groups.values()):
+            if session not in group.members:
+                group.give_back_waiting(session)
+        self.joined_need_feeding = bool(self.joined)
+        for segment in session.give_back({one for one in session.queue or () if _is_left(session, one)}):
+            assert isinstance(segment.group, ShareGroup)
+            self._place(segment.group, segment, now_ms)
+
+    def _leave_revoked(self, session: Session, principal: Principal) -> bool:
+        """Returns whether there were groups to leave."""
         session.principal = principal
-        for filter in list(session.subscriptions):
-            if split_share(filter)[0] and not self._may_subscribe(principal, filter):
-                self.unsubscribe(session, filter)
+        groups = [filter for filter in session.subscriptions if split_share(filter)[0]]
+        revoked = [filter for filter in groups if not self._may_subscribe(principal, filter)]
+        for filter in revoked:
+            self.unsubscribe(session, filter)
+        return bool(revoked)
 
     # -------------------------------------------------------------------------------------- groups
 
@@ -465,7 +509,7 @@ class Broker:
         if not name:
             return None
         node = self.router.tree.find(inner)
-        return None if node is None else node.groups.get(name)
+        return None if node is None or node.groups is None else node.groups.get(name)
 
     def _joinable(self, filter: str) -> DurableGroup | None:
         """The group made by command that this filter joins."""
@@ -521,7 +565,9 @@ class Broker:
 
         QoS 2 that was sent stays with it ([MQTT-4.8.2-4], [MQTT-4.8.2-5])."""
         self._leave_joined(session)
-        leaving = {segment for segment in session.unfinished() if _belongs_to_others(segment)}
+        self._give_back(session, {one for one in session.unfinished() if _belongs_to_others(one)}, now_ms)
+
+    def _give_back(self, session: Session, leaving: set[Segment], now_ms: int) -> None:
         for segment in session.give_back(leaving):
             group = segment.group
             assert isinstance(group, ShareGroup)
@@ -537,7 +583,8 @@ class Broker:
     # ------------------------------------------------------------------------- answers from clients
 
     def on_acks(self, session: Session, first: int, packet_id: int, count: int, now_ms: int) -> None:
-        """A run of plain acknowledgements with consecutive ids."""
+        """A run of plain acknowledgements with consecutive ids. Raises ProtocolError where they belong to
+        another QoS than the messages."""
         if session.is_recorded:
             self.touched[session] = None
         if self.joined:
@@ -555,8 +602,8 @@ class Broker:
                     inflight.popleft()
                     session.inflight_count -= count
                     session.inflight_bytes -= front.size_bytes
-                else:
-                    session.acknowledge(packet_id, count, 1)
+                elif session.acknowledge(packet_id, count, 1) < count:
+                    session.check_answered(packet_id, count)
         elif first == _PUBREC:
             self.on_pubrec(session, packet_id, count)
             return
@@ -564,7 +611,8 @@ class Broker:
             self.on_pubrel(session, packet_id, count)
             return
         else:
-            session.complete(packet_id, count)
+            if session.complete(packet_id, count) < count:
+                session.check_answered(packet_id, count)
             if session.is_recorded:
                 self.journal.add(Qos2Completed(session.client_id, packet_id, count))
         if session.queue or session.lag or session.resending:
@@ -572,6 +620,8 @@ class Broker:
 
     def on_pubrec(self, session: Session, packet_id: int, count: int) -> None:
         known = session.acknowledge(packet_id, count, 2)
+        if known < count:
+            session.check_answered(packet_id, count)
         if known == count or not session.v5:
             release = ack_run(_PUBREL, packet_id, count)
             self._answer_recorded(session, Qos2Acknowledged(session.client_id, packet_id, count), release)
@@ -586,10 +636,8 @@ class Broker:
         if session.uncertain:
             for one in ids:
                 session.uncertain.pop(one, None)
+        # Also for an id that is not known, where 0x92 would be allowed: some clients end on that.
         complete = ack_run(_PUBCOMP, packet_id, count)
-        if session.v5 and not received.issuperset(ids):
-            missing = [None if one in received else Reason.PACKET_ID_NOT_FOUND for one in ids]
-            complete = b"".join(map(_answer, repeat(_PUBCOMP), ids, missing))
         self._answer_recorded(session, Qos2Released(session.client_id, packet_id, count), complete)
         received.difference_update(ids)
         (session.logged_ids or set()).difference_update(ids)
@@ -616,7 +664,9 @@ class Broker:
 
     def on_refused(self, session: Session, packet_id: int, qos: int, now_ms: int) -> None:
         """The client answered with an error: that message is finished ([MQTT-4.4.0-2] covers its id)."""
-        if session.acknowledge(packet_id, 1, qos) and qos == 2:
+        if not session.acknowledge(packet_id, 1, qos):
+            session.check_answered(packet_id, 1)
+        elif qos == 2:
             session.complete(packet_id, 1)
         if session.is_recorded:
             self.journal.add(Qos2Completed(session.client_id, packet_id, 1))
@@ -628,6 +678,7 @@ class Broker:
         """The client reads again."""
         session.blocked = False
         self.joined_need_feeding = bool(self.joined)
+        self.replay.unblock(session)
         self.outbound.pump(session, now_ms)
 
     # -------------------------------------------------------------------------------------- records
@@ -691,6 +742,13 @@ class Broker:
                 self.recording.restore_cursor(session, record, shard, end)
 
 
+def _is_others_unless_noted(segment: Segment) -> bool:
+    """Of a session that goes on at another node. The word that it has this QoS 2 message may be on its way:
+    it comes too late, as the record is another's. Where nobody of the group is left here its log tells."""
+    group = segment.group
+    return isinstance(group, ShareGroup) and bool(group.members) and not segment.is_noted
+
+
 def _belongs_to_others(segment: Segment) -> bool:
     """Whether a member that leaves gives these messages back. A group that it left as the last one takes
     nothing any more: they stay with the session."""
@@ -698,6 +756,16 @@ def _belongs_to_others(segment: Segment) -> bool:
     return (
         isinstance(group, ShareGroup) and bool(group.members) and (segment.qos == 1 or not segment.first_id)
     )
+
+
+def _weight(filter: str) -> int:
+    """About what a filter costs in memory; see `limits.SESSION_FILTER_BYTES_MAX`."""
+    return len(filter) + _LEVEL_BYTES * (filter.count("/") + 1)
+
+
+def _is_left(session: Session, segment: Segment) -> bool:
+    """Whether this is of a group that the session does not belong to any more."""
+    return isinstance(segment.group, ShareGroup) and session not in segment.group.members
 
 
 def _answer(first: int, packet_id: int, reason: Reason | None) -> bytes:

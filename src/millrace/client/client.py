@@ -34,7 +34,7 @@ from typing import assert_never
 from millrace.broker.meta.pairs import PAIRS_TOPIC
 from millrace.client.address import BrokerAddress, parse
 from millrace.client.checks import check_message
-from millrace.client.connect import open_link, tls_context
+from millrace.client.connect import open_link
 from millrace.client.epochs import Epochs, Standing
 from millrace.client.errors import (
     CannotConnect,
@@ -59,6 +59,7 @@ from millrace.client.incoming import Message
 from millrace.client.link import Link
 from millrace.client.protocol import Options, Protocol, State
 from millrace.client.subscription import Subscription
+from millrace.client.tls import tls_context
 from millrace.errors import ConfigError, LocalError, MillraceError
 from millrace.limits import CLIENT_WINDOW_MAX, KEEP_ALIVE_S_TOP, PACKET_ID_TOP, SESSION_EXPIRY_S_NEVER
 from millrace.types import NO_PROPERTIES, Properties, Reason, RetainHandling, Version, Will

@@ -5,7 +5,6 @@ import ssl
 
 from millrace.client.address import BrokerAddress
 from millrace.client.link import Link, Owner
-from millrace.errors import ConfigError
 
 
 async def open_link(address: BrokerAddress, owner: Owner, context: ssl.SSLContext | None) -> Link:
@@ -29,20 +28,3 @@ async def open_link(address: BrokerAddress, owner: Owner, context: ssl.SSLContex
         link.abort()
         raise
     return link
-
-
-def tls_context(
-    *, ca_file: str | None, cert_file: str | None, key_file: str | None, insecure: bool
-) -> ssl.SSLContext:
-    """The client's side of TLS; raises ConfigError for files that cannot be used."""
-    try:
-        context = ssl.create_default_context(cafile=ca_file)
-        if cert_file is not None:
-            context.load_cert_chain(cert_file, key_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"the TLS files cannot be used: {error}") from error
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

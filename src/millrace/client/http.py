@@ -13,10 +13,12 @@ A request that must not be carried out twice goes to another node only if it can
 import base64
 import math
 import queue
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
@@ -33,6 +35,7 @@ from millrace.client.http_node import (
     TimeLimit,
     json_body,
 )
+from millrace.client.tls import tls_context
 from millrace.errors import ConfigError, LocalError
 
 __all__ = ["DEFAULT_URL", "Http", "HttpError", "NobodyAnswers", "Timeouts"]
@@ -144,9 +147,19 @@ class Http:
         *,
         password: str | None = None,
         timeouts: Timeouts | None = None,
+        ca_file: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
     ) -> None:
+        """`ca_file`: the authorities to trust where a URL says https, those of the system otherwise;
+        `cert_file` and `key_file`: the certificate of this client."""
+
+        @cache
+        def context() -> ssl.SSLContext:
+            return tls_context(ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+
         urls = [part.strip() for part in url.split(",")] if isinstance(url, str) else url
-        self._nodes = [HttpNode(one, password) for one in urls if one]
+        self._nodes = [HttpNode(one, password, context=context) for one in urls if one]
         if not self._nodes:
             raise ConfigError(f"give the HTTP address of a node, such as {DEFAULT_URL}")
         self._timeouts = timeouts or Timeouts()

@@ -12,19 +12,22 @@ import http.client
 import json
 import math
 import selectors
+import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.message import Message
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from millrace.client.tls import CA_VARIABLE, tls_context
 from millrace.errors import ConfigError, LocalError
 
 DEFAULT_URL = "http://127.0.0.1:18831"
 JSON_HEADERS: Mapping[str, str] = {"Content-Type": "application/json"}
 NO_HEADERS: Mapping[str, str] = {}
 _ACCEPT = "application/json, application/problem+json"
+_TRUST = f"name the authority that signed it: the variable {CA_VARIABLE}, ca_file, or caFile in Spark"
 _READ_BYTES = 1 << 20
 _IDLE_CONNECTIONS_MAX = 8
 _SILENT_S_LEAST, _SILENT_S_MOST = 10.0, 60.0
@@ -148,7 +151,10 @@ class HttpNode:
     """The HTTP port of one node. The URL may name a user (http://ann@host:18831), whose password is in the
     URL or given apart. Several threads may use it at the same time."""
 
-    def __init__(self, url: str, password: str | None = None) -> None:
+    def __init__(
+        self, url: str, password: str | None = None, *, context: Callable[[], ssl.SSLContext] = tls_context
+    ) -> None:
+        """`context`: whom to trust where the URL says https."""
         try:
             parts = urlsplit(url)
             self._host, self._port = parts.hostname or "", parts.port
@@ -156,9 +162,7 @@ class HttpNode:
             parts, self._host = urlsplit(""), ""
         if parts.scheme not in ("http", "https") or not self._host:
             raise ConfigError(f"{without_user(url)!r} is not an HTTP address such as {DEFAULT_URL}")
-        self._connection_type = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        )
+        self._context = context() if parts.scheme == "https" else None
         self._prefix = parts.path.rstrip("/")
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{self._prefix}"
         self._headers = {"Accept": _ACCEPT}
@@ -231,7 +235,12 @@ class HttpNode:
         connection: http.client.HTTPConnection | None = None
         try:
             timeout_s = limit.left_s(min(limit.connect_s, limit.silence_s))
-            connection = self._connection_type(self._host, self._port, timeout=timeout_s)
+            if self._context is None:
+                connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+            else:
+                connection = http.client.HTTPSConnection(
+                    self._host, self._port, timeout=timeout_s, context=self._context
+                )
             connection.connect()
         except (OSError, ValueError, http.client.HTTPException) as error:
             if connection is not None:
@@ -244,6 +253,8 @@ class HttpNode:
         if is_silent:
             SILENT_NODES.stayed_silent(self.url)
         reason = str(error) or type(error).__name__
+        if isinstance(error, ssl.SSLCertVerificationError):
+            reason = f"its certificate is not trusted ({error.verify_message}); {_TRUST}"
         return NoAnswer(reason, is_silent=is_silent, may_have_arrived=may_have_arrived)
 
     def _exchange(

@@ -4,6 +4,8 @@
  * See there for what each function promises; tests/unit/kernels compares the two on random input.
  */
 #define PY_SSIZE_T_CLEAN
+/* As in limits.py; the twins are compared. */
+#define USER_PROPERTIES_MAX 1000
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
@@ -63,10 +65,13 @@ static int text_ok(const u8 *d, Py_ssize_t n) {
 static int forwardable(const u8 *d, Py_ssize_t pos, Py_ssize_t end) {
   Py_ssize_t stop;
   uint64_t seen = 0;
+  int user = 0;
   if (!length_at(d, pos - 1, end, &pos, &stop) || stop > end) return 0;
   while (pos < stop) {
     u8 kind = d[pos++];
-    if (kind != 0x26) {
+    if (kind == 0x26) {
+      if (++user > USER_PROPERTIES_MAX) return 0;
+    } else {
       if ((kind != 0x01 && kind != 0x03 && kind != 0x08 && kind != 0x09) || (seen & (1ull << kind))) return 0;
       seen |= 1ull << kind;
     }

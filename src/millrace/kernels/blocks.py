@@ -3,8 +3,8 @@
 A data body has two parts. The *plain* part is never compressed: six numbers and the topic dictionary, so that
 a reader learns which topics a block holds without touching the rest. The *coded* part holds the columns and,
 last, the received PUBLISH packets laid end to end; positions in the columns count from the first packet byte.
-`docs/format.md` draws both. All numbers are little endian and every section starts at a multiple of 8, so a
-column is a cast view and never a loop.
+`docs/understand/format.md` draws both. All numbers are little endian and every section starts at a multiple
+of 8, so a column is a cast view and never a loop.
 
 `scan_rows` and `first_bytes` have twins in C, which serve where they are built; those here are the reference.
 

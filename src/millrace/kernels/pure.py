@@ -8,6 +8,8 @@ before they read, and leave anything unusual to the caller, who decodes that one
 from collections.abc import Mapping
 from typing import Any
 
+from millrace.limits import USER_PROPERTIES_MAX
+
 PACKET_ID_MAX = 65_535
 
 # Acknowledgements are slices of one table: type byte, length 2, big-endian packet id.
@@ -42,16 +44,20 @@ def _forwardable(data: bytes, pos: int, end: int) -> int:
     """Position after a property block that may be forwarded untouched, or -1.
 
     Properties the broker must act on (expiry, alias, subscription identifier, user properties of its own),
-    repeated ones and broken ones all give -1: the codec then decides.
+    repeated ones, broken ones and too many all give -1: the codec then decides.
     """
     pos, stop = _length(data, pos - 1, end)
     if stop < 0 or stop > end:
         return -1
-    seen = 0
+    seen = user = 0
     while pos < stop:
         kind = data[pos]
         pos += 1
-        if kind != 0x26:
+        if kind == 0x26:
+            user += 1
+            if user > USER_PROPERTIES_MAX:
+                return -1
+        else:
             if kind not in (0x01, 0x03, 0x08, 0x09) or seen & (1 << kind):
                 return -1
             seen |= 1 << kind

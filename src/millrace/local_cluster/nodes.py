@@ -278,12 +278,9 @@ class LocalCluster:
         return node
 
     async def start(self) -> None:
-        """Start all nodes. Those that have data must come back together: a majority serves."""
-        await self.nodes[0].start() if not self._has_data() else None
+        """Start all nodes at the same time. Those that have data must come back together, because a majority
+        serves; new ones ask the first until it answers, which takes less time than to begin after it."""
         await asyncio.gather(*(node.start() for node in self.nodes if not node.is_running))
-
-    def _has_data(self) -> bool:
-        return (self._data / self.nodes[0].name / "FORMAT").exists()
 
     async def stop(self) -> None:
         await asyncio.gather(*(node.stop() for node in self.nodes))

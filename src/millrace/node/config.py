@@ -83,9 +83,18 @@ class Listeners(Settings, frozen=True, kw_only=True):
         "127.0.0.1", 18831
     )
     peer: Annotated[Address | None, says("links from the other nodes of the cluster")] = None
+    https: Annotated[Address | None, says("HTTP over TLS; needs tls.certificate and tls.key")] = None
     text: Annotated[Address | None, says("the pipe-separated text protocol")] = None
+    texts: Annotated[Address | None, says("the same over TLS; needs tls.certificate and tls.key")] = None
     ws_origins: Annotated[
         str, says("origins of web pages that may use ws and wss beside our own, comma separated; * is any")
+    ] = ""
+    hosts: Annotated[
+        str,
+        says(
+            "names with a dot by which http and ws may be called beside where they listen, comma separated; "
+            "*.NAME is all below it, * is any"
+        ),
     ] = ""
     proxy_protocol: Annotated[
         bool, says("connections without TLS begin with a PROXY header; only behind a balancer that sends it")
@@ -97,6 +106,10 @@ class Tls(Settings, frozen=True, kw_only=True):
     key: Annotated[str, says("PEM file with the private key of the certificate")] = ""
     client_ca: Annotated[str, says("PEM file with the authorities whose client certificates are taken")] = ""
     require_client_certificate: Annotated[bool, says("refuse clients without a certificate")] = False
+    client_name: Annotated[
+        Literal["cn", "san-dns", "san-email", "san-uri"],
+        says("where a client certificate has the name of its user: subject CN, or an alternative name"),
+    ] = "cn"
 
 
 class Access(Settings, frozen=True, kw_only=True):
@@ -115,6 +128,27 @@ class Access(Settings, frozen=True, kw_only=True):
             "in place of all users and rules of the cluster"
         ),
     ] = "once"
+    hook: Annotated[str, says("Python function that is asked about every login, as module:function")] = ""
+    hook_timeout_ms: Annotated[int, says("how long it may take before the login is refused", 1, 60_000)] = (
+        2_000
+    )
+    scram: Annotated[bool, says("a new password gets keys for SCRAM-SHA-256 beside its hash")] = True
+    scram_iterations: Annotated[int, says("what it costs to make these keys", 4_096, 10_000_000)] = 16_384
+
+
+class Jwt(Settings, frozen=True, kw_only=True):
+    keys_file: Annotated[
+        str, says("keys that sign JSON web tokens: JWKS, PEM or a secret; empty: no such tokens")
+    ] = ""
+    issuer: Annotated[str, says("claim iss that tokens must have; empty: any")] = ""
+    audience: Annotated[str, says("claim aud that tokens must have; empty: tokens without one")] = ""
+    user_claim: Annotated[str, says("claim with the name of the user")] = "sub"
+    rules_claim: Annotated[
+        str, says('claim with rules such as "publish:home/%u/#", granted beside those of the cluster')
+    ] = ""
+    roles_claim: Annotated[str, says("claim with roles, granted beside those of the user")] = ""
+    known_users_only: Annotated[bool, says("the name must be a user of the cluster")] = True
+    clock_skew_s: Annotated[int, says("how far clocks may be apart", 0, 600)] = 30
 
 
 class Mqtt(Settings, frozen=True, kw_only=True):
@@ -147,6 +181,15 @@ class Cluster(Settings, frozen=True, kw_only=True):
     advertise: Annotated[Address | None, says("where other nodes reach this one; empty: as it listens")] = (
         None
     )
+    replace_after_s: Annotated[
+        int,
+        says(
+            "how long a node may be away before others get the replicas that it keeps, where there are "
+            "others; 0: for ever",
+            0,
+            31_536_000,
+        ),
+    ] = 600
     tls_cert: Annotated[str, says("PEM file with the certificate that this node shows to other nodes")] = ""
     tls_key: Annotated[str, says("PEM file with the private key of cluster.tls_cert")] = ""
     tls_ca: Annotated[str, says("PEM file with the authority whose certificates other nodes must show")] = ""
@@ -177,6 +220,16 @@ class Storage(Settings, frozen=True, kw_only=True):
         return {"always": 0.0, "interval": self.sync_interval_ms / 1000, "never": None}[self.sync]
 
 
+class Audit(Settings, frozen=True, kw_only=True):
+    topic: Annotated[
+        str,
+        says(
+            "topic below which the node publishes who came, was refused or changed what; clients may not "
+            "publish there; empty: off"
+        ),
+    ] = ""
+
+
 class Edge(Settings, frozen=True, kw_only=True):
     modules: Annotated[str, says("Python modules whose functions streams may name, comma separated")] = ""
     workers: Annotated[int, says("processes for each edge function", 1, 64)] = 2
@@ -200,9 +253,11 @@ class Config(Settings, frozen=True, kw_only=True):
     tls: Tls = Tls()
     limits: Limits = Limits()
     access: Access = Access()
+    jwt: Jwt = Jwt()
     mqtt: Mqtt = Mqtt()
     cluster: Cluster = Cluster()
     storage: Storage = Storage()
+    audit: Audit = Audit()
     edge: Edge = Edge()
     log: Log = Log()
     streams: dict[str, dict[str, Any]] = {}
@@ -223,7 +278,7 @@ class Config(Settings, frozen=True, kw_only=True):
             yield "tls.certificate and tls.key belong together: set both or none"
         if tls.require_client_certificate and not tls.client_ca:
             yield "tls.require_client_certificate needs tls.client_ca to check them against"
-        for key in ("mqtts", "wss"):
+        for key in ("mqtts", "wss", "https", "texts"):
             if getattr(self.listeners, key) is not None and not tls.certificate:
                 yield f"listeners.{key} needs tls.certificate and tls.key"
         taken: dict[Address, str] = {}
@@ -350,6 +405,12 @@ def _set(overrides: Iterable[str]) -> Source:
         name, equals, text = override.partition("=")
         if not equals:
             raise ConfigError(f"--set {override}: expected section.key=value")
+        if name.strip() in SETTINGS and SETTINGS[name.strip()].extra.get("secret"):
+            variable = next(one for one, setting in _VARIABLES.items() if setting == name.strip())
+            raise ConfigError(
+                f"--set {name.strip()}: everybody on this machine can read a secret on the command line; "
+                f"set {variable}, or name a file that holds it"
+            )
         yield f"--set {name.strip()}", name.strip(), text
 
 

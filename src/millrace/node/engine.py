@@ -6,6 +6,7 @@ server and the doors. `cut` is called once per turn of the loop and proposes wha
 import asyncio
 from collections import ChainMap, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -16,6 +17,7 @@ from millrace.errors import StorageError
 from millrace.node.access.cluster_access import ClusterAccess
 from millrace.node.cluster import sys_topics
 from millrace.node.cluster.cluster import Cluster
+from millrace.node.cluster.placement import Placement
 from millrace.node.cluster.silence import Silence
 from millrace.node.config import Config
 from millrace.node.edge.functions import EdgeFunctions
@@ -49,7 +51,7 @@ from millrace.node.streams.sealing import Sealing
 from millrace.node.surroundings import Surroundings
 from millrace.types import Reason
 
-_HAND_OVER_TRIES = 50
+_HAND_OVER_S = 0.5
 
 
 class Engine:
@@ -133,6 +135,7 @@ class Engine:
     def _build_cluster(self, config: Config) -> None:
         """What opens shards as the definitions say, and keeps everything where it belongs."""
         broker, now_ms, wall_us, wake = self._broker, self._now_ms, self._wall_us, self._wake
+        self._silence = Silence(self.replicas, self._watched)
         self.opening = Opening(
             self.replicas,
             self.definitions,
@@ -148,11 +151,14 @@ class Engine:
             retention=self.retention,
             space=self.space,
             members=self.members,
+            silent=self._silence.since_s,
             now_ms=now_ms,
             wall_us=wall_us,
             wake=wake,
         )
-        self._silence = Silence(self.replicas, self._watched)
+        self.placement = Placement(
+            self.replicas, self.definitions, self._silence, config.cluster.replace_after_s
+        )
         self.work = NodeWorkDivision(
             self.definitions,
             self.shards,
@@ -173,6 +179,7 @@ class Engine:
             self.pairs,
             self.work,
             self._silence,
+            self.placement,
             wall_us,
         )
 
@@ -195,6 +202,8 @@ class Engine:
             lambda result: self.pairs.meta_changed(),
             lambda result: self.writing.on_change(),
         ]
+        self.definitions.on_restore.append(self.writing.on_change)
+        self.opening.on_staged = self.writing.on_staged
 
     def _watched(self) -> Iterator[str]:
         """Whose silence matters: members, and whoever left sessions and their wills behind when it was
@@ -208,6 +217,9 @@ class Engine:
     async def start(self, ports: Callable[[], dict[str, int]]) -> None:
         """Open the data directory and every log in it; returns once this node can take messages."""
         await self.replicas.start()
+        await self.cluster.removal.unless_released(self._serve(ports))
+
+    async def _serve(self, ports: Callable[[], dict[str, int]]) -> None:
         self._open_interest()
         await self.cluster.begin(ports)
         self.cluster.take_in()
@@ -259,10 +271,11 @@ class Engine:
         led = [g for g in self.replicas.groups.values() if g.is_leader and not g.is_alone]
         for group in led:
             group.transfer(None)
-        for _ in range(_HAND_OVER_TRIES):
-            if not any(group.is_leader for group in led):
-                return
-            await asyncio.sleep(0.01)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HAND_OVER_S):
+                for group in led:
+                    while group.is_leader:
+                        await group.role_changed.next()
 
     def _state_groups(self) -> list[ReplicationGroup]:
         groups = self.replicas.groups

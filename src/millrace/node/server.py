@@ -6,6 +6,7 @@ about protocols; it wires `Broker` and `MqttDoor` to listeners and timers and te
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
@@ -15,17 +16,23 @@ from millrace.broker.machine import Broker
 from millrace.broker.meta.access import AccessState
 from millrace.errors import LocalError, StorageError
 from millrace.kernels import ACCELERATED
+from millrace.node import tls
 from millrace.node.access.authentication import Authentication
+from millrace.node.access.hook import Hook
+from millrace.node.access.jwt import for_tokens
+from millrace.node.admin import audit
+from millrace.node.admin.audit import Audit
 from millrace.node.admin.events import EventLog
 from millrace.node.admin.node_admin import Admin
 from millrace.node.cluster import sys_topics
 from millrace.node.config import Address, Config
 from millrace.node.doors.client_events import ClientEvents
 from millrace.node.doors.descriptors import Descriptors
-from millrace.node.doors.listeners import ProxyHeader, Tuned, tls_context
+from millrace.node.doors.hosts import Hosts
+from millrace.node.doors.listeners import ProxyHeader, Tuned
 from millrace.node.doors.mqtt_connection import MqttConnection
 from millrace.node.doors.mqtt_door import MqttDoor
-from millrace.node.doors.mqtt_terms import EnhancedAuthentication
+from millrace.node.doors.mqtt_exchange import Methods
 from millrace.node.doors.text import TextAdapter
 from millrace.node.doors.websocket import WebSocketAdapter
 from millrace.node.engine import Engine
@@ -43,6 +50,7 @@ _TICK_S = 0.1
 _SWEEP_EVERY_TICKS = 10
 # Clients get this long to take their last bytes when the node stops.
 _GOODBYE_S = 1.0
+_OVER_TLS = frozenset(("mqtts", "wss", "https", "texts"))
 
 
 class Server:
@@ -53,16 +61,26 @@ class Server:
         config: Config,
         *,
         random: Random | None = None,
-        methods: dict[str, Callable[[], EnhancedAuthentication]] | None = None,
+        methods: Methods | None = None,
         surroundings: Surroundings = SYSTEM,
     ) -> None:
         self.config = config
         self.ports: dict[str, int] = {}
+        audit.check_topic(config.audit.topic)
         # Nobody may do anything until the rules of the cluster are known here [rule 31].
-        self.broker = Broker(config.limits, AccessRules(has_users=True))
-        self.authentication = Authentication(config.access.anonymous, wall_us=surroundings.wall_us)
+        self.broker = Broker(config.limits, AccessRules(has_users=True, reserved=config.audit.topic))
+        self._jwt = jwt = for_tokens(config.jwt)
+        self._hook = Hook.of(config.access)
+        self.authentication = Authentication(
+            config.access.anonymous,
+            wall_us=surroundings.wall_us,
+            client_name=config.tls.client_name,
+            jwt=None if jwt is None else lambda: jwt.made,
+            hook=self._hook,
+            scram_iterations=config.access.scram_iterations if config.access.scram else 0,
+        )
         self._random = random or SystemRandom()
-        self._methods = methods
+        self._methods = {**self.authentication.methods, **(methods or {})}
         self._surroundings = surroundings
         self.events = EventLog(config.node.id, surroundings.wall_us)
         self.authentication.events = self.events
@@ -73,6 +91,11 @@ class Server:
         self._ticks = 0
         self._rules_generation = 0
         self._reloading: asyncio.Task[None] | None = None
+        self._tls = tls.for_doors(config.tls)
+        self._renewal = tls.Renewal(lambda text: self.events.record("node", "info", text))
+        self._hosts = Hosts(config)
+        self._audit: Audit | None = None
+        self._renewing_links: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._sys_due_s = 0.0
         self._http: HttpDoor | None = None
@@ -115,39 +138,82 @@ class Server:
             uptime_s=self.uptime_s,
         )
         self.engine.access.on_change = self._on_access_change
+        removal = self.engine.cluster.removal
+        removal.on_removed = self._on_removed
+        self.door.elsewhere = lambda: " ".join(removal.elsewhere)
         try:
-            if listeners.http is not None:
+            if listeners.http is not None or listeners.https is not None:
                 # First of all: who waits for this node can ask what it waits for.
-                await self._open_http(listeners.http)
+                await self._open_http()
             await self.engine.start(lambda: self.ports)
-            self.door.when_shared = self.engine.when_shared
-            if listeners.peer is not None:
-                if self.config.cluster.takeover:
-                    self.door.tell_others = self.engine.presence.opened
-                self.door.when_known = self.engine.interest.when_known
-                self.door.fetch_session = self.engine.handover.fetch
-                self.door.session_opened = self.engine.handover.opened
-                self.engine.replicas.flush_clients = self._flush
-            for name, address in (("mqtt", listeners.mqtt), ("mqtts", listeners.mqtts)):
-                await self._open(name, address, self._tcp_connection)
-            for name, address in (("ws", listeners.ws), ("wss", listeners.wss)):
-                await self._open(name, address, self._websocket_connection)
-            await self._open("text", listeners.text, self._text_connection)
+            self._join_door_to_engine()
+            await self._open_doors()
         except BaseException:
             await self.stop()
             raise
+        self._watch_tls_files()
+        self._start_audit()
         self._tick()
         self.admin.readiness.is_started = True
         for name, port in self.ports.items():
             log.info("%s on port %d", name, port)
 
-    async def _open_http(self, address: Address) -> None:
+    def _join_door_to_engine(self) -> None:
+        """What clients do here concerns other nodes, where there are any."""
+        door, engine = self.door, self.engine
+        door.when_shared = engine.when_shared
+        if self.config.listeners.peer is not None:
+            if self.config.cluster.takeover:
+                door.tell_others = engine.presence.opened
+            door.when_known = engine.interest.when_known
+            door.fetch_session = engine.handover.fetch
+            door.session_opened = engine.handover.opened
+            engine.replicas.flush_clients = self._flush
+
+    async def _open_doors(self) -> None:
+        listeners = self.config.listeners
+        for name, address in (("mqtt", listeners.mqtt), ("mqtts", listeners.mqtts)):
+            await self._open(name, address, self._tcp_connection)
+        for name, address in (("ws", listeners.ws), ("wss", listeners.wss)):
+            await self._open(name, address, self._websocket_connection)
+        for name, address in (("text", listeners.text), ("texts", listeners.texts)):
+            await self._open(name, address, self._text_connection)
+
+    def _start_audit(self) -> None:
+        topic = self.config.audit.topic
+        if topic:
+            self._audit = Audit(topic, self.config.node.id, self.engine.groups.publishing)
+            self._audit.start(self.events)
+
+    def _watch_tls_files(self) -> None:
+        self._renewal.watch(self._tls)
+        self._renewal.watch(self._jwt)
+        links = self.engine.replicas.links
+        if links is not None:
+
+            def renew() -> None:
+                self._renewing_links = asyncio.create_task(links.renew())
+
+            self._renewal.watch(links.tls, renew)
+
+    async def _open_http(self) -> None:
         # Loaded only where it is used: an embedded broker starts without a web framework.
         from millrace.node.doors.http import HttpDoor, make_app
 
-        self._http = HttpDoor(make_app(self), self.config.limits)
-        self.ports["http"] = await self._http.start(address, self._surroundings.listen, self.descriptors)
+        listeners = self.config.listeners
+        self._http = HttpDoor(make_app(self), self.config.limits, self.broker.stats.door("http"))
+        await self._http.start()
+        for name, address in (("http", listeners.http), ("https", listeners.https)):
+            if address is not None:
+                self.ports[name] = await self._http.open(
+                    address, self._surroundings.listen, self.descriptors, self._context(name)
+                )
         self.admin.start()
+
+    def _context(self, listener: str) -> Callable[[], ssl.SSLContext] | None:
+        """What a listener with TLS gets for each connection: what was made of the files last."""
+        tls = self._tls if listener in _OVER_TLS else None
+        return None if tls is None else lambda: tls.made
 
     async def stop(self) -> None:
         """Close the doors, tell the clients, and let go of everything. Safe to call twice."""
@@ -158,12 +224,7 @@ class Server:
             self._timer.cancel()
             self._timer = None
         if hasattr(self, "door"):
-            connections = list(self.door.connections)
-            for connection in connections:
-                if connection.session is not None:
-                    # A stopping server may defer wills (MQTT 5, 3.1.2.5); its clients are not gone.
-                    connection.session.will = None
-                connection.fail(Reason.SERVER_SHUTTING_DOWN, "the server is stopping")
+            self.door.turn_away(Reason.SERVER_SHUTTING_DOWN, "the server is stopping")
             goodbyes = [self._let_clients_go()]
             if self._http is not None:
                 self.engine.groups.release()
@@ -171,9 +232,14 @@ class Server:
                 http, self._http = self._http, None
                 goodbyes.append(http.stop())
             await asyncio.gather(*goodbyes)
+        self._renewal.close()
+        if self._audit is not None:
+            self._audit.close()
         if hasattr(self, "engine"):
             await self.engine.stop()
         self.authentication.close()
+        if self._hook is not None:
+            await self._hook.stop()
 
     async def _let_clients_go(self) -> None:
         deadline_s = self._loop.time() + _GOODBYE_S
@@ -184,11 +250,15 @@ class Server:
             connection.transport.abort()
 
     def reload(self) -> None:
-        """Load the users file into the cluster again (SIGHUP), where the configuration says that a node does
-        so. A broken file changes nothing and raises ConfigError."""
+        """Read certificates again (SIGHUP), and load the users file into the cluster again, where the
+        configuration says that a node does so. A broken file changes nothing and raises ConfigError."""
         access = self.engine.access
+        self._renewal.look(is_asked=True)
         if self.config.access.users_import != "always":
-            log.info("nothing to reload: users and rules are changed by `millrace user` and `millrace acl`")
+            if not self._renewal.has_files:
+                log.info(
+                    "nothing to reload: users and rules are changed by `millrace user` and `millrace acl`"
+                )
             return
         content = access.read_file()
 
@@ -211,6 +281,11 @@ class Server:
             self._rules_generation = self.broker.rules.generation
             for connection in list(self.door.connections):
                 connection.reassign()
+
+    def _on_removed(self) -> None:
+        """This node is no part of the cluster any more, and its clients must not wait for it [rule 36]."""
+        self.events.record("node", "error", self.engine.cluster.removal.why)
+        self.door.turn_away(Reason.USE_ANOTHER_SERVER, "this node was removed from the cluster")
 
     def _end_stale_logins(self) -> None:
         """Close what belongs to a login whose user, password, token or role is not valid any more."""
@@ -251,7 +326,7 @@ class Server:
     async def _open(self, name: str, address: Address | None, make: Callable[[str, bool], Any]) -> None:
         if address is None:
             return
-        context = tls_context(self.config.tls) if name in ("mqtts", "wss") else None
+        context = self._context(name)
         # A balancer that passes TLS through sends its header before TLS begins, where only it and the
         # kernel could read it: so the header is for the plain listeners.
         is_behind_proxy = self.config.listeners.proxy_protocol and context is None
@@ -272,6 +347,7 @@ class Server:
     def _new_connection(self, listener: str) -> MqttConnection:
         connection = MqttConnection(self.door)
         connection.listener = listener
+        connection.traffic = self.broker.stats.door(listener)
         return connection
 
     def _tcp_connection(self, listener: str, is_behind_proxy: bool) -> Any:
@@ -281,7 +357,7 @@ class Server:
     def _websocket_connection(self, listener: str, is_behind_proxy: bool) -> Any:
         connection = self._new_connection(listener)
         origins = frozenset(o.strip() for o in self.config.listeners.ws_origins.split(",") if o.strip())
-        adapter = WebSocketAdapter(connection, origins)
+        adapter = WebSocketAdapter(connection, origins, self._hosts, is_secure=listener in _OVER_TLS)
         return self._behind_proxy(adapter, connection) if is_behind_proxy else adapter
 
     def _text_connection(self, listener: str, is_behind_proxy: bool) -> Any:
@@ -329,6 +405,11 @@ class Server:
         self.broker.checkpoint()
         if self._ticks % _SWEEP_EVERY_TICKS == 0:
             self.door.sweep()
+            self._renewal.look()
+            if reached := self.broker.limits_reached.take_news():
+                log.warning(
+                    "limits reached: %s", ", ".join(f"{name} {n} times" for name, n in reached.items())
+                )
             # A token that expired; everything else is noticed when it happens.
             self._end_stale_logins()
             if self._http is not None:

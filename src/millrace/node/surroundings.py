@@ -47,7 +47,7 @@ class Listen(Protocol):
         factory: Callable[[], Any],
         descriptors: Descriptors,
         *,
-        context: ssl.SSLContext | None = None,
+        context: Callable[[], ssl.SSLContext] | None = None,
         handshake_s: float | None = None,
     ) -> tuple[Closeable, int]: ...
 

@@ -298,7 +298,9 @@ def _offset(gathered: _Gathered, kind: pa.DataType) -> pa.Array:
 
 
 def _shard(gathered: _Gathered, kind: pa.DataType) -> pa.Array:
-    return _fixed(np.full(gathered.count, gathered.parts[0].block.header.shard, dtype=np.int32), kind)
+    # Numbers of the logs of leaderless streams do not fit 32 bits with a sign; files have room for them.
+    dtype = np.int64 if kind == pa.int64() else np.int32
+    return _fixed(np.full(gathered.count, gathered.parts[0].block.header.shard, dtype=dtype), kind)
 
 
 def _timestamp(gathered: _Gathered, kind: pa.DataType) -> pa.Array:

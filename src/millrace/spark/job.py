@@ -38,6 +38,10 @@ _POLL_S = 0.25
 _SLOW_WORKER = "failed to connect back"
 _SLOW_WORKERS_MAX = 30
 _ERROR_CHARACTERS = 600
+_MODULE = "millrace_pipeline"
+# Conditions of Spark that stay until the pipeline is changed or what it names is made. A node that cannot be
+# reached has others.
+_LASTING = ("TABLE_OR_VIEW_NOT_FOUND", "UNRESOLVED_COLUMN", "UNRESOLVED_ROUTINE", "SCHEMA_NOT_FOUND")
 _STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -123,7 +127,7 @@ def load(file: Path) -> Build:
         return lambda flow: sql.build(flow, text)
     from pyspark import cloudpickle
 
-    spec = spec_from_file_location("millrace_pipeline", file)
+    spec = spec_from_file_location(_MODULE, file)
     assert spec is not None and spec.loader is not None, "the supervisor looked at the name"
     module = module_from_spec(spec)
     # A pipeline may import what lies beside it.
@@ -217,7 +221,7 @@ def main(arguments: list[str]) -> int:
                 is_once=given.once,
                 trigger_ms=trigger_ms(given.trigger),
             )
-            build(flow)
+            _build(build, flow)
             watches = [Watch(name, query) for name, query in flow.start().items()]
             _say(out, {"running": sorted(flow.sinks)})
             watch(flow, watches, stopping, out)
@@ -233,6 +237,35 @@ def main(arguments: list[str]) -> int:
             if spark is not None:
                 spark.stop()
     return 0
+
+
+def _build(build: Build, flow: Flow) -> None:
+    """Let the pipeline name its sources and sinks. ConfigError for a table, a column or a function that is
+    not there, and for SQL that Spark does not understand: another start would find the same."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    try:
+        build(flow)
+    except AnalysisException as error:
+        condition = error.getCondition() or ""
+        if not isinstance(error, ParseException) and not condition.startswith(_LASTING):
+            raise
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        place = next((line for line in lines if line.startswith("== SQL (line")), "")
+        where = _line_of(error)
+        raise ConfigError(
+            " ".join(part for part in (where, lines[0], place.strip("= ")) if part)[:_ERROR_CHARACTERS]
+        ) from None
+
+
+def _line_of(error: BaseException) -> str:
+    """The line of the pipeline's own file at which it happened; nothing for a SQL file."""
+    trace, found = error.__traceback__, ""
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__") == _MODULE:
+            found = f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}:"
+        trace = trace.tb_next
+    return found
 
 
 def _stop(watches: list[Watch]) -> None:

@@ -16,15 +16,18 @@ from urllib.parse import quote, urlsplit
 
 from millrace.broker.topics.filters import is_valid
 from millrace.client.http import DEFAULT_URL
+from millrace.client.tls import CA_VARIABLE
 from millrace.errors import ConfigError
 from millrace.spark.offsets import EARLIEST, LATEST, Start, parse_start, parse_time
 
 PASSWORD_VARIABLE = "MILLRACE_PASSWORD"
 TOKEN_VARIABLE = "MILLRACE_TOKEN"
+ANY_USER = "token"
+"""The name under which a token of the cluster is given as a password: it says itself whose it is."""
 """A token is USER:PASSWORD in one word: who reads and the proof of it, from one place."""
 URL_VARIABLE = "MILLRACE_URL"
 
-_COMMON = ("url", "connectTimeout", "requestTimeout", "passwordFile", "tokenFile")
+_COMMON = ("url", "connectTimeout", "requestTimeout", "passwordFile", "tokenFile", "caFile")
 _KNOWN = (
     *_COMMON,
     "stream",
@@ -94,7 +97,7 @@ UPDATE_MODE = (
     "Spark offers the output mode update to no Python data source, and complete would write all rows again "
     "with every batch: use foreachBatch and write each batch with the options writer and batch"
 )
-"""Said by pipelines, by the sink and in docs/spark.md."""
+"""Said by pipelines, by the sink and in docs/reference/spark.md."""
 # What Spark adds by itself when a table is created in its catalog.
 _CATALOG_NAMES = frozenset(
     ("provider", "owner", "location", "comment", "external", "is_managed_location", "collation")
@@ -137,6 +140,7 @@ class Options:
     request_s: float | None = None
     password_file: str | None = None
     token_file: str | None = None
+    ca_file: str | None = None
     is_pushing: bool = False
 
 
@@ -156,6 +160,7 @@ class SinkOptions:
     request_s: float | None = None
     password_file: str | None = None
     token_file: str | None = None
+    ca_file: str | None = None
 
 
 def access(options: Options | SinkOptions) -> tuple[tuple[str, ...], str | None]:
@@ -166,9 +171,18 @@ def access(options: Options | SinkOptions) -> tuple[tuple[str, ...], str | None]
     if token is None or not is_token_meant:
         return options.urls, _secret("passwordFile", options.password_file, PASSWORD_VARIABLE)
     name, colon, password = token.partition(":")
+    if not colon and _is_token(token):
+        name, colon, password = ANY_USER, ":", token
     if not colon or not name:
-        raise ConfigError("a token is USER:PASSWORD of a user of the cluster")
+        raise ConfigError("a token is what `millrace token create` shows, or USER:PASSWORD of a user")
     return tuple(_with_user(url, name) for url in options.urls), password
+
+
+def _is_token(text: str) -> bool:
+    """Whether the cluster made this. The import is for those who have one: it costs a new process time."""
+    from millrace.node.access.tokens import is_token
+
+    return is_token(text.encode())
 
 
 def _secret(option: str, file: str | None, variable: str) -> str | None:
@@ -214,6 +228,7 @@ def parse(given: Mapping[str, str]) -> Options:
         request_s=_duration("requestTimeout", options),
         password_file=options.get("passwordfile"),
         token_file=options.get("tokenfile"),
+        ca_file=options.get("cafile") or os.environ.get(CA_VARIABLE),
         is_pushing=_switch("pushFilters", options, False),
     )
 
@@ -253,6 +268,7 @@ def parse_sink(given: Mapping[str, str], *, is_view: bool = False) -> SinkOption
         request_s=_duration("requestTimeout", options),
         password_file=options.get("passwordfile"),
         token_file=options.get("tokenfile"),
+        ca_file=options.get("cafile") or os.environ.get(CA_VARIABLE),
     )
 
 

@@ -1,8 +1,8 @@
 """From Arrow record batches to PUBLISH packets, shard by shard, without a Python step for a message.
 
-The log keeps packets (`docs/format.md`), so packets are what is staged. A packet is a head (type, flags and
-length), the topic with its length, a packet id above QoS 0, properties in MQTT 5, and the payload. A kernel
-lays the packets of a batch end to end, out of the columns as Arrow has them.
+The log keeps packets (`docs/understand/format.md`), so packets are what is staged. A packet is a head (type,
+flags and length), the topic with its length, a packet id above QoS 0, properties in MQTT 5, and the payload.
+A kernel lays the packets of a batch end to end, out of the columns as Arrow has them.
 
 Rows are sorted to the shards of their topics and keep their order there. A section is what becomes one block
 at the node, so it is cut by the bounds of a block. Rows with properties cost a Python step each.
@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 from millrace.errors import LocalError
 from millrace.kernels.packing import pack
 from millrace.limits import BLOCK_MESSAGES_MAX
+from millrace.spark.routes import Route
+from millrace.spark.staging import Section
 from millrace.storage.block import BLOCK_BYTES_AIM
 from millrace.types import Properties
 from millrace.wire.mqtt.properties import encode_properties
@@ -26,28 +28,6 @@ from millrace.wire.mqtt.properties import encode_properties
 # Head, columns, dictionaries and key of a block take their part of its bounds.
 _ROW_BYTES = 32
 _SECTION_BYTES = BLOCK_BYTES_AIM - 64 * 1024
-
-Route = tuple[str, int]
-"""Stream and shard of a topic."""
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Packets for one block of a shard."""
-
-    route: Route
-    version: int
-    pieces: tuple[memoryview, ...]
-    """Views: the bytes are copied next when they are sent."""
-    rows: int
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(map(len, self.pieces))
-
-    @property
-    def packets(self) -> bytes:
-        return b"".join(self.pieces)
 
 
 @dataclass(slots=True)

@@ -74,9 +74,11 @@ class ClusterReader:
         *,
         connect_s: float | None = None,
         request_s: float | None = None,
+        ca_file: str | None = None,
     ) -> None:
         standard = Timeouts(answer_s=_ANSWER_TIMEOUT_S, patience_s=patience_s)
-        self.http = Http(urls, password=password, timeouts=standard.changed(connect_s, request_s))
+        timeouts = standard.changed(connect_s, request_s)
+        self.http = Http(urls, password=password, timeouts=timeouts, ca_file=ca_file)
 
     def __enter__(self) -> "ClusterReader":
         return self

@@ -17,8 +17,8 @@ Spark commits in a process that is new for every batch, so what only a task need
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,23 +40,21 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from millrace.broker.shards.staging import SECTION
-from millrace.broker.streams.stream import Stream, StreamSpec, StreamTable
 from millrace.errors import ConfigError, LocalError
 from millrace.spark.options import UPDATE_MODE, SinkOptions, access
+from millrace.spark.routes import Routes
 from millrace.spark.schema import PROPERTIES
+from millrace.spark.staging import Stager
 from millrace.spark.writing import PATIENCE_S, ClusterWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from millrace.spark.packets import Route, Section
+    from millrace.spark.routes import Route
 
 log = logging.getLogger("millrace.spark")
 
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-_REQUEST_BYTES = 6 << 20
-_REQUEST_SECTIONS = 64
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
@@ -180,49 +178,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
 # -------------------------------------------------------------------------------------- in the executor
 
 
-class _Stager:
-    """One attempt: numbers its blocks, and sends them while the next ones are made."""
-
-    def __init__(self, cluster: ClusterWriter, writer: str, batch: int, pool: ThreadPoolExecutor) -> None:
-        self._cluster, self._pool = cluster, pool
-        self.writer, self.batch = writer, batch
-        self.attempt = f"a-{uuid.uuid4()}"
-        self.blocks: dict[int, int] = {}
-        self.rows = 0
-        self._pieces: dict[str, list[bytes | memoryview]] = {}
-        self._size = self._count = 0
-        self._sending: Future[None] | None = None
-
-    def add(self, section: "Section") -> None:
-        stream, shard = section.route
-        number = self.blocks.get(shard, 0)
-        self.blocks[shard] = number + 1
-        self.rows += section.rows
-        head = SECTION.pack(shard, number, section.version, section.size_bytes)
-        self._pieces.setdefault(stream, []).extend((head, *section.pieces))
-        self._size += section.size_bytes
-        self._count += 1
-        if self._size >= _REQUEST_BYTES or self._count >= _REQUEST_SECTIONS:
-            self.send()
-
-    def send(self) -> None:
-        """Hand over what has gathered; the blocks of an attempt arrive in order, so one request at a time."""
-        self.wait()
-        pieces, self._pieces = self._pieces, {}
-        self._size = self._count = 0
-        if pieces:
-            self._sending = self._pool.submit(self._send, pieces)
-
-    def wait(self) -> None:
-        if self._sending is not None:
-            sending, self._sending = self._sending, None
-            sending.result()
-
-    def _send(self, pieces: dict[str, list[bytes | memoryview]]) -> None:
-        for stream, parts in pieces.items():
-            self._cluster.stage(stream, self.writer, self.batch, self.attempt, parts)
-
-
 def _stage(options: SinkOptions, writer: str, batch: int, iterator: "Iterator[pa.RecordBatch]") -> Staged:
     """Bring all rows of a task to the nodes under an attempt that nobody used before."""
     from millrace.spark.packets import Packer
@@ -237,7 +192,7 @@ def _stage(options: SinkOptions, writer: str, batch: int, iterator: "Iterator[pa
 
     packer = Packer(topic=options.topic, qos=options.qos, retain=options.retain, find_route=find_route)
     with _open(options) as cluster, ThreadPoolExecutor(1, "millrace-stage") as pool:
-        stager = _Stager(cluster, writer, batch, pool)
+        stager = Stager(cluster, writer, batch, pool)
         try:
             for record_batch in iterator:
                 for section in packer.add(_to_write(record_batch)):
@@ -270,36 +225,13 @@ def _to_write(rows: "pa.RecordBatch") -> "pa.RecordBatch":
     return rows.drop_columns(given) if given else rows
 
 
-class Routes:
-    """Which stream and shard a topic belongs to, by the rule of the nodes."""
-
-    def __init__(self, rows: Sequence[Mapping[str, Any]], only: str | None) -> None:
-        streams = {}
-        for row in rows:
-            settings = {key: row[key] for key in ("name", "filters", "shards", "capture")}
-            spec = StreamSpec.read(settings)
-            shards = tuple(one["shard"] for one in row["shard_list"] if not one["sealed"])
-            streams[spec.name] = Stream(spec=spec, generation=row["generation"], shards=shards)
-        self._table = StreamTable(streams)
-        self._only = only
-        if only is not None and only not in streams:
-            raise ConfigError(f"there is no stream {only!r}")
-
-    def find(self, topic: str) -> "Route":
-        stream = self._table.find(topic)
-        if stream is None:
-            raise LocalError(f"topic {topic!r} belongs to no stream: it begins with $")
-        name = stream.spec.name
-        if self._only is not None and name != self._only:
-            raise LocalError(f"topic {topic!r} belongs to stream {name!r}, not to {self._only!r}")
-        if not stream.shards:
-            raise LocalError(f"topic {topic!r} belongs to stream {name!r}, which keeps no log")
-        return name, self._table.shard(stream, topic.encode())
-
-
 def _open(options: SinkOptions, patience_s: float = PATIENCE_S) -> ClusterWriter:
     return ClusterWriter(
-        *access(options), patience_s, connect_s=options.connect_s, request_s=options.request_s
+        *access(options),
+        patience_s,
+        connect_s=options.connect_s,
+        request_s=options.request_s,
+        ca_file=options.ca_file,
     )
 
 

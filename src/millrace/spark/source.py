@@ -267,7 +267,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _open(given: Options) -> ClusterReader:
-    return ClusterReader(*options.access(given), connect_s=given.connect_s, request_s=given.request_s)
+    return ClusterReader(
+        *options.access(given),
+        connect_s=given.connect_s,
+        request_s=given.request_s,
+        ca_file=given.ca_file,
+    )
 
 
 _KEPT: dict[Any, ClusterReader] = {}

@@ -5,7 +5,8 @@ dies in ways that no handler inside it sees: killed, out of memory, a crashed JV
 repeated from its checkpoint by the next one. Between two starts there is a pause that doubles; a driver that
 finished a batch sets it back. After so many starts in a row without a finished batch the supervisor gives up.
 
-One thread reads the driver's reports, one tells the nodes, and the caller's waits for either.
+One thread reads the driver's reports, one tells the nodes, and the caller's waits for either. The answer of a
+node to a report may ask for a restart: then the driver is stopped and another one goes on at its checkpoint.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import os
 import queue
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -26,7 +28,9 @@ import msgspec
 
 from millrace.client.http import Http, Timeouts
 from millrace.client.http_node import JSON_HEADERS, HttpNode, TimeLimit, json_body
+from millrace.client.tls import CA_VARIABLE
 from millrace.errors import ConfigError, LocalError
+from millrace.limits import PIPELINE_LOG_LINE_CHARACTERS_MAX, PIPELINE_LOG_LINES_MAX
 from millrace.spark.options import URL_VARIABLE, SinkOptions, access, trigger_ms
 
 PAUSE_S_LEAST, PAUSE_S_MOST = 1.0, 30.0
@@ -35,6 +39,9 @@ _TURN_S = 0.25
 _REPORT_EVERY_S = 1.0
 _REPORT_TIMEOUT_S = 2.0
 _REPORTS_MAX = 10_000
+# Without news it is told again, so that a silent pipeline is one whose supervisor is gone.
+_REPEAT_S = 5.0
+_RESTARTED_MAX = 20
 _LOG_TAIL_BYTES = 20_000
 _LAST_LINES = 3
 _LOG_BYTES_MAX = 64 * 1024 * 1024
@@ -137,7 +144,8 @@ class Supervisor:
         self.state = State()
         self._reports: queue.Queue[dict[str, Any]] = queue.Queue(_REPORTS_MAX)
         self._stopping = threading.Event()
-        self._teller = _Teller(plan)
+        self._restarting = threading.Event()
+        self._teller = _Teller(plan, self._restarting.set)
         # Rows of the drivers before this one, by query.
         self._rows_before: dict[str, int] = {}
         # What this driver reported, and where its part of the log begins.
@@ -166,6 +174,12 @@ class Supervisor:
         pause_s, fruitless = PAUSE_S_LEAST, 0
         while True:
             code, finished = self._run_driver()
+            if self._restarting.is_set() and not self._stopping.is_set():
+                self._restarting.clear()
+                pause_s, fruitless = PAUSE_S_LEAST, 0
+                self._say(restarts=self.state.restarts + 1)
+                self._rows_before = {name: query.rows for name, query in self.state.queries.items()}
+                continue
             if code == 0 or self._stopping.is_set():
                 return
             if code == 2 and self.state.error:
@@ -181,6 +195,8 @@ class Supervisor:
             self._say(state="waiting", error=reason, restarts=self.state.restarts + 1)
             if self._stopping.wait(pause_s):
                 return
+            # What was asked for meanwhile happens now.
+            self._restarting.clear()
             self._rows_before = {name: query.rows for name, query in self.state.queries.items()}
 
     # ---------------------------------------------------------------------------------- one driver
@@ -211,7 +227,7 @@ class Supervisor:
             self._say(state="running", error="")
         finished = False
         try:
-            while driver.poll() is None and not self._stopping.is_set():
+            while driver.poll() is None and not (self._stopping.is_set() or self._restarting.is_set()):
                 finished |= self._take(_TURN_S)
         finally:
             code = self._end(driver)
@@ -305,6 +321,18 @@ def opened_log(path: Path) -> IO[bytes]:
     return path.open("ab")
 
 
+def last_lines(path: Path) -> list[str]:
+    """The end of a driver's log, as much of it as a node takes."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - _LOG_TAIL_BYTES))
+            data = log.read(_LOG_TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return []
+    lines = data.splitlines()[-PIPELINE_LOG_LINES_MAX:]
+    return [line[:PIPELINE_LOG_LINE_CHARACTERS_MAX] for line in lines]
+
+
 def last_words(path: Path, begin: int = 0) -> str:
     """Of what a driver wrote on its log, from `begin` on, the last line that names an error; where none does,
     its last lines."""
@@ -331,12 +359,16 @@ class _Teller:
     """Tells every node how it goes, at most once a second, in a thread of its own: a dead node costs the
     pipeline nothing."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, on_restart: Callable[[], None]) -> None:
+        self._plan = plan
+        self._on_restart = on_restart
+        # Numbers of restarts that were asked for and begun, the last one last.
+        self._restarted: list[str] = []
         self._path = f"/v1/pipelines/{quote(plan.name, safe='')}"
         given = tuple(url.strip() for url in plan.urls.split(",") if url.strip())
         urls, password = access(SinkOptions(urls=given))
         timeouts = Timeouts(connect_s=_REPORT_TIMEOUT_S, answer_s=_REPORT_TIMEOUT_S)
-        self._http = Http(urls, password=password, timeouts=timeouts)
+        self._http = Http(urls, password=password, timeouts=timeouts, ca_file=os.environ.get(CA_VARIABLE))
         self._state: State | None = None
         self._changed = threading.Condition()
         self._is_closing = False
@@ -357,14 +389,16 @@ class _Teller:
         self._thread.join(4 * _REPORT_TIMEOUT_S)
 
     def _run(self) -> None:
+        last: State | None = None
         while True:
             with self._changed:
-                while self._state is None and not self._is_closing:
-                    self._changed.wait()
+                self._changed.wait_for(lambda: self._state is not None or self._is_closing, _REPEAT_S)
                 state, self._state = self._state, None
-                if state is None:
+                if state is None and self._is_closing:
                     return
-            self._put(state)
+                last = state or last
+            if last is not None:
+                self._put(last)
             with self._changed:
                 if not self._is_closing:
                     self._changed.wait_for(lambda: self._is_closing, _REPORT_EVERY_S)
@@ -372,11 +406,21 @@ class _Teller:
     def _put(self, state: State) -> None:
         fields = msgspec.to_builtins(state)
         fields["queries"] = list(fields["queries"].values())
+        fields["place"] = f"{socket.gethostname()}:{self._plan.log.resolve()}"
+        fields["log"] = last_lines(self._plan.log)
+        fields["restarted"] = self._restarted
         body = json_body(fields)
 
         def ask(node: HttpNode, limit: TimeLimit) -> None:
-            node.request(limit, "PUT", self._path, body, headers=JSON_HEADERS)
+            said = node.request(limit, "PUT", self._path, body, headers=JSON_HEADERS).json()
+            if isinstance(said, dict):
+                self._heed(str(said.get("restart", "")))
 
         # The report is for onlookers; the pipeline has its own ways to notice a dead node.
         with contextlib.suppress(LocalError):
             self._http.every(ask, what=self._path)
+
+    def _heed(self, restart: str) -> None:
+        if restart and restart not in self._restarted:
+            self._restarted = [*self._restarted, restart][-_RESTARTED_MAX:]
+            self._on_restart()

@@ -45,9 +45,20 @@ class ClusterWriter:
         *,
         connect_s: float | None = None,
         request_s: float | None = None,
+        ca_file: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
     ) -> None:
         standard = Timeouts(switch_s=_SWITCH_S, answer_s=_ANSWER_TIMEOUT_S, patience_s=patience_s)
-        self.http = Http(urls, password=password, timeouts=standard.changed(connect_s, request_s))
+        timeouts = standard.changed(connect_s, request_s)
+        self.http = Http(
+            urls,
+            password=password,
+            timeouts=timeouts,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+        )
 
     def __enter__(self) -> "ClusterWriter":
         return self

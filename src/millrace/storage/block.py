@@ -1,4 +1,6 @@
-"""The block: the unit that is replicated, stored and handed to readers. `docs/format.md` draws the bytes.
+"""The block: the unit that is replicated, stored and handed to readers.
+
+`docs/understand/format.md` draws the bytes.
 
 A block is a head of 96 bytes and a body. The head has its own checksum and holds the checksum of the body, so
 the leader stamps shard, term, index, offset and time into a new head and the body is never touched or copied.

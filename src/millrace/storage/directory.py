@@ -74,6 +74,16 @@ class DataDirectory:
             raise
         return cls(disk, path, lock, identity, int.from_bytes(salt, "little"))
 
+    @classmethod
+    def rehearse(cls, disk: Disk, path: str) -> "DataDirectory":
+        """A directory that is there, opened on a disk that keeps nothing and locks nothing. Raises as `open`
+        does; StorageError where nobody ever made a data directory of it."""
+        found = cls._read_format(disk, path)
+        if found is None:
+            raise StorageError(f"{path} has no FORMAT file: it is not a data directory of Millrace")
+        identity, salt = found
+        return cls(disk, path, disk.lock(f"{path}/LOCK", ""), identity, int.from_bytes(salt, "little"))
+
     @staticmethod
     def _make(disk: Disk, path: str, fresh: bytes) -> tuple[bytes, bytes]:
         remove_leftovers(disk, path)

@@ -291,6 +291,22 @@ class SystemDisk:
             file.write_at(0, [owner.encode()])
         return file
 
+    def lock_unwritten(self, path: str) -> Lock | None:
+        """Keep others from locking this, without a byte written; None where there is no such file. Raises
+        DirectoryLocked with the text of the present owner."""
+        if not os.path.exists(path):
+            return None
+        file = _SystemLock(path, os.O_RDONLY)
+        try:
+            fcntl.flock(file._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = file.read_at(0, 200).decode(errors="replace").strip()
+            file.close()
+            if isinstance(error, BlockingIOError):
+                raise DirectoryLocked(f"{path} is held by {holder or 'another process'}") from None
+            raise _error(error, "lock", path) from error
+        return file
+
     def free_bytes(self, path: str) -> int:
         try:
             status = os.statvfs(path)

@@ -369,6 +369,12 @@ class Log:
                 segment.examine()
         raise StorageError(f"{segment.path}: block {first} cannot be read")
 
+    def examine(self) -> None:
+        """Read everything, whatever the indexes say. `damages` knows all damage from then on."""
+        self._check()
+        for segment in self._segments:
+            segment.examine()
+
     def find_offset(self, offset: Offset) -> Index:
         """The index of the block that holds `offset`; last_index + 1 for the next offset to come."""
         self._check()

@@ -123,6 +123,24 @@ def _read_index_file(home: Home, first_index: int, *, with_points: bool) -> _Ind
     return _Indexed(head=head, points=points, is_suspect=is_suspect)
 
 
+def damaged_indexes(home: Home) -> list[IndexLost]:
+    """The index files that are there and cannot be used. To be asked before `recover`, which makes them
+    again and says so only where it counted on one."""
+    matches = map(_NAME.fullmatch, home.disk.names(home.directory))
+    firsts = sorted(int(match[1]) for match in matches if match and match[2] == INDEX_SUFFIX)
+    lost: list[IndexLost] = []
+    for first_index in firsts:
+        path = home.stem(first_index) + INDEX_SUFFIX
+        file = home.disk.open(path)
+        try:
+            head = read_index(file, shard=home.shard, first_index=first_index)
+            if head is None or head.load(file) is None:
+                lost.append(IndexLost(file=path))
+        finally:
+            file.close()
+    return lost
+
+
 def _start_of(this: _Found, previous: Tail | None, indexed: _Indexed) -> Tail:
     """How the log ended before this segment: its own head knows, else its index, else the one before it."""
     if this.head is not None:

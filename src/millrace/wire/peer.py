@@ -109,6 +109,11 @@ def write_frame_head(frame: bytearray, tag: int, number: int) -> None:
     _FRAME.pack_into(frame, 0, len(frame) - FRAME_HEAD_BYTES, tag, number)
 
 
+def tag_of(frame: bytes | bytearray) -> int:
+    """What kind of message a whole frame holds."""
+    return int(_FRAME.unpack_from(frame)[1])
+
+
 class Frames:
     """Bytes of a link to frames, in order. Large frames are joined once, when they are whole."""
 

@@ -17,6 +17,7 @@ sent as `MESSAGE64|topic|payload` with the topic percent-encoded and the payload
 """
 
 import base64
+import re
 from urllib.parse import quote
 
 from millrace.errors import MalformedPacket, MillraceError, RemoteError
@@ -39,10 +40,16 @@ from millrace.wire.mqtt.primitives import check_filter, check_topic
 
 _ID_MAX = 65_535
 _BREAKS = ("\n", "\r")
+_HTTP = re.compile(r"[A-Za-z-]+ .* HTTP/[0-9](\.[0-9])?\s*\Z", re.DOTALL)
 
 
 class LineTooLong(RemoteError):
     """The rest of it cannot be told from the next line."""
+
+
+class SpeaksHttp(RemoteError):
+    """The first line is a request of HTTP. A web page can have its browser send one to any port, with lines
+    of its own choice behind it."""
 
 
 class Translator:
@@ -50,7 +57,9 @@ class Translator:
 
     def __init__(self, line_bytes_max: int) -> None:
         self._line_bytes_max = line_bytes_max
-        self._rest = b""
+        # The pieces of a line that is not whole yet, and their size.
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
         self._partial = b""
         self._next_id = 0
         # Packet id -> what its answer names.
@@ -72,8 +81,14 @@ class Translator:
     # ------------------------------------------------------------------------------- lines to packets
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """The packets that these bytes mean, and lines that answer at once. Raises LineTooLong."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        """The packets that these bytes mean, and lines that answer. Raises LineTooLong, SpeaksHttp."""
+        self._rest.append(data)
+        self._rest_bytes += len(data)
+        lines: list[bytes] = []
+        # A long line may come byte by byte: it is put together once, when its end is there.
+        if b"\n" in data:
+            *lines, rest = b"".join(self._rest).split(b"\n")
+            self._rest, self._rest_bytes = [rest], len(rest)
         packets: list[bytes] = []
         answers: list[str] = []
         for line in lines:
@@ -84,6 +99,8 @@ class Translator:
             except UnicodeDecodeError:
                 answers.append("ERROR|the line is not UTF-8")
                 continue
+            if _HTTP.match(text) and not self.is_connected:
+                raise SpeaksHttp(Reason.PROTOCOL_ERROR, "this door speaks lines of text, not HTTP")
             if not text:
                 continue
             try:
@@ -94,7 +111,7 @@ class Translator:
                 continue
             # The first line that means something brings CONNECT with it, or is one.
             self.is_connected = True
-        if len(self._rest) > self._line_bytes_max:
+        if self._rest_bytes > self._line_bytes_max:
             raise LineTooLong(Reason.PACKET_TOO_LARGE, f"a line has at most {self._line_bytes_max} bytes")
         return b"".join(packets), _lines(answers)
 

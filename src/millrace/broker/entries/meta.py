@@ -7,17 +7,19 @@ are named as orders, where the entries of other logs are named as facts.
 from millrace.broker.access import Role, Rule
 from millrace.broker.entries.codec import Entry, EntryCodec
 from millrace.broker.groups.definitions import DurableGroupSpec
-from millrace.broker.meta.access import Token, User
+from millrace.broker.meta.access import ScramKeys, Token, User
 from millrace.broker.meta.members import Member
 from millrace.broker.meta.writers import Winners
 from millrace.broker.streams.stream import StreamSpec
 
 
 class PutStream(Entry, frozen=True, tag="stream.put"):
-    """Make or change a stream; `create_only` refuses one that exists."""
+    """Make or change a stream; `create_only` refuses one that exists. `away` are the nodes that the one that
+    was asked does not hear: new shards begin without them where others are enough."""
 
     spec: StreamSpec
     create_only: bool
+    away: tuple[str, ...] = ()
 
 
 class DeleteStream(Entry, frozen=True, tag="stream.delete"):
@@ -119,6 +121,7 @@ class SetPassword(Entry, frozen=True, tag="user.password"):
 
     name: str
     password_hash: str
+    scram: ScramKeys | None = None
 
 
 class SetRoles(Entry, frozen=True, tag="user.roles"):

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from millrace.limits import ANSWERED_MAX, GROUP_IN_FLIGHT_MAX, TAKEN_BYTES_MAX, VOIDED_MAX
+from millrace.limits import ACKNOWLEDGED_MAX, ANSWERED_MAX, GROUP_IN_FLIGHT_MAX, TAKEN_BYTES_MAX, VOIDED_MAX
 
 Delivery = tuple[int, int]
 """Offset, and how often it was delivered with this time."""
@@ -87,6 +87,7 @@ NO_SETTINGS = Settings()
 
 class Cursor:
     __slots__ = (
+        "_acknowledged",
         "_answered",
         "_answers",
         "_due",
@@ -118,6 +119,8 @@ class Cursor:
         self._answers: dict[str, list[Delivery]] = {}
         self._answered = 0
         self._voided: dict[str, int] = {}
+        # The last that were acknowledged, in that order, with the delivery that was.
+        self._acknowledged: dict[int, int] = {}
 
     @property
     def low(self) -> int:
@@ -220,9 +223,15 @@ class Cursor:
     def ack(self, offset: int, delivery: int) -> bool:
         """Done. Also after the lease ended, as long as nobody else was given the message since."""
         item = self.items.get(offset)
-        if item is None or item.deliveries != delivery or item.state not in (State.LEASED, State.READY):
+        if item is None:
+            # Its answer may have been lost on the way, and whoever asks again did nothing wrong.
+            return self._acknowledged.get(offset) == delivery
+        if item.deliveries != delivery or item.state not in (State.LEASED, State.READY):
             return False
         del self.items[offset]
+        self._acknowledged[offset] = delivery
+        if len(self._acknowledged) > ACKNOWLEDGED_MAX:
+            del self._acknowledged[next(iter(self._acknowledged))]
         return True
 
     def nack(self, offset: int, delivery: int, delay_us: int, now_us: int) -> bool:
@@ -354,6 +363,7 @@ class Cursor:
         self.items = {}
         self._answers = {}
         self._answered = 0
+        self._acknowledged = {}
         self._index()
 
     def trim(self, first_offset: int) -> None:
@@ -379,6 +389,7 @@ class Cursor:
             ],
             answers=list(self._answers.items()),
             voided=list(self._voided.items()),
+            acknowledged=list(self._acknowledged.items()),
         )
 
     @staticmethod
@@ -389,6 +400,7 @@ class Cursor:
         cursor._answers = dict(saved.answers)
         cursor._answered = sum(map(len, cursor._answers.values()))
         cursor._voided = dict(saved.voided)
+        cursor._acknowledged = dict(saved.acknowledged)
         cursor._index()
         return cursor
 
@@ -414,3 +426,5 @@ class SavedCursor(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     answers: list[tuple[str, list[Delivery]]]
     """In the order in which they were given, the oldest first."""
     voided: list[tuple[str, int]]
+    acknowledged: list[Delivery] = []
+    """The last ones, the oldest first. Snapshots of 0.1 have none."""

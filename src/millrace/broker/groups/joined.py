@@ -91,6 +91,16 @@ class LocalConsumerGroup:
         session.give_back(left)
         self.given_back += left.values()
 
+    def give_back_waiting(self, session: Session) -> None:
+        """It is no member any more: what it was not sent yet is for another."""
+        if session not in self.held:
+            return
+        self._settle(session)
+        held = self.held.get(session, {})
+        waiting = [segment for segment in session.queue or () if segment in held]
+        session.give_back(waiting)
+        self.given_back += [held.pop(segment) for segment in waiting]
+
     def _settle(self, session: Session) -> None:
         held = self.held[session]
         waiting: set[Segment] = set()

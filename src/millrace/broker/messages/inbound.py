@@ -68,6 +68,8 @@ class Inbound:
         self._turn = 0
         # Arrivals so far.
         self._arrival_number = 0
+        # The highest of all sessions: those that came after it need no look at theirs.
+        self.refused_until = 0
         # The broker's; see there.
         self.journal = Journal()
 
@@ -94,7 +96,7 @@ class Inbound:
         self, session: Session, first: int, route: Route, data: bytes, count: int, now_ms: int
     ) -> None:
         """A run from one chunk for one route, without retain and expiry. Sees to its acknowledgement."""
-        self._stats.received += count
+        session.traffic.received[first >> 1 & 3] += count
         v5 = session.v5
         if first == 0x30:
             lone = route.lone[v5]
@@ -104,7 +106,7 @@ class Inbound:
                     lone.dirty = True
                     self._outbound.dirty.append(lone)
                 self._stats.sent += count
-                lone.sent += count
+                lone.sent_qos0 += count
                 return
         elif first == 0x32 and route.direct is not None:
             outbound = self._outbound
@@ -183,7 +185,7 @@ class Inbound:
     def _publish_singly(self, session: Session, data: bytes, count: int, now_ms: int) -> None:
         """A QoS 2 run with repeats in it: each message by itself, as a repeat waits for the one it repeats,
         wherever that goes."""
-        self._stats.received -= count
+        session.traffic.received[2] -= count
         for packet_id, (start, end) in zip(packet_ids(data), publish.packet_bounds(data), strict=True):
             run = Run(data[start:end], 1, 2, session.v5)
             topic = topic_of(run.data)
@@ -250,7 +252,7 @@ class Inbound:
             session.received = session.received or set()
             session.received.add(packet_id)
         ack = acks(run.data, _PUBACK if run.qos == 1 else _PUBREC) if run.qos else b""
-        self._stats.received += 1
+        session.traffic.received[run.qos] += 1
         intake = route.intake
         if intake is not None and (run.qos or intake.captures_all):
             arrival = Arrival(session, route, self._router.generation, run, topic, ack)
@@ -293,7 +295,7 @@ class Inbound:
             if not route.allowed:
                 self._stats.denied += 1
                 return Reason.NOT_AUTHORIZED
-            self._stats.received += run.count
+            publisher.traffic.received[run.qos] += run.count
         else:
             route = self._router.route(topic)
         if run.retain and not payload_is_empty(run) and not self._retained.has_room(topic, run):
@@ -450,6 +452,14 @@ class Inbound:
         if arrival.run is not None:
             self.uncommitted_bytes += len(arrival.run.data)
 
+    @staticmethod
+    def is_overtaking(arrival: Arrival) -> bool:
+        """Whether it came before its client had to be sent away because of a message that could not be
+        stored, and is in no log yet. The client sends all of it again, in its order: what came behind that
+        message must not stand before it (MQTT 4.6), and only an answer may be one to it."""
+        session = arrival.session
+        return session is not None and bool(arrival.ack) and arrival.arrival_number <= session.refused_until
+
     def note_ended(self, arrival: Arrival) -> None:
         """Of a value to retain: it is in the log, or will not be."""
         if arrival.is_shown:
@@ -560,22 +570,28 @@ class Inbound:
 
     def refused(self, arrivals: list[Arrival], reason: Reason) -> list[Session]:
         """These could not be logged. Returns the sessions whose clients cannot be told so: the node closes
-        their connections, because a false acknowledgement is the one thing they must not get."""
+        their connections, because a false acknowledgement is the one thing they must not get. What else came
+        from them until now is not to be logged either; see `is_overtaking`."""
         mute: dict[Session, None] = {}
         for arrival in arrivals:
             run, session = arrival.run, arrival.session
             if run is not None:
                 self.uncommitted_bytes -= len(run.data)
             self.note_ended(arrival)
+            self._stats.publishes_refused[reason.name] += 1 if run is None else run.count
             arrival.reason = reason
             if arrival.waiter is not None:
                 self.outcomes.append((arrival, None))
             if session is None or not arrival.ack:
                 continue
             is_here = session.epoch == arrival.epoch
-            if is_here and (not session.v5 or _may_be_stored(session, arrival)):
+            if is_here and (
+                not session.v5 or _may_be_stored(session, arrival) or self.is_overtaking(arrival)
+            ):
                 mute[session] = None
             is_told = is_here and session not in mute
+            if not is_told:
+                session.refused_until = self.refused_until = self._arrival_number
             if run is not None and run.qos == 2 and session.received:
                 self._unreceive(session, arrival, packet_ids(run.data), is_told=is_told)
             if is_told:

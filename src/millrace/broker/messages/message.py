@@ -60,6 +60,7 @@ class Segment:
     """`count` messages of `run` after its first `skipped`, for one session at one QoS."""
 
     __slots__ = (
+        "cleared_for",
         "count",
         "extra",
         "first_id",
@@ -90,16 +91,19 @@ class Segment:
         self.group: object | None = None
         # QoS 2: its ids are in the session's record, which is committed.
         self.is_noted = False
+        # The access class that was found to be allowed these messages; None: ask before they are sent.
+        self.cleared_for: object | None = None
 
     def take(self, count: int) -> "Segment":
         """Cut the first `count` messages off as a segment of their own."""
         head = Segment(self.run, count, self.qos, self.retain, self.extra)
         head.skipped = self.skipped
-        head.mark = self.mark = (self.skipped, self._start(self.run.data))
+        head.mark = self.mark = (self.skipped, self.start())
         head.first_id = self.first_id
         head.serial = self.serial
         head.group = self.group
         head.is_noted = self.is_noted
+        head.cleared_for = self.cleared_for
         self.drop(count)
         return head
 
@@ -117,11 +121,13 @@ class Segment:
         data = run.aged(now_ms)
         if self.count == run.count:
             return data
-        start = self._start(data)
+        start = self.start()
         return data[start : skip(data, self.count, start)]
 
-    def _start(self, data: bytes) -> int:
+    def start(self) -> int:
+        """Where the first message of this segment begins in the bytes of its run."""
         messages, at = self.mark
+        data = self.run.data
         return skip(data, self.skipped - messages, at) if data else 0
 
     def shed(self) -> None:
@@ -129,7 +135,7 @@ class Segment:
         each run unanswered must not hold them all."""
         run = self.run
         if self.count * 8 < run.count and len(run.data) > _SHED_BYTES:
-            start = self._start(run.data)
+            start = self.start()
             own = Run(
                 run.data[start : skip(run.data, self.count, start)],
                 self.count,

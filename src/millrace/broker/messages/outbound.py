@@ -11,12 +11,13 @@ not wait, it is dropped and counted [rule 1].
 
 from collections import deque
 
-from millrace.broker.entries.sessions import Qos2Sent
+from millrace.broker.entries.sessions import Qos2Acknowledged, Qos2Sent
 from millrace.broker.groups.group_work import GroupWorkTable
 from millrace.broker.groups.joined import LocalConsumerGroup
 from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.messages.message import UNHELD, Run, Segment
-from millrace.broker.sessions.journal import Journal, SendMessages
+from millrace.broker.messages.permits import Permits
+from millrace.broker.sessions.journal import Journal, SendAnswer, SendMessages
 from millrace.broker.sessions.session import Session
 from millrace.broker.stats import Stats
 from millrace.broker.topics.filters import matches
@@ -37,6 +38,7 @@ class Outbound:
         self._limits = limits
         self._in_flight_bytes_max = limits.in_flight_bytes_max
         self._stats = stats
+        self._permits = Permits()
         self._next_id = 1
         self._serial = 0
         # Sessions with bytes to write; the node takes the list and leaves an empty one.
@@ -75,7 +77,7 @@ class Outbound:
                 reached -= 1
                 continue
             session.out.append(data)
-            session.sent += count
+            session.sent_qos0 += count
             if not session.dirty:
                 session.dirty = True
                 dirty.append(session)
@@ -148,6 +150,7 @@ class Outbound:
             # A session that ends with its connection is never sent anything again: only ids are kept.
             held = run if session.expiry_s else UNHELD
             segment = Segment(held, count, qos, retain, extra, first_id, serial)
+            segment.cleared_for = session.principal
             if inflight is None:
                 inflight = session.inflight = deque()
             if first_id + count - 1 > PACKET_ID_MAX:
@@ -158,9 +161,12 @@ class Outbound:
             if held is run:
                 session.inflight_bytes += len(run.data)
             sent += count
-            session.sent += count
+            if qos == 1:
+                session.sent_qos1 += count
+            else:
+                session.sent_qos2 += count
             if session.is_recorded:
-                self._emit_recorded(session, segment, first_id, data)
+                self._emit_recorded(session, segment, first_id, data, now_ms)
                 continue
             session.out.append(data)
             if not session.dirty:
@@ -254,10 +260,12 @@ class Outbound:
 
     # --------------------------------------------------------------------------- segments to clients
 
-    def send(self, session: Session, segment: Segment, now_ms: int) -> None:
-        """Send a segment now if it can be, else let it wait (QoS 1, 2) or drop it (QoS 0)."""
+    def send(self, session: Session, segment: Segment, now_ms: int, *, is_cleared: bool = True) -> None:
+        """Send a segment now if it can be, else let it wait (QoS 1, 2) or drop it (QoS 0). The caller knows
+        that the client may have it; where another node knew that, `is_cleared` is False, and the QoS not 0.
+        """
         if segment.qos == 0:
-            if session.blocked or session.out_bytes >= self._limits.output_buffer_bytes_max:
+            if self.is_full(session):
                 self._drop_qos0(session, segment.count)
             else:
                 self._write(session, segment, now_ms)
@@ -275,8 +283,13 @@ class Outbound:
             session.dropped += segment.count
             self._stats.dropped_queue += segment.count
             return
+        segment.cleared_for = session.principal if is_cleared else None
         session.enqueue(segment)
         self.pump(session, now_ms)
+
+    def is_full(self, session: Session) -> bool:
+        """Whether nothing more may be written for this client in this turn."""
+        return session.blocked or session.out_bytes >= self._limits.output_buffer_bytes_max
 
     def pump(self, session: Session, now_ms: int) -> None:
         """Send what waits, as far as the window allows."""
@@ -291,6 +304,9 @@ class Outbound:
         ):
             room = self._room(session)
             head = queue[0]
+            if head.cleared_for is not session.principal:
+                self._clear_first_waiting(session, head)
+                continue
             if head.run.expires_ms is not None and head.run.expires_ms <= now_ms:
                 session.dequeue(head.count)
                 self._stats.expired += 1
@@ -313,7 +329,9 @@ class Outbound:
             self.behind[session] = None
 
     def send_some(self, session: Session, segment: Segment, now_ms: int) -> bool:
-        """Send the first messages of a segment as far as the window goes; True when none is left."""
+        """Send the first messages of a segment as far as the window goes; True when none is left. The caller
+        knows that the client may have them."""
+        segment.cleared_for = session.principal
         while not session.blocked and session.out_bytes < self._limits.output_buffer_bytes_max:
             room = self._room(session)
             if room <= 0:
@@ -376,15 +394,61 @@ class Outbound:
             if room <= 0:
                 return
             head = resending[0]
-            piece = resending.popleft() if head.count <= room else head.take(room)
+            count, is_allowed = head.count, True
+            if head.cleared_for is not session.principal:
+                count, is_allowed = self._permits.leading(session.principal, head)
+            count = min(count, room)
+            piece = resending.popleft() if head.count == count else head.take(count)
+            if not is_allowed:
+                self._withhold(session, piece)
+                continue
+            piece.cleared_for = session.principal
             for sent in self._write(session, piece, now_ms, dup=True):
                 session.track(sent)
+
+    def _clear_first_waiting(self, session: Session, head: Segment) -> None:
+        """The rules may have changed since the first waiting segment was routed: cut off what is still
+        allowed, or drop what is not."""
+        count, is_allowed = self._permits.leading(session.principal, head)
+        if not is_allowed:
+            session.dequeue(count)
+            self._stats.denied += count
+            return
+        if count < head.count:
+            assert session.queue
+            head = head.take(count)
+            session.queue.appendleft(head)
+        head.cleared_for = session.principal
+
+    def _withhold(self, session: Session, piece: Segment) -> None:
+        """Messages that were sent before and that the client may not have any more. At QoS 2 it may have got
+        them, and holds their ids then, until it hears PUBREL; whoever did not get them answers that all the
+        same ([MQTT-4.3.3-11])."""
+        self._stats.denied += piece.count
+        if piece.qos == 2:
+            self._finish(session, piece.first_id, piece.count, piece.serial)
+
+    def withhold_restored(self, session: Session, packet_id: int) -> None:
+        """The same for a message at QoS 2 from before a restart."""
+        self._stats.denied += 1
+        self._finish(session, packet_id, 1, self._serial - PACKET_ID_MAX)
+
+    def _finish(self, session: Session, packet_id: int, count: int, serial: int) -> None:
+        session.release(packet_id, count, serial)
+        session.inflight_count += count
+        release = ack_run(0x62, packet_id, count)
+        if session.is_recorded:
+            acknowledged = Qos2Acknowledged(session.client_id, packet_id, count)
+            self.journal.add(acknowledged, SendAnswer(session, session.epoch, release))
+        else:
+            self.put(session, release)
 
     def send_again(self, session: Session, segment: Segment, packet_id: int, now_ms: int) -> None:
         """A message from before a restart, under the id that the client knows it by."""
         segment.first_id = packet_id
         # Old enough that new ids are picked around it.
         segment.serial = self._serial - PACKET_ID_MAX
+        segment.cleared_for = session.principal
         session.track(segment)
         self.put(session, segment.encode(session.v5, now_ms, dup=True))
 
@@ -403,14 +467,21 @@ class Outbound:
             data = _aliased(session, data)
         session.out_bytes += len(data)
         if session.is_recorded and segment.qos:
-            self._emit_recorded(session, segment, segment.first_id, data)
+            self._emit_recorded(session, segment, segment.first_id, data, now_ms)
         else:
             self.put(session, data)
         self._stats.sent += segment.count
-        session.sent += segment.count
+        if segment.qos == 0:
+            session.sent_qos0 += segment.count
+        elif segment.qos == 1:
+            session.sent_qos1 += segment.count
+        else:
+            session.sent_qos2 += segment.count
         return [segment]
 
-    def _emit_recorded(self, session: Session, segment: Segment, first_id: int, data: bytes) -> None:
+    def _emit_recorded(
+        self, session: Session, segment: Segment, first_id: int, data: bytes, now_ms: int
+    ) -> None:
         """To a session with a record: its cursor moves, and QoS 2 leaves only once its ids are on disk."""
         self.touched[session] = None
         run = segment.run
@@ -424,13 +495,24 @@ class Outbound:
             before = PACKET_ID_MAX + 1 - first_id
             self.journal.add(Qos2Sent(session.client_id, first_id, before, run.shard, offset - before))
         sent = Qos2Sent(session.client_id, segment.first_id, left, run.shard, offset)
-        self.journal.add(sent, SendMessages(session, session.epoch, segment, data))
+        self.journal.add(sent, SendMessages(session, session.epoch, segment, data, now_ms))
 
     def resume_messages(self, written: SendMessages) -> None:
-        """Their ids are on disk: they leave, if the client is still connected."""
-        written.segment.is_noted = True
-        if written.session.epoch == written.epoch:
-            self.put(written.session, written.data)
+        """Their ids are on disk: they leave, if the client is still connected. Not in the record of a session
+        that went to another node before that: then they are somebody else's."""
+        session, segment = written.session, written.segment
+        if session.is_recorded:
+            segment.is_noted = True
+        if session.epoch != written.epoch:
+            return
+        if segment.cleared_for is not session.principal:
+            # The rules changed meanwhile: it goes the way of what is sent again, which asks.
+            session.give_back((segment,))
+            session.resending = session.resending or deque()
+            session.resending.append(segment)
+            self.pump(session, written.now_ms)
+            return
+        self.put(session, written.data)
 
     # ------------------------------------------------------------------------------------ bookkeeping
 

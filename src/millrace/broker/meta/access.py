@@ -26,11 +26,22 @@ NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _NAME_RULE = "has 1 to 64 characters, which are letters, digits and . _ - @"
 
 
+class ScramKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """What proves a password by SCRAM-SHA-256 (RFC 5802, section 3), made when the password is set."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes
+
+
 class User(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     password_hash: str = ""
     """Argon2; empty for a user who comes by token or certificate alone."""
     roles: tuple[Role, ...] = ()
+    scram: ScramKeys | None = None
+    """Of the same password; None where it was set without."""
 
     @property
     def may_administer(self) -> bool:
@@ -95,8 +106,8 @@ class AccessState(msgspec.Struct):
         self.users[user.name] = user
         self._changed(rules=user.may_administer or len(self.users) == 1)
 
-    def set_password(self, name: str, password_hash: str) -> None:
-        self._replace_user(replace(self.user(name), password_hash=password_hash))
+    def set_password(self, name: str, password_hash: str, scram: ScramKeys | None = None) -> None:
+        self._replace_user(replace(self.user(name), password_hash=password_hash, scram=scram))
         self._changed(rules=False)
 
     def set_roles(self, name: str, roles: tuple[Role, ...]) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from millrace.errors import LocalError
-from millrace.limits import MEMBERS_MAX
+from millrace.limits import MEMBERS_MAX, REMOVED_MEMBERS_MAX
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +40,9 @@ class Members(msgspec.Struct):
     """By replica id."""
     assignments: dict[int, Assignment] = {}
     """By the number of the group."""
+    removed: tuple[str, ...] = ()
+    """Replicas that were members once, in the order in which they were removed. None of them comes back: a
+    node that joins again has an empty directory and another replica id."""
 
     # ----------------------------------------------------------------------------------- commands
 
@@ -57,6 +60,10 @@ class Members(msgspec.Struct):
         new voter that replaces the old [rule 19]."""
         if not self.cluster:
             raise LocalError("there is no cluster yet")
+        if member.replica in self.removed:
+            raise LocalError(
+                f"node {member.name} was removed from the cluster; it can join again with an empty directory"
+            )
         for other in list(self.members.values()):
             if other.name == member.name and other.replica != member.replica:
                 self.remove(other.replica)
@@ -74,6 +81,7 @@ class Members(msgspec.Struct):
         if len(self.members) == 1:
             raise LocalError("the last node stays")
         del self.members[replica]
+        self.removed = (*self.removed, replica)[-REMOVED_MEMBERS_MAX:]
         for group, assignment in list(self.assignments.items()):
             if replica in assignment.replicas:
                 left = tuple(r for r in assignment.replicas if r != replica)
@@ -112,8 +120,10 @@ class Members(msgspec.Struct):
     def names(self) -> list[str]:
         return [member.name for member in self.members.values()]
 
-    def choose(self, count: int, keep: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Nodes for a group of `count` replicas: those it has, then those that keep the fewest groups."""
+    def choose(self, count: int, keep: tuple[str, ...] = (), away: Collection[str] = ()) -> tuple[str, ...]:
+        """Nodes for a group of `count` replicas: those it has, then those that keep the fewest groups, and
+        nobody who is `away`. Only a new group (nothing to keep) that finds too few begins with nodes that are
+        away as well, as long as the others are a majority of it and it can work without them."""
         load = dict.fromkeys(self.members, 0)
         for assignment in self.assignments.values():
             for replica in assignment.replicas:
@@ -124,7 +134,11 @@ class Members(msgspec.Struct):
             (r for r, member in self.members.items() if not member.is_draining and r not in chosen),
             key=lambda r: (load[r], r),
         )
-        return tuple(sorted(chosen + free[: count - len(chosen)]))
+        chosen += [r for r in free if r not in away][: count - len(chosen)]
+        if not keep and len(chosen) < count:
+            most = min(count, 2 * len(chosen) - 1) if chosen else count
+            chosen += [r for r in free if r not in chosen][: most - len(chosen)]
+        return tuple(sorted(chosen))
 
     def leaders(self, absent: Collection[str] = ()) -> dict[int, str]:
         """The node that should lead each group, so that all lead about as many: the same at every node that

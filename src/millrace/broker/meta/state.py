@@ -107,7 +107,7 @@ class MetaState:
     def _apply(self, entry: MetaEntry) -> Result:
         match entry:
             case PutStream():
-                return self._put(entry.spec, entry.create_only)
+                return self._put(entry.spec, entry.create_only, entry.away)
             case DeleteStream():
                 return self._delete(entry.name)
             case PutGroup():
@@ -145,7 +145,7 @@ class MetaState:
             case AddUser():
                 access.add_user(entry.user)
             case SetPassword():
-                access.set_password(entry.name, entry.password_hash)
+                access.set_password(entry.name, entry.password_hash, entry.scram)
             case SetRoles():
                 access.set_roles(entry.name, entry.roles)
             case DeleteUser():
@@ -164,7 +164,7 @@ class MetaState:
                 assert_never(entry)
         return Result()
 
-    def _put(self, spec: StreamSpec, create_only: bool) -> Result:
+    def _put(self, spec: StreamSpec, create_only: bool, away: tuple[str, ...]) -> Result:
         streams = dict(self.table.streams)
         old = streams.get(spec.name)
         if old is not None and create_only:
@@ -186,7 +186,7 @@ class MetaState:
         is_pair = spec.replication is Replication.PRIMARY_BACKUP
         is_leaderless = spec.replication is Replication.LEADERLESS
         for shard in opened if not is_leaderless else ():
-            founders = self.members.choose(2 if is_pair else spec.replicas)
+            founders = self.members.choose(2 if is_pair else spec.replicas, away=away)
             self.members.found(shard, founders)
             if is_pair:
                 # One after the other, so that not every shard has the same primary.

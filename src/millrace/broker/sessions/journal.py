@@ -31,6 +31,7 @@ class SendMessages(msgspec.Struct, frozen=True):
     epoch: int
     segment: Segment
     data: bytes
+    now_ms: int
 
 
 class TakeArrival(msgspec.Struct, frozen=True):

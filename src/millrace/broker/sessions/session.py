@@ -12,6 +12,8 @@ from typing import Any
 from millrace.broker.access import Principal
 from millrace.broker.entries.sessions import SavedWill
 from millrace.broker.messages.message import UNHELD, Run, Segment
+from millrace.broker.stats import NO_DOOR, DoorTraffic
+from millrace.errors import ProtocolError
 from millrace.kernels import PACKET_ID_MAX
 from millrace.types import Subscription
 
@@ -59,6 +61,7 @@ class Session:
         "dropped",
         "epoch",
         "expiry_s",
+        "filter_bytes",
         "firing_will",
         "inflight",
         "inflight_bytes",
@@ -77,13 +80,17 @@ class Session:
         "queued_messages",
         "received",
         "record_epoch",
+        "refused_until",
         "released",
         "released_serial",
         "resending",
         "restored",
-        "sent",
+        "sent_qos0",
+        "sent_qos1",
+        "sent_qos2",
         "skip",
         "subscriptions",
+        "traffic",
         "uncertain",
         "username",
         "v5",
@@ -110,6 +117,8 @@ class Session:
         # On its way into a log; its record keeps it until it is there.
         self.firing_will: WillPlan | None = None
         self.subscriptions: dict[str, Subscription] = {}
+        # What their filters weigh; see `limits.SESSION_FILTER_BYTES_MAX`.
+        self.filter_bytes = 0
 
         self.blocked = True
         self.dirty = False
@@ -118,8 +127,10 @@ class Session:
         # was received; this can be more, so it is bounded.
         self.out_bytes = 0
         self.dropped = 0
-        # Messages to this client, for people.
-        self.sent = 0
+        # Messages to this client over this connection; `leave_door` adds them to those of the door.
+        self.sent_qos0 = self.sent_qos1 = self.sent_qos2 = 0
+        # Of the door by which the client came.
+        self.traffic = NO_DOOR
         self.packet_bytes_max = 0
         self.alias_max = 0
         self.aliases: dict[bytes, int] | None = None
@@ -146,6 +157,8 @@ class Session:
         self.received: set[int] | None = None
         # Those of them whose messages a log is to keep, by its record or on their way to it.
         self.logged_ids: set[int] | None = None
+        # Arrivals up to this number came before this client had to be sent away; see `Inbound.is_overtaking`.
+        self.refused_until = 0
 
         # Whether there is a record of this session in the session store: what it must not forget is written
         # there before anything that depends on it leaves.
@@ -213,7 +226,7 @@ class Session:
             if qos == 1:
                 self.inflight_count -= count
             else:
-                self._release(packet_id, count, serial)
+                self.release(packet_id, count, serial)
             return count
         known = 0
         for piece in self._cut(inflight, packet_id, count, qos):
@@ -221,7 +234,7 @@ class Session:
             if qos == 1:
                 self.inflight_count -= piece.count
             else:
-                self._release(piece.first_id, piece.count, piece.serial)
+                self.release(piece.first_id, piece.count, piece.serial)
         self._weigh()
         return known
 
@@ -246,10 +259,19 @@ class Session:
         self.inflight_count -= known
         return known
 
+    def check_answered(self, packet_id: int, count: int) -> None:
+        """Some of these ids were not found where this answer belongs. They may be of messages that are done;
+        an id that is still under way was answered by the packet of another QoS, or by one that comes later
+        ([MQTT-4.8.0-1] of 3.1.1)."""
+        for segment in self.inflight or ():
+            if segment.first_id < packet_id + count and packet_id < segment.first_id + segment.count:
+                raise ProtocolError(f"packet id {packet_id}: the answer belongs to another QoS")
+
     def is_released(self, packet_id: int) -> bool:
         return any(s.first_id <= packet_id < s.first_id + s.count for s in self.released or ())
 
-    def _release(self, packet_id: int, count: int, serial: int) -> None:
+    def release(self, packet_id: int, count: int, serial: int) -> None:
+        """From now on PUBCOMP is waited for; the caller counts it as in flight."""
         if self.released is None:
             self.released = deque()
         released = self.released
@@ -332,6 +354,27 @@ class Session:
         self._weigh()
         return given
 
+    @property
+    def sent(self) -> int:
+        """Messages to this client over this connection."""
+        return self.sent_qos0 + self.sent_qos1 + self.sent_qos2
+
+    def enter_by(self, traffic: DoorTraffic) -> None:
+        """A connection begins, by the door that this is the traffic of."""
+        self.traffic = traffic
+        traffic.connects += 1
+        traffic.open += 1
+
+    def leave_door(self) -> None:
+        """The connection ends: what it was sent counts for its door."""
+        self.traffic.open -= 1
+        sent = self.traffic.sent
+        sent[0] += self.sent_qos0
+        sent[1] += self.sent_qos1
+        sent[2] += self.sent_qos2
+        self.sent_qos0 = self.sent_qos1 = self.sent_qos2 = 0
+        self.traffic = NO_DOOR
+
     def forget_traffic(self) -> None:
         """Drop everything on the way in either direction (a session that starts clean)."""
         self.inflight = self.released = self.resending = self.queue = None
@@ -342,7 +385,7 @@ class Session:
     def add_released(self, packet_id: int) -> None:
         """After a restart: PUBREL was due or sent for this id."""
         # Older than any id that can be given, so that new ids are picked around it.
-        self._release(packet_id, 1, -PACKET_ID_MAX)
+        self.release(packet_id, 1, -PACKET_ID_MAX)
         self.inflight_count += 1
 
     def fall_behind(self, shard: int, offset: int) -> None:

@@ -14,6 +14,7 @@ from millrace.broker.messages.message import Run
 from millrace.broker.sessions.journal import Journal
 from millrace.broker.sessions.session import Session, WillPlan
 from millrace.broker.sessions.session_store import SessionRecords
+from millrace.broker.shards.shard_state import WILLS
 from millrace.broker.topics.routing import Router
 
 _RETRY_MS = 1000
@@ -75,7 +76,7 @@ class Wills:
         if intake is None or not (run.qos or intake.captures_all):
             return None
         arrival = Arrival(None, route, self._router.generation, run, topic, b"")
-        arrival.producer, arrival.sequence = f"will/{will.session.client_id}".encode(), will.epoch
+        arrival.producer, arrival.sequence = WILLS + will.session.client_id.encode(), will.epoch
         arrival.is_doubtful = True
         arrival.waiter = will
         return arrival

@@ -133,6 +133,12 @@ class Retained:
             if run.expires_ms is None or run.expires_ms > now_ms:
                 yield topic, run
 
+    def walk(self, filter: str, now_ms: int) -> Iterator[tuple[str, Run] | None]:
+        """As `match`, in steps between which messages may change; see `TopicTree.walk`."""
+        for step in self._tree.walk(filter):
+            is_over = step is not None and step[1].expires_ms is not None and step[1].expires_ms <= now_ms
+            yield None if is_over else step
+
     def expire_some(self, now_ms: int) -> list[str]:
         """Delete messages whose time has passed, a bounded number per call; returns their topics."""
         gone: list[str] = []

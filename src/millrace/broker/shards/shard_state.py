@@ -49,6 +49,8 @@ _STIRRING = (Nack, Reset, Advance, Configure, Tick)
 """Operations after which there may be something to take that was not there before."""
 SESSION_TOKENS = b"qos2/"
 """Begins the producer of what a session sent at QoS 2: its tokens follow each other."""
+WILLS = b"will/"
+"""Begins the producer of the wills of a client, which are numbered by the epochs of its record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,10 +292,10 @@ class ShardState:
         self._keys_taken.difference_update(key for key in keys_of(columns) if key is not None)
 
     def verdict(self, key: Key, others: Iterable[Producers]) -> Verdict:
-        """Whether a message is in the log. One of a session's tokens may be in another log of `others`: the
-        stream was changed between the message and its repeat. Sequences of clients may be counted per topic,
-        so there they say nothing."""
-        if key[0].startswith(SESSION_TOKENS):
+        """Whether a message is in the log. One of a session's tokens, or a will, may be in another log of
+        `others`: the stream was changed between the message and its repeat. Sequences of clients may be
+        counted per topic, so there they say nothing."""
+        if key[0].startswith((SESSION_TOKENS, WILLS)):
             for producers in others:
                 if producers is not self.producers and producers.judge(*key) is Verdict.REPEATED:
                     return Verdict.REPEATED

@@ -18,7 +18,7 @@ import msgspec
 
 from millrace.broker.filter_settings import wrong_filters
 from millrace.broker.streams.pair_spec import PairSpec
-from millrace.broker.topics.filters import levels_cover, levels_match, levels_overlap, overlaps
+from millrace.broker.topics.filters import levels_cover, levels_overlap, overlaps
 from millrace.errors import LocalError
 from millrace.kernels.checksum import crc32c
 from millrace.limits import SHARDS_MAX, STREAM_FILTERS_MAX
@@ -247,10 +247,35 @@ def specificity(filter: str) -> tuple[int, ...]:
     return tuple(2 if level == "#" else 1 if level == "+" else 0 for level in filter.split("/"))
 
 
+class _Level:
+    """A level of the filters with wildcards: what follows it, and the stream of the filter that ends here."""
+
+    __slots__ = ("below", "stream")
+
+    def __init__(self) -> None:
+        self.below: dict[str, _Level] = {}
+        self.stream: Stream | None = None
+
+    def find(self, topic: list[str], depth: int) -> Stream | None:
+        """The stream of the most specific filter: level by level, a name before `+` before `#` [rule 15]."""
+        below = self.below
+        if depth < len(topic):
+            for name in (topic[depth], "+"):
+                level = below.get(name)
+                found = None if level is None else level.find(topic, depth + 1)
+                if found is not None:
+                    return found
+        elif self.stream is not None:
+            return self.stream
+        # "sport/#" takes "sport" too (4.7.1.2).
+        rest = below.get("#")
+        return None if rest is None else rest.stream
+
+
 class StreamTable:
     """All streams of one routing generation. Immutable; a change makes another table."""
 
-    __slots__ = ("_literal", "_patterns", "default", "streams")
+    __slots__ = ("_literal", "_patterns", "_root", "default", "streams")
 
     def __init__(self, streams: Mapping[str, Stream]) -> None:
         self.streams = dict(streams)
@@ -264,6 +289,13 @@ class StreamTable:
                 else:
                     self._literal[filter] = stream
         self._patterns = sorted(patterns, key=lambda pattern: pattern[0])
+        # The patterns as paths, because a thousand streams are looked through for every new topic.
+        self._root = _Level()
+        for _, levels, stream in self._patterns:
+            level = self._root
+            for name in levels:
+                level = level.below.setdefault(name, _Level())
+            level.stream = stream
 
     def find(self, topic: str) -> Stream | None:
         """The stream of a topic; None for `$` topics. Asked once per route, never per message."""
@@ -272,11 +304,9 @@ class StreamTable:
         stream = self._literal.get(topic)
         if stream is not None:
             return stream
-        levels = topic.split("/")
-        for _, pattern, candidate in self._patterns:
-            if levels_match(pattern, levels):
-                return candidate
-        return self.default
+        if not self._root.below:
+            return self.default
+        return self._root.find(topic.split("/"), 0) or self.default
 
     def shard(self, stream: Stream, topic: bytes) -> int:
         """The open shard that keeps this topic."""

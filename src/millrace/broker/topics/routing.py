@@ -5,7 +5,7 @@ subscription identifiers [rule 5]. A `Route` is a list of them. Routes with the 
 one object, so that neighbouring packets of different topics join into one span in the scan.
 
 Every access class (`Principal`) has its own table, topic bytes -> Route, because the right to publish is
-part of the answer [rule 30]. `_cached` knows which tables hold a topic, so a subscription change
+part of the answer [rule 30]. `_holders` knows which tables hold a topic, so a subscription change
 touches only the topics it concerns.
 """
 
@@ -17,13 +17,19 @@ from millrace.broker.access import Principal
 from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.messages.intake import Intake, IntakeTable, NoIntakes
 from millrace.broker.sessions.session import Session
-from millrace.broker.topics.trees import SubscriptionTree, TopicTree, split_share
+from millrace.broker.topics.filters import levels_match
+from millrace.broker.topics.trees import Node, SubscriptionTree, has_wildcard, split_share
 from millrace.kernels.pure import varint
+from millrace.limits import ROUTES_CACHED_BYTES_MAX
 from millrace.types import Subscription
 
 _IDENTIFIER = 0x0B
-# Tree nodes that one remembered route may hold on average: topics of many levels are made of them.
-_NODES_PER_ROUTE_MAX = 8
+# How often a remembered topic may be compared with a changed filter before it is cheaper to find it again.
+_COMPARISONS_PER_TOPIC = 8
+# Topics that one changed filter is compared with: about half a millisecond of work.
+_COMPARED_MAX = 500
+# Different sets of filters that topics match. Beyond it they are looked up again.
+_MATCHES_MAX = 10_000
 
 
 class Receivers:
@@ -143,14 +149,25 @@ def merge(subscriptions: Iterable[Subscription]) -> tuple[int, bool, bytes]:
 
 
 class Router:
-    def __init__(self, cached_max: int) -> None:
+    """Routes are found anew rather than mended: a topic costs a few microseconds to find again, so what must
+    be bounded is the work of forgetting. A filter without wildcards concerns one topic. One with wildcards is
+    compared with the topics remembered where they are few, and no more than a few times with each; else all
+    routes are forgotten at once."""
+
+    def __init__(self, cached_max: int, cached_bytes_max: int = ROUTES_CACHED_BYTES_MAX) -> None:
         self.tree: SubscriptionTree[Session, ShareGroup] = SubscriptionTree()
         self._cached_max = cached_max
-        # Entries of all tables together.
-        self._remembered = 0
-        self._cached: TopicTree[list[Table]] = TopicTree()
+        self._cached_bytes_max = cached_bytes_max
+        # The tables that hold a topic: the one, or a list where there are several.
+        self._holders: dict[bytes, Table | list[Table]] = {}
+        # Entries of all tables together, and the bytes of their topics, which the tables share.
+        self._remembered = self._held_bytes = 0
+        # Comparisons that topics remembered since have paid for.
+        self._comparisons = 0
         self._tables: WeakKeyDictionary[Principal, Table] = WeakKeyDictionary()
         self._routes: WeakValueDictionary[tuple[object, ...], Route] = WeakValueDictionary()
+        # Routes by what their topics match, where nothing else counts. Forgotten with every change.
+        self._by_match: dict[tuple[object, ...], Route] = {}
         self._deliveries: Table = {}
         # Raised with every change: what was routed before one and waits for its commit is routed again.
         self.generation = 0
@@ -167,33 +184,39 @@ class Router:
 
     def resolve(self, principal: Principal, table: Table, topic: str) -> Route:
         """Find the route of a topic for this access class and remember it in its table."""
+        key = topic.encode()
         if not principal.may_publish(topic):
             route = DENIED
         else:
             # Where messages of other nodes were delivered before their publishers came here, it is known.
-            route = self._deliveries.get(topic.encode()) or self._intern(topic)
-        self._remember(table, topic, route)
+            route = self._deliveries.get(key) or self._intern(topic)
+        self._remember(table, key, route)
         return route
 
-    def _remember(self, table: Table, topic: str, route: Route) -> None:
-        cached = self._cached
-        if self._remembered >= self._cached_max or cached.nodes >= self._cached_max * _NODES_PER_ROUTE_MAX:
-            self.forget_all()
-        key = topic.encode()
+    def _remember(self, table: Table, key: bytes, route: Route) -> None:
         if key not in table:
+            if self._remembered >= self._cached_max or self._held_bytes >= self._cached_bytes_max:
+                self.forget_all()
             self._remembered += 1
-            holders = cached.get(topic)
-            if holders is None:
-                cached.set(topic, [table])
+            held = self._holders.get(key)
+            if held is None:
+                self._holders[key] = table
+                self._held_bytes += len(key)
+                self._comparisons += _COMPARISONS_PER_TOPIC
+            elif isinstance(held, dict):
+                self._holders[key] = [held, table]
             else:
-                if len(holders) > 2 * len(self._tables) + 1:
-                    # Tables of access classes that are gone.
-                    live = {id(known) for known in (self._deliveries, *self._tables.values())}
-                    kept = [holder for holder in holders if id(holder) in live]
-                    self._remembered -= len(holders) - len(kept)
-                    holders[:] = kept
-                holders.append(table)
+                if len(held) > 2 * len(self._tables) + 1:
+                    self._drop_dead(held)
+                held.append(table)
         table[key] = route
+
+    def _drop_dead(self, held: list[Table]) -> None:
+        """Leave out the tables of access classes that are gone."""
+        live = {id(known) for known in (self._deliveries, *self._tables.values())}
+        kept = [holder for holder in held if id(holder) in live]
+        self._remembered -= len(held) - len(kept)
+        held[:] = kept
 
     @property
     def deliveries(self) -> Table:
@@ -204,9 +227,8 @@ class Router:
         """The route of messages that came in at another node, where the right to publish was checked."""
         route = self._deliveries.get(topic)
         if route is None:
-            text = topic.decode()
-            route = self._intern(text)
-            self._remember(self._deliveries, text, route)
+            route = self._intern(topic.decode())
+            self._remember(self._deliveries, topic, route)
         return route
 
     def route(self, topic: str) -> Route:
@@ -216,38 +238,83 @@ class Router:
     def changed(self, filter: str) -> None:
         """Subscriptions to this filter changed: forget the routes of the topics it takes."""
         self.generation += 1
+        self._by_match.clear()
+        holders = self._holders
+        if not holders:
+            return
         _, inner = split_share(filter)
-        for topic, tables in list(self._cached.match(inner)):
-            key = topic.encode()
-            for table in tables:
-                table.pop(key, None)
-            self._remembered -= len(tables)
-            self._cached.pop(topic)
+        if not has_wildcard(inner):
+            self._forget(inner.encode())
+        elif len(holders) > min(self._comparisons, _COMPARED_MAX):
+            self.forget_all()
+        else:
+            self._comparisons -= len(holders)
+            levels = inner.split("/")
+            for key in [key for key in holders if levels_match(levels, key.decode().split("/"))]:
+                self._forget(key)
+
+    def _forget(self, key: bytes) -> None:
+        held = self._holders.pop(key, None)
+        if held is None:
+            return
+        tables = (held,) if isinstance(held, dict) else held
+        self._held_bytes -= len(key)
+        self._remembered -= len(tables)
+        for table in tables:
+            table.pop(key, None)
 
     def forget_all(self) -> None:
         """Forget every route (access rules or streams changed, or too many are remembered)."""
         self.generation += 1
         for table in (self._deliveries, *self._tables.values()):
             table.clear()
-        self._cached.clear()
-        self._remembered = 0
+        self._by_match.clear()
+        self._holders.clear()
+        self._remembered = self._held_bytes = self._comparisons = 0
 
     def matches(self, topic: str) -> tuple[dict[Session, list[Subscription]], list[ShareGroup]]:
         """Plain subscriptions per session and shared groups that take this topic."""
+        return self._receivers(topic, self.tree.match(topic))
+
+    @staticmethod
+    def _receivers(
+        topic: str, hits: list[Node[Session, ShareGroup]]
+    ) -> tuple[dict[Session, list[Subscription]], list[ShareGroup]]:
         found: dict[Session, list[Subscription]] = {}
         groups: list[ShareGroup] = []
-        for node in self.tree.match(topic):
+        for node in hits:
             for session, subscription in node.subscribers.items():
                 if session.principal.may_receive(topic):
                     found.setdefault(session, []).append(subscription)
-            groups.extend(node.groups.values())
+            if node.groups:
+                groups.extend(node.groups.values())
         return found, groups
 
     def _intern(self, topic: str) -> Route:
-        found, groups = self.matches(topic)
+        hits = self.tree.match(topic)
         intake = self.intakes.find(topic)
-        here = {group.key for group in groups}
         remotes, elsewhere = self.interest.wanted_by(topic)
+        match = (*hits, intake, remotes, elsewhere)
+        route = self._by_match.get(match)
+        if route is None:
+            route, is_same_for_all = self._made(topic, hits, intake, remotes, elsewhere)
+            if is_same_for_all:
+                if len(self._by_match) >= _MATCHES_MAX:
+                    self._by_match.clear()
+                self._by_match[match] = route
+        return route
+
+    def _made(
+        self,
+        topic: str,
+        hits: list[Node[Session, ShareGroup]],
+        intake: Intake | None,
+        remotes: tuple[str, ...],
+        elsewhere: tuple[tuple[str, tuple[str, ...]], ...],
+    ) -> tuple[Route, bool]:
+        """A route of these receivers, and whether it is that of every topic with the same matches."""
+        found, groups = self._receivers(topic, hits)
+        here = {group.key for group in groups}
         far_groups = tuple(found for found in elsewhere if found[0] not in here)
         classes: dict[tuple[bool, int, bool, bytes, bool], Receivers] = {}
         no_local: set[Session] = set()
@@ -263,6 +330,10 @@ class Router:
             if key not in classes:
                 classes[key] = Receivers(*key)
             classes[key].sessions.append(session)
+        # No local asks which of the session's subscriptions took this very topic, so it is not shared.
+        if no_local:
+            receivers = list(classes.values())
+            return Route(receivers, groups, frozenset(no_local), True, intake, remotes, far_groups), False
         identity = (
             tuple((key, tuple(r.sessions)) for key, r in sorted(classes.items())),
             tuple(groups),
@@ -270,13 +341,10 @@ class Router:
             remotes,
             far_groups,
         )
-        # No local asks which of the session's subscriptions took this very topic, so it is not shared.
-        if no_local:
-            return Route(
-                list(classes.values()), groups, frozenset(no_local), True, intake, remotes, far_groups
-            )
         route = self._routes.get(identity)
         if route is None:
             route = Route(list(classes.values()), groups, frozenset(), True, intake, remotes, far_groups)
             self._routes[identity] = route
-        return route
+        # Whoever has rules may get one of these topics and not another.
+        is_open = all(session.principal.unrestricted for node in hits for session in node.subscribers)
+        return route, is_open

@@ -268,6 +268,16 @@ def pattern_rows(patterns: Iterable[Pattern]) -> list[dict[str, Any]]:
     return rows
 
 
+def machine() -> dict[str, Any]:
+    """Where the figures were measured, without its name; the load says whether others used it too."""
+    return {
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_1_min": os.getloadavg()[0],
+    }
+
+
 def document(
     *,
     samples: Sequence[Sample],
@@ -278,11 +288,7 @@ def document(
 ) -> dict[str, Any]:
     """Everything, for a program: the tables and every single run behind them."""
     return {
-        "machine": {
-            "cores": os.cpu_count(),
-            "kernel": platform.release(),
-            "python": platform.python_version(),
-        },
+        "machine": machine(),
         "brokers": versions,
         "rounds": rounds,
         "seconds": seconds,

@@ -2,6 +2,8 @@
 
 import asyncio
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from millrace.client import Client
@@ -12,13 +14,18 @@ _PACE_S = 0.05
 _TIMEOUT_S = 30.0
 
 
-async def run() -> None:
-    story = Story()
+async def run(story: Story) -> None:
     story.title("One broker, two clients, one kill -9")
+    async with story.lasting(_broker()) as broker:
+        await _play(story, broker)
+
+
+@asynccontextmanager
+async def _broker() -> AsyncIterator[BrokerProcess]:
     with tempfile.TemporaryDirectory(prefix="millrace-demo-") as directory:
         broker = BrokerProcess(Path(directory) / "n1")
         try:
-            await _play(story, broker)
+            yield broker
         finally:
             await broker.stop()
 
@@ -26,6 +33,7 @@ async def run() -> None:
 async def _play(story: Story, broker: BrokerProcess) -> None:
     await broker.start()
     story.say("broker", f"listens on {broker.url}")
+    story.shows(f"http://127.0.0.1:{broker.ports['http']}/")
     received: list[str] = []
     enough = asyncio.Event()
 

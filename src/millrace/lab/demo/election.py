@@ -62,8 +62,7 @@ class _SameTimeout(random.Random):
         return start
 
 
-async def run() -> None:
-    story = Story()
+async def run(story: Story) -> None:
     equal = _play(story, "Equal time-outs, on a virtual clock", [_SameTimeout() for _ in range(3)])
     different = _play(
         story, "Different time-outs, on a virtual clock", [random.Random(seed) for seed in range(3)]

@@ -10,8 +10,7 @@ from millrace.lab.demo.story import Story
 _BEFORE, _AFTER = 10, 10
 
 
-async def run() -> None:
-    story = Story()
+async def run(story: Story) -> None:
     story.title("The leader is killed while messages flow")
     async with cluster_of(story, 3) as cluster:
         urls = [node.url for node in cluster.nodes]

@@ -14,8 +14,7 @@ from millrace.local_cluster import LocalCluster, NodeProcess
 _EACH = 6
 
 
-async def run() -> None:
-    story = Story()
+async def run(story: Story) -> None:
     story.title("Every node takes messages; two groups share them, wherever their members are")
     async with cluster_of(story, 3) as cluster:
         one, two, three = cluster.nodes

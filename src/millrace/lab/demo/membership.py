@@ -8,8 +8,7 @@ from millrace.lab.demo.stage import Listener, cluster_of, members_up, publish, r
 from millrace.lab.demo.story import Story
 
 
-async def run() -> None:
-    story = Story()
+async def run(story: Story) -> None:
     story.title("A node joins and leaves")
     async with cluster_of(story, 3) as cluster:
         first = cluster.nodes[0]

@@ -43,12 +43,12 @@ _CALM_S = 6.0
 _WAIT_S = 600.0
 _STOP_S = 60.0
 _NEWS_EVERY_S = 5.0
+_DEVICES_DRAWN = 8
 
 Window = tuple[str, int]
 
 
-async def run() -> None:
-    story = Story()
+async def run(story: Story) -> None:
     try:
         check_machine()
         if not PIPELINE.exists():
@@ -56,12 +56,17 @@ async def run() -> None:
     except LocalError as error:
         story.say("stage", f"no pipeline: {error}", "yellow")
         story.say("stage", "the cluster alone, then:")
-        await failover.run()
+        await failover.run(story)
         return
     story.title("Devices -> cluster -> Spark -> topics and a table; the leader and the driver are killed")
+    async with story.lasting(_directory()) as directory, cluster_of(story, 3) as cluster:
+        await _Play(story, cluster, directory).run()
+
+
+@asynccontextmanager
+async def _directory() -> AsyncIterator[Path]:
     with tempfile.TemporaryDirectory(prefix="millrace-pipeline-") as name:
-        async with cluster_of(story, 3) as cluster:
-            await _Play(story, cluster, Path(name)).run()
+        yield Path(name)
 
 
 class _Play:
@@ -78,7 +83,7 @@ class _Play:
         self._story.say(
             "stage", f"look at {self._urls[1]}/v1/pipelines, or: millrace status --url {self._urls[1]}"
         )
-        async with _supervised(self._story, self._directory, self._urls):
+        async with self._story.lasting(_supervised(self._story, self._directory, self._urls)):
             async with AsyncExitStack() as stack:
                 clients = [await stack.enter_async_context(client) for client in self._clients()]
                 flowing = asyncio.create_task(self._fleet.run(clients))
@@ -190,7 +195,7 @@ class _Play:
             "check", f"{len(expected)} windows; messages on averages/#: {len(messages)}, twice {again}"
         )
         with contextlib.suppress(ImportError):
-            draw(self._directory / "tables" / "averages", self._killed, PICTURE)
+            draw(averages(self._directory / "tables" / "averages"), self._killed, PICTURE)
             self._story.say("check", f"the averages are drawn in {os.path.abspath(PICTURE)}")  # noqa: ASYNC240
         self._story.proved(
             {
@@ -281,26 +286,46 @@ def committed(table: Path) -> list[Path]:
     return list(found)
 
 
-def draw(table: Path, moments: dict[str, float], picture: Path) -> None:
+def draw(rows: list[tuple[Window, int, float]], moments: dict[str, float], picture: Path) -> None:
     """The averages of some devices over time, with what was killed when. ImportError without matplotlib."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(10, 5))
-    to_axis: Any = datetime.fromtimestamp
-    lines: dict[str, list[tuple[Any, float]]] = {}
-    for (device, start_ms), _, mean in averages(table):
-        lines.setdefault(device, []).append((to_axis(start_ms / 1000), mean))
-    for device in sorted(lines, key=lambda name: int(name[1:]))[:8]:
-        points = sorted(lines[device])
-        axes.plot([when for when, _ in points], [mean for _, mean in points], marker=".", label=device)
-    for words, moment_s in moments.items():
-        axes.axvline(to_axis(moment_s), color="red", linestyle="--")
-        axes.text(to_axis(moment_s), axes.get_ylim()[1], words, color="red", rotation=90, va="top")
-    axes.set(title="Mean temperature by window, each reading once", ylabel="°C")
-    axes.legend(ncols=4, fontsize="small")
-    figure.autofmt_xdate()
+    figure = figure_of(rows, moments)
     figure.savefig(picture, dpi=120)
     pyplot.close(figure)
+
+
+def figure_of(rows: list[tuple[Window, int, float]], moments: dict[str, float]) -> Any:
+    """The picture before it is written. What was killed stands above the plot, in two rows, so that neither
+    the lines nor two kills in a row lie upon it; the names of the devices stand beside it."""
+    from matplotlib import pyplot
+
+    made: Any = pyplot.subplots(figsize=(10, 5), layout="constrained")
+    figure, axes = made
+    to_axis: Any = datetime.fromtimestamp
+    lines: dict[str, list[tuple[Any, float]]] = {}
+    for (device, start_ms), _, mean in rows:
+        lines.setdefault(device, []).append((to_axis(start_ms / 1000), mean))
+    for device in sorted(lines, key=lambda name: int(name[1:]))[:_DEVICES_DRAWN]:
+        points = sorted(lines[device])
+        axes.plot([when for when, _ in points], [mean for _, mean in points], marker=".", label=device)
+    for number, (words, moment_s) in enumerate(sorted(moments.items(), key=lambda item: item[1])):
+        axes.axvline(to_axis(moment_s), color="red", linestyle="--")
+        axes.annotate(
+            words,
+            # A place on the axis of times, at the upper end of the other one.
+            (axes.convert_xunits(to_axis(moment_s)), 1.0),
+            xycoords=axes.get_xaxis_transform(),
+            xytext=(0, 4 + 14 * (number % 2)),
+            textcoords="offset points",
+            color="red",
+            ha="center",
+        )
+    figure.suptitle("Mean temperature by window, each reading once")
+    axes.set(ylabel="°C")
+    axes.tick_params(axis="x", rotation=30)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize="small", title="device")
+    return figure

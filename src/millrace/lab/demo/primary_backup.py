@@ -1,12 +1,8 @@
 """`primary-backup`: a stream of two nodes with an edge function; the primary is killed in the middle."""
 
-import tempfile
-from pathlib import Path
-
 from millrace.lab.campaign.pair_run import Beat, Outcome, PairRun, create_stream
-from millrace.lab.demo.stage import ready
+from millrace.lab.demo.stage import cluster_of
 from millrace.lab.demo.story import Story
-from millrace.local_cluster import LocalCluster
 
 _BEFORE_S, _AFTER_S = 12.0, 10.0
 _INTERVAL_S = 0.25
@@ -14,18 +10,14 @@ _COLUMNS = 60
 _MODULE = "millrace.lab.demo.edge_busy"
 
 
-async def run() -> None:
-    story = Story()
+async def run(story: Story) -> None:
     story.title("Primary and backup, an edge function of 50-150 ms, and kill -9 for the primary")
-    with tempfile.TemporaryDirectory(prefix="millrace-demo-") as directory:
-        options = ("--set", f"edge.modules={_MODULE}")
-        story.say("stage", "starting 3 nodes: two keep the stream, the third is there for a majority")
-        async with LocalCluster(3, Path(directory), options=options) as cluster:
-            await ready(story, cluster, 3)
-            await create_stream(cluster, {"check_interval_ms": 1000}, edge=f"{_MODULE}:work")
-            beats = (Beat(keep_last=40),)
-            work = PairRun(cluster, interval_s=_INTERVAL_S, beats=beats, say=story.say)
-            outcome = await work.run(1, before_s=_BEFORE_S, after_s=_AFTER_S)
+    story.say("stage", "two nodes keep the stream, the third is there for a majority")
+    async with cluster_of(story, 3, options=("--set", f"edge.modules={_MODULE}")) as cluster:
+        await create_stream(cluster, {"check_interval_ms": 1000}, edge=f"{_MODULE}:work")
+        beats = (Beat(keep_last=40),)
+        work = PairRun(cluster, interval_s=_INTERVAL_S, beats=beats, say=story.say)
+        outcome = await work.run(1, before_s=_BEFORE_S, after_s=_AFTER_S)
     _tell(story, outcome)
     story.proved(
         {

@@ -5,8 +5,7 @@ from millrace.lab.demo.stage import Listener, cluster_of, publish
 from millrace.lab.demo.story import Story
 
 
-async def run() -> None:
-    story = Story()
+async def run(story: Story) -> None:
     story.title("A publish at one node reaches subscribers at every other")
     async with cluster_of(story, 3) as cluster:
         first, second, third = cluster.nodes

@@ -12,8 +12,7 @@ from millrace.local_cluster import LocalCluster, NodeProcess
 _STREAM = {"name": "live", "filters": ["live/#"], "replication": "routed"}
 
 
-async def run() -> None:
-    story = Story()
+async def run(story: Story) -> None:
     story.title("A stream that is stored nowhere: nodes send each other what their clients want")
     claims: dict[str, bool] = {}
     async with cluster_of(story, 3) as cluster:

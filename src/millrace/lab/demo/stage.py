@@ -12,17 +12,49 @@ from millrace.lab.demo.story import Story
 from millrace.local_cluster import LocalCluster, NodeProcess
 
 TIMEOUT_S = 60.0
+# A wait that is longer says what it is for.
+_NEWS_S = 2.0
 
 
 @asynccontextmanager
-async def cluster_of(story: Story, count: int) -> AsyncIterator[LocalCluster]:
-    """Nodes in a directory of their own, gone at the end."""
+async def cluster_of(
+    story: Story, count: int, *, options: tuple[str, ...] = ()
+) -> AsyncIterator[LocalCluster]:
+    """Nodes in a directory of their own, gone at the end, or with the story where that is kept."""
+    async with story.lasting(_nodes(story, count, options)) as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def _nodes(story: Story, count: int, options: tuple[str, ...]) -> AsyncIterator[LocalCluster]:
+    heard: set[str] = set()
+
+    def on_line(name: str, line: str) -> None:
+        if " ready: " in line and name not in heard:
+            heard.add(name)
+            story.say(name, "serves")
+
     with tempfile.TemporaryDirectory(prefix="millrace-demo-") as directory:
-        cluster = LocalCluster(count, Path(directory))
-        story.say("stage", f"starting {count} nodes")
-        async with cluster:
+        cluster = LocalCluster(count, Path(directory), options=options, on_line=on_line)
+        story.say("stage", f"starting {count} processes: n1 forms a cluster, the others ask to be let in")
+        waiting = asyncio.create_task(_tell_who_is_missing(story, cluster, heard))
+        try:
+            await cluster.start()
+            waiting.cancel()
+            story.shows(f"{cluster.nodes[0].http_url}/")
             await ready(story, cluster, count)
             yield cluster
+        finally:
+            waiting.cancel()
+            await cluster.stop()
+
+
+async def _tell_who_is_missing(story: Story, cluster: LocalCluster, heard: set[str]) -> None:
+    """A wait that goes on says what it is for."""
+    while True:
+        await asyncio.sleep(_NEWS_S)
+        missing = [node.name for node in cluster.nodes if node.name not in heard]
+        story.say("stage", f"waiting for {', '.join(missing)} to start, open a log and join", "dim")
 
 
 async def status(node: NodeProcess) -> dict[str, object]:
@@ -63,9 +95,15 @@ async def is_whole(node: NodeProcess, count: int) -> bool:
 
 async def ready(story: Story, cluster: LocalCluster, count: int) -> None:
     """Wait until every group is on every node: only then does losing one lose nothing."""
+    loop = asyncio.get_running_loop()
+    news_s = loop.time() + _NEWS_S
     for _ in range(1200):
-        if all([await is_whole(node, count) for node in cluster.nodes if node.is_running]):
+        lacking = [n.name for n in cluster.nodes if n.is_running and not await is_whole(n, count)]
+        if not lacking:
             break
+        if loop.time() >= news_s:
+            news_s = loop.time() + _NEWS_S
+            story.say("stage", f"waiting until {', '.join(lacking)} keep a copy of everything", "dim")
         await asyncio.sleep(0.05)
     first = await leader(cluster.nodes)
     story.say(first.name, "leads; every node keeps everything")

@@ -5,7 +5,9 @@ import contextlib
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -13,13 +15,59 @@ from millrace.errors import LocalError
 
 _READY_S = 20.0
 
+Lasting = TypeVar("Lasting")
+
 
 class Story:
     """Lines with time, who, and what."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep: bool = False) -> None:
+        """`keep`: what the demo started goes on after its end, until somebody stops it."""
         self._console = Console(highlight=False)
         self._started_s = time.monotonic()
+        self._keep = keep
+        self._kept: list[contextlib.AsyncExitStack] = []
+        self._dashboard = ""
+
+    @contextlib.asynccontextmanager
+    async def lasting(
+        self, context: contextlib.AbstractAsyncContextManager[Lasting]
+    ) -> AsyncIterator[Lasting]:
+        """The same context, whose end waits for `end` where the story is kept and nothing went wrong."""
+        async with contextlib.AsyncExitStack() as stack:
+            yield await stack.enter_async_context(context)
+            if self._keep:
+                self._kept.append(stack.pop_all())
+
+    def shows(self, url: str) -> None:
+        """Where the dashboard of what runs is."""
+        self._dashboard = url
+        self.say("stage", f"dashboard while it runs: {url}")
+
+    async def end(self) -> None:
+        """The end of a demo: say where to look; where the story is kept, wait until somebody had enough."""
+        if not self._keep:
+            if self._dashboard:
+                self.say(
+                    "stage", "all of it is stopped now; with --keep it goes on, and its dashboard too", "dim"
+                )
+            return
+        try:
+            self.say("stage", f"everything goes on; dashboard: {self._dashboard}  (Ctrl-C ends it)", "bold")
+            enough = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, enough.set)
+            await enough.wait()
+            self.say("stage", "stopping")
+        finally:
+            await self.let_go()
+
+    async def let_go(self) -> None:
+        """Stop what was kept, in the order in which it would have been stopped."""
+        kept, self._kept = self._kept, []
+        for stack in kept:
+            await stack.aclose()
 
     def say(self, who: str, what: str, style: str = "") -> None:
         elapsed_s = time.monotonic() - self._started_s
@@ -37,6 +85,16 @@ class Story:
             self._console.print(f"  {mark}  {claim}")
         if not all(claims.values()):
             raise LocalError("the demo did not show what it should")
+
+
+async def perform(run: Callable[[Story], Awaitable[None]], *, keep: bool) -> None:
+    """A demo from its beginning to its end."""
+    story = Story(keep=keep)
+    try:
+        await run(story)
+        await story.end()
+    finally:
+        await story.let_go()
 
 
 class BrokerProcess:

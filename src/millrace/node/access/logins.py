@@ -100,6 +100,9 @@ class _Failures:
         if len(self._by_key) > _REMEMBERED_MAX:
             self._by_key.popitem(last=False)
 
+    def last_s(self, key: Any) -> float:
+        return self._by_key.get(key, (0, 0.0))[1]
+
     def forget(self, key: Any) -> None:
         self._by_key.pop(key, None)
 
@@ -174,6 +177,36 @@ class Logins:
             giving_way.answer(Outcome.BUSY)
         return True
 
+    def may_try(self, peer: Any, user: str) -> bool:
+        """Whether a check that needs no worker may be made now: failures slow those down as well."""
+        address, now_s = address_of(peer), self._workers.now_s()
+        is_slowed = self._by_user.last_s(user) + self._by_user.delay_s(user, now_s) > now_s
+        if is_slowed and (address, user) not in self._proved:
+            return False
+        return self._ready_s.get(address, 0.0) <= now_s
+
+    def note(self, peer: Any, user: str, is_right: bool) -> None:
+        """The outcome of such a check."""
+        self._note(address_of(peer), user, is_right)
+
+    def _note(self, address: str, user: str, is_right: bool) -> None:
+        now_s = self._workers.now_s()
+        pair = (address, user)
+        if is_right:
+            self._by_pair.forget(pair)
+            self._proved[pair] = None
+            self._proved.move_to_end(pair)
+            if len(self._proved) > _REMEMBERED_MAX:
+                self._proved.popitem(last=False)
+            return
+        self._by_pair.add(pair, now_s)
+        self._by_user.add(user, now_s)
+        self._by_address.add(address, now_s)
+        self._ready_s[address] = now_s + self._by_address.delay_s(address, now_s)
+        self._ready_s.move_to_end(address)
+        if len(self._ready_s) > _REMEMBERED_MAX:
+            self._ready_s.popitem(last=False)
+
     def cancelled(self, login: Login) -> None:
         """Called by the login. A check that runs cannot be stopped; its outcome counts all the same."""
         if login in self._waiting:
@@ -218,22 +251,7 @@ class Logins:
 
     def _checked(self, login: Login, is_right: bool) -> None:
         self._running.remove(login)
-        now_s = self._workers.now_s()
-        pair = (login.address, login.user)
-        if is_right:
-            self._by_pair.forget(pair)
-            self._proved[pair] = None
-            self._proved.move_to_end(pair)
-            if len(self._proved) > _REMEMBERED_MAX:
-                self._proved.popitem(last=False)
-        else:
-            self._by_pair.add(pair, now_s)
-            self._by_user.add(login.user, now_s)
-            self._by_address.add(login.address, now_s)
-            self._ready_s[login.address] = now_s + self._by_address.delay_s(login.address, now_s)
-            self._ready_s.move_to_end(login.address)
-            if len(self._ready_s) > _REMEMBERED_MAX:
-                self._ready_s.popitem(last=False)
+        self._note(login.address, login.user, is_right)
         login.answer(Outcome.RIGHT if is_right else Outcome.WRONG)
         self._dispatch()
 

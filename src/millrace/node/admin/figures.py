@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from millrace.broker.machine import Broker
-from millrace.broker.stats import Stats
+from millrace.broker.stats import Histogram, Stats
 
 SAMPLE_S = 1.0
 _LAG_S = 0.05
 # How many measures of the loop's lag the worst of is shown: about two seconds.
 _LAGS = 40
+_LAG_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -28,6 +29,7 @@ class Sampler:
         self._values: dict[str, float] = {}
         self._rates: dict[str, float] = {}
         self._lags_ms: list[float] = []
+        self.lag_times = Histogram(_LAG_BOUNDS_S)
 
     def sample(self, counters: dict[str, float]) -> None:
         """Take the present values; what is not named any more is forgotten."""
@@ -48,6 +50,7 @@ class Sampler:
 
     def add_lag(self, lag_ms: float) -> None:
         self._lags_ms.append(lag_ms)
+        self.lag_times.observe(lag_ms / 1000)
         del self._lags_ms[:-_LAGS]
 
     @property

@@ -91,9 +91,12 @@ class Admin:
         self._uptime_s = uptime_s
         self.events = events
         self.logins = PageLogins()
+        self.pipelines: dict[str, dict[str, Any]] = {}
+        """The last report of every pipeline that told this node."""
         self.readiness = Readiness(engine)
         self._watch = Watch(engine, self._broker.stats, events, node)
         self._sampler = figures.Sampler(lambda: asyncio.get_running_loop().time())
+        self.lag_times = self._sampler.lag_times
         self._builder = Builder(engine, node, __version__, self._sampler)
         self._sessions = Sessions(
             lambda: engine.sessions.store.records,
@@ -162,6 +165,11 @@ class Admin:
             times = await asyncio.gather(*(self._asking.rtt_ms(peer) for peer in peers))
             self._rtt_ms = dict(zip(peers, times, strict=True))
             await asyncio.sleep(_PING_S)
+
+    def rtt_s(self, replica: str) -> float | None:
+        """How long the last answer of that node took; None where there was none."""
+        rtt_ms = self._rtt_ms.get(replica)
+        return None if rtt_ms is None else rtt_ms / 1000
 
     # --------------------------------------------------------------------------------- the cluster
 

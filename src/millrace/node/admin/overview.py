@@ -155,7 +155,7 @@ class Builder:
                         node=node,
                         role="unknown" if here is None else here.role,
                         applied=None if here is None else here.applied,
-                        lag=None if here is None or head is None else max(0, head.last - here.applied),
+                        lag=None if here is None or head is None else max(0, head.last - here.last),
                     )
                 )
             yield ReplicationGroupRow(

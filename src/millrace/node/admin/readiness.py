@@ -30,7 +30,18 @@ class Readiness:
                 self._unserved_since_s.setdefault(number, now_s)
 
     @property
+    def is_removed(self) -> bool:
+        return self._engine.cluster.removal.is_removed
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests are answered here at all."""
+        return self.is_started and not self.is_removed
+
+    @property
     def waits_for(self) -> str:
+        if why := self._engine.cluster.removal.why:
+            return why
         return self._after_start() if self.is_started else self._before_start()
 
     def _before_start(self) -> str:
@@ -44,9 +55,7 @@ class Readiness:
         engine = self._engine
         members = engine.definitions.state.members.members
         mine = members.get(engine.replicas.replica)
-        if mine is None:
-            return "this node was removed from the cluster"
-        if mine.is_draining:
+        if mine is not None and mine.is_draining:
             undo = f"millrace node drain {mine.name} --undo"
             return f"this node is being drained; let it take part again with: {undo}"
         now_s = asyncio.get_running_loop().time()

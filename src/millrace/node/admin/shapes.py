@@ -90,7 +90,9 @@ class ReplicaRow(Shape, kw_only=True, frozen=True):
     applied: Annotated[int | None, Meta(description="Last entry in its state; null without an answer.")] = (
         None
     )
-    lag: Annotated[int | None, Meta(description="Entries that the leader has and it has not applied.")] = None
+    lag: Annotated[int | None, Meta(description="Entries that are in the leader's log and not in its.")] = (
+        None
+    )
 
 
 class ReplicationGroupRow(Shape, kw_only=True, frozen=True):
@@ -181,7 +183,7 @@ class Client(Shape, kw_only=True, frozen=True):
     in_flight: Annotated[int, Meta(description="Messages sent and not acknowledged.")]
     queued: Annotated[int, Meta(description="Messages that wait in memory to be sent.")]
     received: Annotated[int, Meta(description="Messages from it over this connection.")]
-    sent: Annotated[int, Meta(description="Messages to it since this node has its session.")]
+    sent: Annotated[int, Meta(description="Messages to it since it connected.")]
 
 
 class ClientDetail(Client, kw_only=True, frozen=True):

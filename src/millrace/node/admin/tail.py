@@ -21,10 +21,9 @@ from millrace.broker.sessions.session import Session
 from millrace.errors import LocalError, RemoteError
 from millrace.kernels.publish import body_start, packet_bounds
 from millrace.node.access.identity import Identity
-from millrace.node.access.logins import Login
 from millrace.node.admin.live import PULSE_S, Piece
 from millrace.node.admin.shapes import Skipped, Tailed
-from millrace.node.doors.mqtt_door import MqttDoor
+from millrace.node.doors.mqtt_door import Cancellable, MqttDoor
 from millrace.types import Message, Reason, RetainHandling, Subscription, Version
 from millrace.wire.mqtt.codec import decode
 from millrace.wire.mqtt.packets import Publish
@@ -62,7 +61,7 @@ class Tail:
         self.peer = peer
         self.transport = _NoTransport()
         self.identity: Identity | None = identity
-        self.login: Login | None = None
+        self.login: Cancellable | None = None
         self.username = identity.username
         self._scope = identity.scope
         self.session: Session | None = None
@@ -83,6 +82,7 @@ class Tail:
             principal=self._principal(),
             will=None,
             username=self.username,
+            door="tail",
         )
         self.session, _, _ = broker.connect(request, self, door.now_ms(), is_opened=False)
         door.connections[self] = None
@@ -179,7 +179,7 @@ class Tail:
         """The access rules changed: what may not be subscribed to any more is not shown any more."""
         if self.session is not None:
             principal = self._principal()
-            self._broker.reassign(self.session, principal)
+            self._broker.reassign(self.session, principal, self._door.now_ms())
             if not all(principal.may_subscribe(filter) for filter in self.session.subscriptions):
                 self.close()
 

@@ -7,18 +7,20 @@ group also decides what is wanted when nodes come and go. A node that is merely 
 removed."""
 
 import asyncio
-import json
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from millrace.broker.entries.meta import DrainMember, InitCluster, PlaceGroup, PutMember, RemoveMember
+from millrace.broker.entries.meta import DrainMember, InitCluster, PutMember, RemoveMember
 from millrace.broker.meta import state as meta
 from millrace.broker.meta.members import Member, Members
 from millrace.broker.streams.stream import Stream
 from millrace.errors import ConfigError, LocalError
+from millrace.node.cluster.peers_file import read_peers, write_peers
+from millrace.node.cluster.placement import Placement
+from millrace.node.cluster.removal import Removal
 from millrace.node.cluster.silence import Silence
 from millrace.node.config import Address, Config
 from millrace.node.groups.work_division import NodeWorkDivision
@@ -30,20 +32,16 @@ from millrace.node.sessions.session_group import SessionGroup
 from millrace.node.streams.definitions import Definitions
 from millrace.node.streams.opening import Opening
 from millrace.replication.contract import ReplicaId
-from millrace.storage import files
 from millrace.storage.disk import DiskFull
 
 log = logging.getLogger("millrace.cluster")
 
 _REVIEW_S = 0.25
 _JOIN_S = 60.0
+_JOIN_QUIET_S = 2.0
 _JOIN_PAUSE_S = 0.3
 # How long a node that was dialed may take to say who it is.
 _IDENTITY_S = 2.0
-_META_VOTERS = 5
-_SESSION_VOTERS = 3
-_PEERS = "peers"
-_PEERS_TAG = b"MRPE"
 # Leaders are spread over the nodes once the cluster has been as it is for so long, and its leader has led for
 # a while: after a failure nobody is moved twice. While a node is away nothing is calm for a good while.
 _CALM_S = 10.0
@@ -64,6 +62,7 @@ class Cluster:
         pairs: PairKeeper,
         work: NodeWorkDivision,
         silence: Silence,
+        placement: Placement,
         wall_us: Callable[[], int],
     ) -> None:
         self._config = config
@@ -74,7 +73,9 @@ class Cluster:
         self._pairs = pairs
         self._work = work
         self._silence = silence
+        self._placement = placement
         self._wall_us = wall_us
+        self.removal = Removal(replicas, definitions)
         self._ports: Callable[[], dict[str, int]] = dict
         self.joining = ""
         """For people: where this node asks to be taken in, and why it is not yet. Empty otherwise."""
@@ -123,7 +124,7 @@ class Cluster:
         only a leader may conclude that there is none yet, and make one."""
         while not self.members.cluster:
             if not self._definitions.group.is_leader:
-                await asyncio.sleep(0.01)
+                await self._definitions.next_change()
                 continue
             replicas = self._replicas
             cluster = replicas.directory.identity.hex()[:16]
@@ -149,17 +150,21 @@ class Cluster:
             addresses = [Address.parse(seed) for seed in seeds]
         except ValueError as error:
             raise ConfigError(f"cluster.join: {error}") from None
-        deadline_s = asyncio.get_running_loop().time() + _JOIN_S
-        reason = "nobody answered"
+        began_s = asyncio.get_running_loop().time()
+        deadline_s = began_s + _JOIN_S
+        reason = told = "nobody answered"
         self.joining = f"joining the cluster at {', '.join(seeds)}"
         while asyncio.get_running_loop().time() < deadline_s:
             for address in addresses:
                 try:
                     reply = await self._ask_to_join(address)
                 except (OSError, LocalError) as error:
-                    if reason != f"{address}: {error}":
-                        log.warning("cannot join at %s, trying again: %s", address, error)
                     reason = f"{address}: {error}"
+                    # Nodes that are started together need not wait for each other in silence, nor cry.
+                    is_late = asyncio.get_running_loop().time() > began_s + _JOIN_QUIET_S
+                    if reason != told and is_late:
+                        told = reason
+                        log.warning("cannot join at %s, trying again: %s", address, error)
                     self.joining = f"joining the cluster at {reason}"
                     continue
                 self._replicas.cluster_id = reply.cluster
@@ -235,16 +240,19 @@ class Cluster:
 
     async def _review(self) -> None:
         members = self.members
+        counted = self._counted()
+        self.removal.look(counted)
         mine = members.members.get(self._replicas.replica)
-        if mine is not None and self._has_moved(mine):
+        if mine is not None and self._has_moved(mine) and not self.removal.is_removed:
             await self._definitions.command(PutMember(self._myself()))
-        self._want(self._leaving() | {replica: member.peer for replica, member in members.members.items()})
+        leaving = {replica: peer for replica, peer in self._peers_written.items() if replica in counted}
+        self._want(leaving | {replica: member.peer for replica, member in members.members.items()})
         self._opening.reconcile()
         self._adopt_sessions()
         self._opening.say_again()
         self._work.divide()
         if self._definitions.group.is_leader:
-            await self._place()
+            await self._placement.place()
             await self._pairs.review()
         self._pairs.appoint()
         await self._approach()
@@ -271,7 +279,7 @@ class Cluster:
         if scene != self._scene:
             self._scene, self._calm_since_s = scene, now_s
         calm_s = _CALM_WITHOUT_ALL_S if self._silence.since_s else _CALM_S
-        if now_s - self._calm_since_s < calm_s or not self._is_settled():
+        if now_s - self._calm_since_s < calm_s or not self._placement.is_settled():
             return
         for number, replica in self.members.leaders(self._silence.since_s).items():
             if (
@@ -301,42 +309,23 @@ class Cluster:
         said = ((now.name, mine.name), (now.peer, mine.peer), (now.mqtt, mine.mqtt), (now.http, mine.http))
         return any(new and new != old for new, old in said)
 
-    async def _place(self) -> None:
-        """As leader of the meta group: replicas grow toward their target as nodes join [rule 22]."""
-        members = self.members
-        for number, assignment in list(members.assignments.items()):
-            wanted = members.choose(self._target(number), assignment.replicas)
-            if wanted and set(wanted) != set(assignment.replicas):
-                await self._definitions.command(PlaceGroup(number, wanted))
-
-    def _target(self, number: int) -> int:
-        if number == meta.META_GROUP:
-            return _META_VOTERS
-        if number == meta.SESSION_GROUP:
-            return _SESSION_VOTERS
-        if number in self._definitions.state.pairs.by_shard:
-            return 2
-        stream = self._definitions.state.shards().get(number)
-        return stream.spec.replicas if stream is not None else 1
-
     # --------------------------------------------------------------------------------------- peers
 
-    def _leaving(self) -> dict[str, str]:
-        """Where nodes are that were removed while a group here still counts on them: until its configuration
-        lets them go, one of them may lead it, and its vote may be needed."""
+    def _counted(self) -> set[str]:
+        """The nodes that a group here counts on, also those that were removed: until its configuration lets
+        them go, one of them may lead it, and its vote may be needed."""
         configs = [group.status().config for group in self._replicas.groups.values()]
-        counted = {replica for config in configs for replica in config.members}
-        return {replica: peer for replica, peer in self._peers_written.items() if replica in counted}
+        return {str(replica) for config in configs for replica in config.members}
 
     def _want(self, peers: dict[str, str]) -> None:
-        peers = {replica: peer for replica, peer in peers.items() if peer and _can_be_dialed(peer)}
+        released_by = self.removal.released_by
+        peers = {r: peer for r, peer in peers.items() if _can_be_dialed(peer) and r not in released_by}
         if self._replicas.links is not None:
             self._replicas.links.want({replica: Address.parse(peer) for replica, peer in peers.items()})
         if peers and peers != self._peers_written:
             # Where the others are, for a start at which nobody can be asked.
-            path = f"{self._replicas.directory.shard_path(meta.META_GROUP)}/{_PEERS}"
             try:
-                files.write_record(self._replicas.disk, path, _PEERS_TAG, json.dumps(peers).encode())
+                write_peers(self._replicas.disk, self._replicas.directory, peers)
                 self._peers_written = peers
             except DiskFull as error:
                 # With the next review again, which has more to do than this.
@@ -349,9 +338,7 @@ class Cluster:
     def _read_peers(self) -> dict[str, str]:
         if not self._replicas.exists(meta.META_GROUP):
             return {}
-        path = f"{self._replicas.directory.shard_path(meta.META_GROUP)}/{_PEERS}"
-        known = files.read_record(self._replicas.disk, path, _PEERS_TAG)
-        return {} if known is None else dict(json.loads(known))
+        return read_peers(self._replicas.disk, self._replicas.directory)
 
     # ------------------------------------------------------------------------------------ requests
 
@@ -399,7 +386,7 @@ class Cluster:
         return {
             "cluster": self.members.cluster,
             "members": rows,
-            "is_settled": self._is_settled(),
+            "is_settled": self._placement.is_settled(),
             "is_spread": self._is_spread(),
         }
 
@@ -412,19 +399,6 @@ class Cluster:
         groups = self._replicas.groups
         wanted = self.members.leaders(self._silence.since_s)
         return all(groups[n].status().leader == replica for n, replica in wanted.items() if n in groups)
-
-    def _is_settled(self) -> bool:
-        """Whether every group is kept by the nodes that should keep it."""
-        members = self.members
-        for number, assignment in members.assignments.items():
-            group = self._replicas.groups.get(number)
-            if group is None:
-                return False
-            config = group.status().config
-            wanted = members.choose(self._target(number), assignment.replicas)
-            if set(config.voters) != set(wanted) or set(config.members) != set(members.members):
-                return False
-        return True
 
     def groups(self) -> list[dict[str, Any]]:
         """Every replication group as this node sees it."""

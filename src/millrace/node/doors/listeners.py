@@ -18,7 +18,7 @@ from typing import Any
 
 from millrace.errors import ConfigError, RemoteError
 from millrace.limits import PROXY_HEADER_BYTES_MAX
-from millrace.node.config import Address, Tls
+from millrace.node.config import Address
 from millrace.node.doors.descriptors import Descriptors
 from millrace.node.doors.output import SLOW_BYTES, PacedOutput
 from millrace.node.doors.port_holder import holder
@@ -108,9 +108,9 @@ class Listener:
         sockets: list[socket.socket],
         factory: Callable[[], Any],
         descriptors: Descriptors,
-        tls: dict[str, Any],
+        tls: Callable[[], dict[str, Any]],
     ) -> None:
-        """`tls`: what the loop is told of it, if anything."""
+        """`tls`: what the loop is told of it, if anything, for each connection."""
         self._loop = asyncio.get_running_loop()
         self._sockets = sockets
         self._factory = factory
@@ -162,7 +162,7 @@ class Listener:
         # From here on the loop closes it.
         self._fresh.discard(connected)
         try:
-            await self._loop.connect_accepted_socket(self._factory, connected, **self._tls)
+            await self._loop.connect_accepted_socket(self._factory, connected, **self._tls())
         except OSError as error:
             log.debug("a connection ended before it began: %s", error)
 
@@ -172,10 +172,11 @@ async def listen(
     factory: Callable[[], Any],
     descriptors: Descriptors,
     *,
-    context: ssl.SSLContext | None = None,
+    context: Callable[[], ssl.SSLContext] | None = None,
     handshake_s: float | None = None,
 ) -> tuple[Listener, int]:
-    """Listen; returns the listener and the port it got. `handshake_s`: how long TLS may take to begin."""
+    """Listen; returns the listener and the port it got. `context`: the TLS of a new connection, which may be
+    another one later. `handshake_s`: how long TLS may take to begin."""
     try:
         sockets = await _bound(address)
     except OSError as error:
@@ -185,7 +186,10 @@ async def listen(
                 f"cannot listen on {address}: {who} has this port; stop it, or give this node another address"
             ) from error
         raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from error
-    tls = {} if context is None else {"ssl": context, "ssl_handshake_timeout": handshake_s}
+
+    def tls() -> dict[str, Any]:
+        return {} if context is None else {"ssl": context(), "ssl_handshake_timeout": handshake_s}
+
     return Listener(sockets, factory, descriptors, tls), sockets[0].getsockname()[1]
 
 
@@ -212,18 +216,3 @@ async def _bound(address: Address) -> list[socket.socket]:
             listening.close()
         raise
     return sockets
-
-
-def tls_context(settings: Tls) -> ssl.SSLContext:
-    """The server's side of TLS, from files that the configuration names."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(settings.certificate, settings.key)
-        if settings.client_ca:
-            context.load_verify_locations(settings.client_ca)
-            required = settings.require_client_certificate
-            context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"the TLS files cannot be used: {error}") from error
-    return context

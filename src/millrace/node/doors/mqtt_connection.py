@@ -24,15 +24,16 @@ from millrace.broker.topics.routing import Table
 from millrace.errors import ProtocolError, RemoteError
 from millrace.kernels import scan
 from millrace.kernels.publish import body_start, join_spans
-from millrace.node.access.identity import Identity
-from millrace.node.access.logins import Login
+from millrace.limits import CONNECT_BYTES_MAX
+from millrace.node.access.identity import NOBODY, Identity
+from millrace.node.doors import mqtt_exchange
 from millrace.node.doors import mqtt_terms as terms
 from millrace.node.doors.duties import AcceptClient, AnswerSubscribe, AnswerUnsubscribe, Duty
-from millrace.node.doors.mqtt_door import MqttDoor
-from millrace.node.doors.mqtt_terms import EnhancedAuthentication
+from millrace.node.doors.mqtt_door import Cancellable, MqttDoor
+from millrace.node.doors.mqtt_exchange import Exchange
 from millrace.node.doors.output import PacedOutput
 from millrace.node.shards import producer_keys as keys
-from millrace.types import Message, Reason, Version
+from millrace.types import Reason, Version
 from millrace.wire.mqtt.codec import decode, encode
 from millrace.wire.mqtt.connection import Inbox, wanted_bytes
 from millrace.wire.mqtt.packets import (
@@ -64,6 +65,8 @@ _PONG = b"\xd0\x00"
 _KEEP_ALIVE_GRACE = 1.5
 # Messages at QoS 1 and 2 that one turn of the loop takes in before it turns to the others.
 _TURN_MESSAGES_MAX = 10_000
+# A packet that the scan leaves to the codec costs as much as so many that it takes.
+_PACKET_COST = 25
 # How long a closed connection may take to read its last bytes.
 _CLOSING_MS_MAX = 5_000
 
@@ -92,6 +95,7 @@ class MqttConnection(PacedOutput):
         "seen_ms",
         "session",
         "since_ms",
+        "traffic",
         "username",
         "version",
     )
@@ -104,20 +108,21 @@ class MqttConnection(PacedOutput):
         # CONNACK is out.
         self._is_welcome = False
         self._parked: list[bytes] | None = None
-        self._packet_bytes_max = door.limits.packet_bytes_max
+        self._packet_bytes_max = min(CONNECT_BYTES_MAX, door.limits.packet_bytes_max)
         self._client_bytes_max = 0
         self._table: Table = {}
         self._v5 = False
         self._aliases: dict[int, str] | None = None
-        self._exchange: tuple[str, EnhancedAuthentication, Connect] | None = None
+        self._exchange: Exchange | None = None
         self.version = Version.MQTT_3_1_1
         self.session: Session | None = None
         self.username: str | None = None
         self.identity: Identity | None = None
-        self.login: Login | None = None
+        self.login: Cancellable | None = None
         self.peer: Any = None
         # For people: by which door it came, since when its session is open, messages from it.
         self.listener, self.connected_us, self.received = "mqtt", 0, 0
+        self.traffic = door.broker.stats.door("mqtt")
         # Heard last; and the beginning of the time before the session, or after it.
         self.seen_ms = self.since_ms = door.now_ms()
         # Silence allowed: the CONNECT deadline first, then the keep alive; 0 is for ever.
@@ -129,6 +134,8 @@ class MqttConnection(PacedOutput):
         self.begin_output(transport)
         self.peer = self.peer or transport.get_extra_info("peername")
         self._door.connections[self] = None
+        if not self._door.has_room_for_connect():
+            self._end()
 
     def connection_lost(self, error: Exception | None) -> None:
         door = self._door
@@ -167,7 +174,7 @@ class MqttConnection(PacedOutput):
             door.begin_turn()
         self.seen_ms = now_ms = door.turn_ms
         broker = door.broker
-        broker.stats.bytes_received += len(data)
+        self.traffic.bytes_received += len(data)
         if self._state == _CONNECTED and self._inbox.parts is None:
             session = self.session
             assert session is not None
@@ -181,7 +188,10 @@ class MqttConnection(PacedOutput):
                     if first != 0x30:
                         self._check_bounds(first, count)
                 else:
-                    broker.on_acks(session, first, subject, count, now_ms)
+                    try:
+                        broker.on_acks(session, first, subject, count, now_ms)
+                    except RemoteError as error:
+                        self._on_fault(error)
             else:
                 self._receive(data, pos, spans)
         elif self._parked is not None:
@@ -197,7 +207,7 @@ class MqttConnection(PacedOutput):
             # It is us who do not listen.
             return False
         begin_ms = self.since_ms if self.session is None else self.seen_ms
-        return bool(self.deadline_ms) and begin_ms + self.deadline_ms < now_ms
+        return 0 < self.deadline_ms < now_ms - begin_ms
 
     def expire(self) -> None:
         if self._state == _CLOSED:
@@ -225,7 +235,7 @@ class MqttConnection(PacedOutput):
                     return
                 if self._state == _OPENING or (self._state == _AUTHENTICATING and self._exchange is None):
                     # What follows CONNECT waits until we know whether the client may say it.
-                    self._inbox.keep(data, pos, self._packet_bytes_max)
+                    self._inbox.keep(data, pos, self._door.limits.packet_bytes_max)
                     self.transport.pause_reading()
                     return
                 end = pos + wanted_bytes(data[pos : pos + 5], self._packet_bytes_max)
@@ -234,26 +244,33 @@ class MqttConnection(PacedOutput):
                     return
                 self._on_packet(data, pos, end)
                 pos = end
+                self._door.taken += _PACKET_COST
+                if self._state == _CONNECTED and self._door.taken > _TURN_MESSAGES_MAX:
+                    self._park()
                 if self._state == _CONNECTED:
                     pos, spans = scan(data, pos, self._table, self._v5, self._packet_bytes_max)
                 else:
                     spans = []
         except RemoteError as error:
-            self._door.broker.stats.protocol_errors += 1
-            self.fail(error.reason, error.detail)
+            self._on_fault(error)
+
+    def _on_fault(self, error: RemoteError) -> None:
+        self._door.broker.stats.protocol_errors += 1
+        if error.reason in (Reason.PACKET_TOO_LARGE, Reason.QUOTA_EXCEEDED):
+            self._door.broker.limits_reached.count("packet" if self.session is not None else "connect_bytes")
+        self.fail(error.reason, error.detail)
 
     def _learn(self, data: bytes, pos: int) -> bool:
-        """A packet that the scan stopped at, of a topic that clients of other nodes publish to: its route is
-        known here, though not to those who publish. They may all come at once, when that node is gone."""
+        """Whether the packet that the scan stopped at may be scanned now, because its topic was met here for
+        the first time and its route is known from now on. Whatever else is unusual is left to the codec."""
         topic = terms.topic_at(data, pos)
-        router = self._door.broker.router
-        if not topic or topic in self._table or topic not in router.deliveries:
+        if not topic or topic in self._table:
+            return False
+        text = terms.topic_within(self._door.limits, topic)
+        if text is None:
             return False
         assert self.session is not None
-        text = topic.decode()
-        if not terms.is_topic_within(self._door.limits, text):
-            return False
-        router.resolve(self.session.principal, self._table, text)
+        self._door.broker.router.resolve(self.session.principal, self._table, text)
         return True
 
     def _on_spans(self, data: bytes, spans: list[Any]) -> None:
@@ -329,18 +346,10 @@ class MqttConnection(PacedOutput):
     def _on_answer(self, session: Session, packet: Puback | Pubrec | Pubrel | Pubcomp) -> None:
         """An acknowledgement with a reason code or properties."""
         broker, now_ms = self._door.broker, self.seen_ms
-        failed = packet.reason >= Reason.UNSPECIFIED
-        match packet:
-            case Puback() | Pubrec() if failed:
-                broker.on_refused(session, packet.packet_id, 1 if isinstance(packet, Puback) else 2, now_ms)
-            case Puback():
-                broker.on_acks(session, 0x40, packet.packet_id, 1, now_ms)
-            case Pubrec():
-                broker.on_acks(session, 0x50, packet.packet_id, 1, now_ms)
-            case Pubrel():
-                broker.on_acks(session, 0x62, packet.packet_id, 1, now_ms)
-            case Pubcomp():
-                broker.on_acks(session, 0x70, packet.packet_id, 1, now_ms)
+        if isinstance(packet, Puback | Pubrec) and packet.reason >= Reason.UNSPECIFIED:
+            broker.on_refused(session, packet.packet_id, 1 if isinstance(packet, Puback) else 2, now_ms)
+        else:
+            broker.on_acks(session, terms.ANSWER_FIRST_BYTES[type(packet)], packet.packet_id, 1, now_ms)
 
     def _park(self) -> None:
         """Let the others have a turn, and the logs catch up, before this client is heard again."""
@@ -373,7 +382,10 @@ class MqttConnection(PacedOutput):
         if message.properties.subscription_ids:
             # [MQTT-3.3.4-6]
             raise ProtocolError("a PUBLISH from a client carries no subscription identifier")
-        topic = self._topic(message)
+        topic = message.topic
+        if message.properties.topic_alias is not None:
+            self._aliases = self._aliases or {}
+            topic = terms.aliased_topic(message, self._aliases, door.limits)
         if not terms.is_topic_within(door.limits, topic):
             raise ProtocolError("the topic has too many levels or bytes", Reason.TOPIC_NAME_INVALID)
         if message.retain and not door.settings.retain:
@@ -389,23 +401,6 @@ class MqttConnection(PacedOutput):
             self.fail(Reason.QUOTA_EXCEEDED, "no room for another retained message")
         elif message.qos:
             self._check_bounds(0x30 | message.qos << 1, 1)
-
-    def _topic(self, message: Message) -> str:
-        """The topic of a publish, through its alias where it has one (3.3.2.3.4)."""
-        alias = message.properties.topic_alias
-        if alias is None:
-            return message.topic
-        if alias > self._door.limits.topic_alias_in_max:
-            raise ProtocolError(f"topic alias {alias} is above the maximum", Reason.TOPIC_ALIAS_INVALID)
-        if self._aliases is None:
-            self._aliases = {}
-        if message.topic:
-            self._aliases[alias] = message.topic
-            return message.topic
-        try:
-            return self._aliases[alias]
-        except KeyError:
-            raise ProtocolError(f"topic alias {alias} is not set") from None
 
     # ------------------------------------------------------------------------------ subscriptions
 
@@ -495,12 +490,12 @@ class MqttConnection(PacedOutput):
         # Read on, as long as nothing comes: a client that hangs up must not cost the check of its password.
         self._door.authenticate(self, packet, partial(self._authenticated, packet))
 
-    def _authenticated(self, packet: Connect, is_allowed: bool, *, is_busy: bool = False) -> None:
+    def _authenticated(self, packet: Connect, allowed: bool, *, is_busy: bool = False, why: str = "") -> None:
         """The answer of the authenticator, perhaps later and perhaps after the client went away."""
         if self._state != _AUTHENTICATING:
             return
-        if not is_allowed:
-            self._refuse(*terms.refused_login(packet, is_busy))
+        if not allowed:
+            self._refuse(*terms.refused_login(packet, is_busy, why))
             return
         self.transport.resume_reading()
         self._accept(packet, None)
@@ -515,16 +510,14 @@ class MqttConnection(PacedOutput):
         door = self._door
         limits, broker = door.limits, door.broker
         client_id = packet.client_id or door.assigned_id()
-        refused = terms.refused_client(packet, client_id, self.username, broker, limits)
-        if refused is not None:
-            self._refuse(*refused)
-            return
         principal = self._principal(client_id)
-        refused = terms.refused_will(packet.will, principal, door.settings, limits)
+        refused = door.turned_away or terms.refused_client(packet, client_id, self.username, broker, limits)
+        refused = refused or terms.refused_will(packet.will, principal, door.settings, limits)
         if refused is not None:
             self._refuse(*refused)
             return
-        request = terms.request_of(packet, client_id, principal, self.username, limits, self.seen_ms)
+        name, via = self.username, self.listener
+        request = terms.request_of(packet, client_id, principal, name, limits, self.seen_ms, via)
         assigned = None if packet.client_id else client_id
         answer = terms.connack(packet, request, door.settings, limits, assigned, authentication_data)
         if self._client_bytes_max and len(encode(answer, self.version)) > self._client_bytes_max:
@@ -587,6 +580,7 @@ class MqttConnection(PacedOutput):
         self.session = session
         self._table = broker.router.table(request.principal)
         self._state = _CONNECTED
+        self._packet_bytes_max = door.limits.packet_bytes_max
         if request.principal.generation != broker.rules.generation:
             # The access rules changed while its record was written.
             self.reassign()
@@ -616,52 +610,44 @@ class MqttConnection(PacedOutput):
     # ------------------------------------------------------------------- enhanced authentication
 
     def _begin_exchange(self, packet: Connect) -> None:
-        method = packet.authentication_method
-        factory = self._door.methods.get(method or "")
-        if factory is None:
+        self._exchange = exchange = mqtt_exchange.begin(self._door.methods, packet, self.peer)
+        if exchange is None:
+            method = packet.authentication_method
             self._refuse(Reason.BAD_AUTHENTICATION_METHOD, f"authentication method {method!r} is not known")
             return
-        assert method is not None
-        self._exchange = (method, factory(), packet)
         self._state = _AUTHENTICATING
-        self._exchange_step(packet.authentication_data)
+        self._after_step(exchange, *exchange.step(packet.authentication_data))
 
     def _on_auth(self, packet: Auth) -> None:
-        if self._exchange is None or packet.authentication_method != self._exchange[0]:
-            # [MQTT-4.12.0-7], [MQTT-4.12.1-1]
-            raise ProtocolError("AUTH without an exchange of this method", Reason.PROTOCOL_ERROR)
-        if packet.reason is Reason.REAUTHENTICATE:
-            if self._state != _CONNECTED:
-                raise ProtocolError("re-authentication before the connection is accepted")
-            method, _, connect = self._exchange
-            self._exchange = (method, self._door.methods[method](), connect)
-        elif packet.reason is not Reason.CONTINUE_AUTHENTICATION:
-            raise ProtocolError("AUTH with a reason that clients do not send")
-        self._exchange_step(packet.authentication_data)
+        exchange = self._exchange
+        if exchange is None:
+            # [MQTT-4.12.0-7]
+            raise ProtocolError("AUTH without an exchange", Reason.PROTOCOL_ERROR)
+        self._after_step(exchange, *exchange.on_auth(packet, is_connected=self._state == _CONNECTED))
 
-    def _exchange_step(self, data: bytes | None) -> None:
-        assert self._exchange is not None
-        method, exchange, connect = self._exchange
-        verdict, answer, username = exchange.step(connect.client_id, data)
+    def _after_step(
+        self, exchange: Exchange, verdict: bool | None, data: bytes | None, identity: Identity | None
+    ) -> None:
+        is_connected = self._state == _CONNECTED
+        if verdict and is_connected and (identity is None or identity.username != self.username):
+            # The session, and what it may do, belong to the user of CONNECT.
+            verdict = False
         if verdict is False:
-            if self._state == _CONNECTED:
+            if is_connected:
                 self.fail(Reason.NOT_AUTHORIZED, "re-authentication failed")
             else:
                 self._refuse(Reason.NOT_AUTHORIZED, "authentication failed")
-        elif verdict is None:
-            reply = Auth(
-                reason=Reason.CONTINUE_AUTHENTICATION,
-                authentication_method=method,
-                authentication_data=answer,
-            )
-            self._write_packet(reply)
-        elif self._state == _CONNECTED:
-            self._write_packet(
-                Auth(reason=Reason.SUCCESS, authentication_method=method, authentication_data=answer)
-            )
-        else:
-            self.username = username
-            self._accept(connect, answer)
+            return
+        if verdict:
+            self.identity = identity
+            if not is_connected:
+                self.username = None if identity is None else identity.username
+                self._accept(exchange.connect, data)
+                return
+        reason = Reason.SUCCESS if verdict else Reason.CONTINUE_AUTHENTICATION
+        self._write_packet(
+            Auth(reason=reason, authentication_method=exchange.method, authentication_data=data)
+        )
 
     # ------------------------------------------------------------------------------------ leaving
 
@@ -688,7 +674,7 @@ class MqttConnection(PacedOutput):
         if self._state not in (_CONNECTED, _PARKED):
             if self._state == _OPENING:
                 # Its record could not be written in time [rule 7].
-                self._refuse(Reason.SERVER_UNAVAILABLE, "no majority of the cluster is there right now")
+                self._refuse(*(self._door.turned_away or terms.NO_MAJORITY))
             elif self._v5 and self._state == _AUTHENTICATING:
                 self._refuse(reason, detail)
             else:
@@ -700,7 +686,7 @@ class MqttConnection(PacedOutput):
         # Before CONNACK nothing else may be sent ([MQTT-3.2.0-1]).
         is_told = self._v5 and self._is_welcome
         if is_told:
-            self._write_bounded(Disconnect(reason=reason, reason_string=detail), Disconnect(reason=reason))
+            self._write_bounded(*terms.goodbye(reason, detail, self._door.elsewhere()))
         self._end(told=is_told)
         if session is not None and session.connection is self:
             self._door.broker.disconnect(session, self._door.now_ms(), will=True)
@@ -725,12 +711,12 @@ class MqttConnection(PacedOutput):
         if session is not None:
             broker = self._door.broker
             principal = self._principal(session.client_id)
-            broker.reassign(session, principal)
+            broker.reassign(session, principal, self._door.now_ms())
             self._table = broker.router.table(principal)
+            self._wake()
 
     def _principal(self, client_id: str) -> Principal:
-        scope = None if self.identity is None else self.identity.scope
-        return self._door.broker.rules.principal(self.username, client_id, scope)
+        return (self.identity or NOBODY).principal(self._door.broker.rules, self.username, client_id)
 
     def _give_up_login(self) -> None:
         if self.login is not None:
@@ -740,11 +726,9 @@ class MqttConnection(PacedOutput):
     def _refuse(self, reason: Reason, detail: str) -> None:
         """No to a CONNECT."""
         log.info("refused %s: %s (0x%02x)", self.peer, detail, reason)
-        self._door.broker.stats.clients_refused += 1
+        self._door.broker.stats.connects_refused[reason.name] += 1
         self._door.events.refused(self.peer, detail, reason)
-        self._write_bounded(
-            Connack(reason=reason, reason_string=detail if self._v5 else None), Connack(reason=reason)
-        )
+        self._write_bounded(*terms.refusal(reason, detail if self._v5 else None, self._door.elsewhere()))
         self._end(told=True)
 
     def _close(self, detail: str) -> None:

@@ -14,18 +14,21 @@ from weakref import WeakValueDictionary
 from millrace.broker.machine import Broker
 from millrace.broker.sessions.session import Session
 from millrace.errors import MillraceError
-from millrace.limits import UNCOMMITTED_BYTES_PAUSE
+from millrace.limits import UNCOMMITTED_BYTES_PAUSE, UNFINISHED_CONNECTS_MAX
 from millrace.node.access.identity import Identity
-from millrace.node.access.logins import Login
 from millrace.node.admin.events import NoEvents
 from millrace.node.config import Mqtt
 from millrace.node.doors.client_events import ClientEvents
-from millrace.node.doors.mqtt_terms import EnhancedAuthentication
+from millrace.node.doors.mqtt_exchange import Methods
 from millrace.node.doors.output import OutputBudget
 from millrace.types import Reason
 from millrace.wire.mqtt.packets import Connect
 
 log = logging.getLogger("millrace.door")
+
+
+class Cancellable(Protocol):
+    def cancel(self) -> object: ...
 
 
 class Connection(Protocol):
@@ -36,8 +39,8 @@ class Connection(Protocol):
     transport: Any
     username: str | None
     identity: Identity | None
-    """Who the client proved to be; None before, and after an exchange of an authentication method."""
-    login: Login | None
+    """Who the client proved to be; None before."""
+    login: Cancellable | None
     """The check of its password that is under way."""
     session: Session | None
 
@@ -61,8 +64,9 @@ class Connection(Protocol):
 class Decide(Protocol):
     """What an authenticator calls with its decision."""
 
-    def __call__(self, is_allowed: bool, *, is_busy: bool = False) -> None:
-        """`is_busy`: nothing was decided, because too many others wait."""
+    def __call__(self, allowed: bool, /, *, is_busy: bool = False, why: str = "") -> None:
+        """`is_busy`: nothing was decided, because too many others wait. `why`: what to tell a client that
+        came without a user name."""
 
 
 class MqttDoor:
@@ -77,7 +81,7 @@ class MqttDoor:
         wake: Callable[[], None],
         authenticate: Callable[[Connection, Connect, Decide], None],
         random: Random,
-        methods: dict[str, Callable[[], EnhancedAuthentication]] | None = None,
+        methods: Methods | None = None,
     ) -> None:
         self.broker = broker
         self.settings = settings
@@ -105,6 +109,10 @@ class MqttDoor:
         self.opening: WeakValueDictionary[str, Connection] = WeakValueDictionary()
         # Calls back once all nodes know of this node's members of these groups. Set by the node.
         self.when_shared: Callable[[list[str], Callable[[], None]], None] = _at_once
+        # Why nobody is served here any more.
+        self.turned_away: tuple[Reason, str] | None = None
+        # Where clients find other nodes (Server Reference, 4.11); empty if nowhere. Set by the node.
+        self.elsewhere: Callable[[], str] = str
         # Connections whose further input waits for a later turn, and messages taken in this one.
         self.parked: list[Connection] = []
         # Whether a flush is due at the end of this loop turn, and the time at which the turn began.
@@ -123,9 +131,10 @@ class MqttDoor:
         self.awake = False
         broker = self.broker
         outbound = broker.outbound
+        if broker.replay.has_work:
+            broker.replay.turn(self.now_ms())
         dirty, outbound.dirty = outbound.dirty, []
         now_ms = self.now_ms()
-        sent_bytes = 0
         for session in dirty:
             session.dirty = False
             out = session.out
@@ -138,7 +147,7 @@ class MqttDoor:
                 continue
             data = out[0] if len(out) == 1 else b"".join(out)
             out.clear()
-            sent_bytes += len(data)
+            session.traffic.bytes_sent += len(data)
             try:
                 connection.write(data)
             except MillraceError as error:
@@ -149,7 +158,6 @@ class MqttDoor:
                 continue
             if session.queue or session.lag or session.resending:
                 outbound.pump(session, now_ms)
-        broker.stats.bytes_sent += sent_bytes
         self.taken = 0
         if self.parked:
             parked, self.parked = self.parked, []
@@ -165,6 +173,17 @@ class MqttDoor:
         """Whether the logs are behind: nothing more is read for them [rule 1]."""
         return self.broker.inbound.uncommitted_bytes > UNCOMMITTED_BYTES_PAUSE
 
+    def turn_away(self, reason: Reason, detail: str) -> None:
+        """End all connections, and let nobody in any more. Wills are not published: this node serves nobody
+        any more, and its clients are not gone (MQTT 5, 3.1.2.5)."""
+        # 3.2.2.2 has no "shutting down" for those whose CONNECT is not answered yet.
+        refusal = Reason.SERVER_UNAVAILABLE if reason is Reason.SERVER_SHUTTING_DOWN else reason
+        self.turned_away = refusal, detail
+        for connection in list(self.connections):
+            if connection.session is not None:
+                connection.session.will = None
+            connection.fail(reason, detail)
+
     def sweep(self) -> None:
         """Close connections that were silent for too long. Called about once a second."""
         if self.parked:
@@ -172,6 +191,13 @@ class MqttDoor:
         now_ms = self.now_ms()
         for connection in [c for c in self.connections if c.is_late(now_ms)]:
             connection.expire()
+
+    def has_room_for_connect(self) -> bool:
+        """Whether another connection may begin: those that were not accepted yet are bounded."""
+        if len(self.connections) - self.broker.connected <= UNFINISHED_CONNECTS_MAX:
+            return True
+        self.broker.limits_reached.count("unfinished_connects")
+        return False
 
     def assigned_id(self) -> str:
         return f"auto-{self.random.getrandbits(64):016x}"

@@ -1,26 +1,21 @@
 """What a client asks for and what it is granted: plain functions between CONNECT, the limits and CONNACK."""
 
 from dataclasses import replace
-from typing import Protocol
 
 from millrace.broker.access import Principal
 from millrace.broker.machine import Broker, ConnectRequest
 from millrace.broker.messages.message import Run
 from millrace.broker.sessions.session import WillPlan
+from millrace.errors import ProtocolError
 from millrace.limits import PACKET_ID_TOP, Limits
 from millrace.node.config import Mqtt
 from millrace.types import Message, Properties, Reason, Version, Will
 from millrace.wire.mqtt.codec import encode_properties, encode_publish
-from millrace.wire.mqtt.packets import Connack, Connect
+from millrace.wire.mqtt.packets import Connack, Connect, Disconnect, Puback, Pubcomp, Pubrec, Pubrel
 
 _NOTHING = Properties()
-
-
-class EnhancedAuthentication(Protocol):
-    """One exchange of an authentication method (MQTT 5, 4.12); a fresh object for each connection."""
-
-    def step(self, client_id: str, data: bytes | None) -> "tuple[bool | None, bytes | None, str | None]":
-        """(True accept / False refuse / None go on, data for the client, user name once accepted)."""
+# How an acknowledgement begins, which is what the broker knows it by.
+ANSWER_FIRST_BYTES = {Puback: 0x40, Pubrec: 0x50, Pubrel: 0x62, Pubcomp: 0x70}
 
 
 def expiry_s(packet: Connect, limits: Limits) -> int:
@@ -40,7 +35,13 @@ def keep_alive_s(packet: Connect, settings: Mqtt, limits: Limits) -> int:
 
 
 def request_of(
-    packet: Connect, client_id: str, principal: Principal, username: str | None, limits: Limits, now_ms: int
+    packet: Connect,
+    client_id: str,
+    principal: Principal,
+    username: str | None,
+    limits: Limits,
+    now_ms: int,
+    door: str,
 ) -> ConnectRequest:
     """What the client asks the broker for, within the limits."""
     v5 = packet.version == Version.MQTT_5
@@ -55,9 +56,11 @@ def request_of(
         principal=principal,
         will=None if packet.will is None else will_of(packet.will, v5, now_ms),
         username=username,
+        door=door,
     )
 
 
+NO_MAJORITY = Reason.SERVER_UNAVAILABLE, "no majority of the cluster is there right now"
 OF_ANOTHER_USER = Reason.NOT_AUTHORIZED, "the session of this client id belongs to another user"
 
 
@@ -88,13 +91,27 @@ def connack(
     )
 
 
-def refused_login(packet: Connect, is_busy: bool) -> tuple[Reason, str]:
+def refused_login(packet: Connect, is_busy: bool, why: str) -> tuple[Reason, str]:
     """Why a client does not come in: its login is wrong, or could not be checked."""
     if is_busy:
         return Reason.SERVER_BUSY, "too many logins at once; try again"
     if packet.username is None:
-        return Reason.NOT_AUTHORIZED, "anonymous clients may not connect"
+        return Reason.NOT_AUTHORIZED, why or "anonymous clients may not connect"
     return Reason.BAD_USER_OR_PASSWORD, "user name or password not accepted"
+
+
+def refusal(reason: Reason, detail: str | None, elsewhere: str) -> tuple[Connack, Connack]:
+    """No to a CONNECT, and the same in short for a client that takes small packets only."""
+    reference = (elsewhere or None) if reason is Reason.USE_ANOTHER_SERVER else None
+    said = Connack(reason=reason, reason_string=detail, server_reference=reference)
+    return said, Connack(reason=reason, server_reference=reference)
+
+
+def goodbye(reason: Reason, detail: str, elsewhere: str) -> tuple[Disconnect, Disconnect]:
+    """The last packet of a connection, and the same in short."""
+    reference = (elsewhere or None) if reason is Reason.USE_ANOTHER_SERVER else None
+    said = Disconnect(reason=reason, reason_string=detail, server_reference=reference)
+    return said, Disconnect(reason=reason, server_reference=reference)
 
 
 def refused_client(
@@ -106,10 +123,13 @@ def refused_client(
         # [MQTT-3.1.3-8] of 3.1.1; 3.1 knows no empty id
         return Reason.CLIENT_ID_NOT_VALID, "a session without a client id cannot be kept"
     if len(client_id.encode()) > limits.client_id_bytes_max:
+        broker.limits_reached.count("client_id_bytes")
         return Reason.CLIENT_ID_NOT_VALID, f"a client id has at most {limits.client_id_bytes_max} bytes"
     if broker.connected >= limits.connections_max or (
         len(broker.sessions) >= limits.sessions_max and client_id not in broker.sessions
     ):
+        full = "connections" if broker.connected >= limits.connections_max else "sessions"
+        broker.limits_reached.count(full)
         return Reason.QUOTA_EXCEEDED, "no more clients can be served"
     return OF_ANOTHER_USER if broker.belongs_to_another(client_id, username) else None
 
@@ -131,6 +151,18 @@ def refused_will(
 
 def is_topic_within(limits: Limits, topic: str) -> bool:
     return topic.count("/") < limits.topic_levels_max and len(topic.encode()) <= limits.topic_bytes_max
+
+
+def topic_within(limits: Limits, topic: bytes) -> str | None:
+    """The text of a topic as it came, where one may publish to it ([MQTT-3.3.2-2]) and it is within
+    the limits; None leaves it to the codec to say what is wrong."""
+    if len(topic) > limits.topic_bytes_max or topic.count(b"/") >= limits.topic_levels_max:
+        return None
+    try:
+        text = topic.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if "+" in text or "#" in text or "\0" in text else text
 
 
 def run_of(message: Message, topic: str, packet_id: int, v5: bool, now_ms: int) -> Run:
@@ -164,6 +196,21 @@ def level_of(body: bytes) -> int:
         return 0
     at = 2 + (body[0] << 8 | body[1])
     return body[at] if at < len(body) and body[2:at] == b"MQTT" else 0
+
+
+def aliased_topic(message: Message, aliases: dict[int, str], limits: Limits) -> str:
+    """The topic of a publish that has an alias, which it sets or uses (3.3.2.3.4)."""
+    alias = message.properties.topic_alias
+    assert alias is not None
+    if alias > limits.topic_alias_in_max:
+        raise ProtocolError(f"topic alias {alias} is above the maximum", Reason.TOPIC_ALIAS_INVALID)
+    if message.topic:
+        aliases[alias] = message.topic
+        return message.topic
+    try:
+        return aliases[alias]
+    except KeyError:
+        raise ProtocolError(f"topic alias {alias} is not set") from None
 
 
 def topic_at(data: bytes, pos: int) -> bytes:

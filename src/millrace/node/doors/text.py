@@ -11,7 +11,7 @@ from typing import Any
 
 from millrace.limits import TEXT_UNREAD_BYTES_MAX
 from millrace.node.doors.mqtt_connection import MqttConnection
-from millrace.wire.text import LineTooLong, Translator
+from millrace.wire.text import LineTooLong, SpeaksHttp, Translator
 
 log = logging.getLogger("millrace.text")
 
@@ -67,7 +67,7 @@ class TextAdapter:
             return
         try:
             packets, lines = self._translator.receive(data)
-        except LineTooLong as error:
+        except (LineTooLong, SpeaksHttp) as error:
             if self._is_joined:
                 self._inner.fail(error.reason, error.detail)
             else:

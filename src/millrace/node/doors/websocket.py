@@ -20,6 +20,7 @@ from wsproto.events import (
 )
 from wsproto.utilities import RemoteProtocolError
 
+from millrace.node.doors.hosts import Hosts, refusal
 from millrace.node.doors.mqtt_connection import MqttConnection
 from millrace.types import Reason
 
@@ -30,9 +31,12 @@ _NORMAL = 1000
 
 
 class WebSocketAdapter:
-    def __init__(self, inner: MqttConnection, origins: frozenset[str]) -> None:
+    def __init__(
+        self, inner: MqttConnection, origins: frozenset[str], hosts: Hosts | None, *, is_secure: bool = False
+    ) -> None:
         self._inner = inner
         self._origins = origins
+        self._hosts = None if is_secure else hosts
         self._frames = WSConnection(ConnectionType.SERVER)
         self._transport: Any = None
         self._open = False
@@ -91,6 +95,10 @@ class WebSocketAdapter:
                 pass
 
     def _on_request(self, request: Request) -> None:
+        if self._hosts is not None and not self._hosts.allow(request.host):
+            self._transport.write(self._frames.send(RejectConnection(status_code=403)))
+            self._drop(refusal(request.host))
+            return
         headers = {name.lower(): value for name, value in request.extra_headers}
         if not self._origin_allowed(headers.get(b"origin"), request.host):
             self._transport.write(self._frames.send(RejectConnection(status_code=403)))

@@ -40,7 +40,7 @@ class _Worker:
         self._process: asyncio.subprocess.Process | None = None
 
     async def call(self, topic: str, payload: bytes, timeout_s: float) -> list[tuple[str, bytes]]:
-        await self._start()
+        await self.start()
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await self._ask(topic, payload)
@@ -55,7 +55,7 @@ class _Worker:
             raise
         return [(str(row[0]), bytes(row[1])) for row in answer]
 
-    async def _start(self) -> None:
+    async def start(self) -> None:
         """Whatever keeps it from starting is no fault of the message that waits."""
         if self._process is not None and self._process.returncode is None:
             return
@@ -127,6 +127,15 @@ class EdgeFunctions:
             raise EdgeUnavailable(
                 f"the module {module!r} is not allowed here: the node's setting edge.modules must name it"
             )
+
+    async def check_loading(self, function: str) -> None:
+        """Load it once in a process of its own; LocalError says why that does not work here."""
+        self.check(function)
+        worker = _Worker(function)
+        try:
+            await worker.start()
+        finally:
+            await worker.stop()
 
     async def run(self, function: str, topic: str, payload: bytes) -> list[tuple[str, bytes]]:
         """The messages that it makes of one. EdgeFailed is about this message, EdgeUnavailable about all."""

@@ -11,7 +11,7 @@ good until the message is given to somebody else or the group is reset.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -149,11 +149,11 @@ class ConsumerGroups:
         # Not what this node has: where it began from a snapshot, others have more.
         starts = {
             shard.number: shard.start_offset if earliest else shard.next_offset
-            for shard in self._shards_of(probe, also_default=earliest)
+            for shard in self.shards_of(probe, also_default=earliest)
         }
         await self._definitions.command(PutGroup(spec, create_only=True, starts=starts))
         group = self.named(spec.name)
-        for shard in self._shards_of(group):
+        for shard in self.shards_of(group):
             await self._cursor(group, shard)
         return group
 
@@ -177,11 +177,11 @@ class ConsumerGroups:
         group = self.named(spec.name)
         probe = DurableGroup(number=0, spec=spec)
         # Where it has no cursor yet it may still have its place: only new filters bring other shards.
-        known = self._shards_of(group)
-        starts = {s.number: s.next_offset for s in self._shards_of(probe) if s not in known}
+        known = self.shards_of(group)
+        starts = {s.number: s.next_offset for s in self.shards_of(probe) if s not in known}
         await self._definitions.command(PutGroup(spec, create_only=False, starts=starts))
         group = self.named(spec.name)
-        for shard in self._shards_of(group):
+        for shard in self.shards_of(group):
             if group.number in shard.consumers.state.cursors:
                 await shard.consumers.do(Configure(group.number, spec.settings))
         return group
@@ -195,7 +195,7 @@ class ConsumerGroups:
         """Begin again at `earliest`, `latest` or an offset, in every shard of the group."""
         group = self.named(name)
         check_order(self._definitions.table, group.spec)
-        for shard in self._shards_of(group):
+        for shard in self.shards_of(group):
             await self._cursor(group, shard)
             first, end = shard.start_offset, shard.next_offset
             position = first if to == "earliest" else end if to == "latest" else int(to)
@@ -433,7 +433,7 @@ class ConsumerGroups:
 
     # -------------------------------------------------------------------------------------- shards
 
-    def _shards_of(self, group: DurableGroup, *, also_default: bool = False) -> list[Shard]:
+    def shards_of(self, group: DurableGroup, *, also_default: bool = False) -> list[Shard]:
         """Every shard that may hold a message of the group, oldest first."""
         table = self._definitions.table
         numbers: set[int] = set(group.starts)
@@ -451,7 +451,7 @@ class ConsumerGroups:
 
     def _in_turn(self, group: DurableGroup) -> list[Shard]:
         """Sealed shards first, so that order holds per topic [rule 16], then the open in turn."""
-        shards = self._shards_of(group)
+        shards = self.shards_of(group)
         is_old = self._is_former(group)
         old = [shard for shard in shards if is_old(shard)]
         fresh = [shard for shard in shards if not is_old(shard)]
@@ -523,7 +523,7 @@ class ConsumerGroups:
             return
         self._expiry_due_s = now_s + _EXPIRY_CHECK_S
         for name, group in list(self.by_name.items()):
-            cursors = [shard.consumers.state.cursors.get(group.number) for shard in self._shards_of(group)]
+            cursors = [shard.consumers.state.cursors.get(group.number) for shard in self.shards_of(group)]
             if is_idle([cursor for cursor in cursors if cursor is not None], self._wall_us()):
                 log.warning("group %s goes: nobody asked for a message in 7 days", name)
                 try:
@@ -552,8 +552,14 @@ class ConsumerGroups:
 
     def summary(self, group: DurableGroup) -> dict[str, Any]:
         """As lists show it: `lag` is at most what it says, because other topics may be counted in."""
+        lag, in_flight = self.depth(group, self.shards_of(group))
+        return {**group.spec.plain(), "lag": lag + self.leaderless_depth(group), "in_flight": in_flight}
+
+    @staticmethod
+    def depth(group: DurableGroup, shards: Iterable[Shard]) -> tuple[int, int]:
+        """How many messages of these shards at most wait for the group, and how many are out on a lease."""
         lag = in_flight = 0
-        for shard in self._shards_of(group):
+        for shard in shards:
             cursor = shard.consumers.state.cursors.get(group.number)
             if cursor is None:
                 lag += max(0, shard.next_offset - max(group.start(shard.number), shard.first_offset))
@@ -561,14 +567,18 @@ class ConsumerGroups:
             seen_to, found = shard.consumers.seen_to(group)
             lag += max(0, shard.next_offset - seen_to) + found + len(cursor.items)
             in_flight += sum(1 for item in cursor.items.values() if item.state is State.LEASED)
-        lag += sum(row["lag"] for row in shares(self._leaderless, self._definitions.table, group.spec.name))
-        return {**group.spec.plain(), "lag": lag, "in_flight": in_flight}
+        return lag, in_flight
+
+    def leaderless_depth(self, group: DurableGroup) -> int:
+        """How many messages of leaderless streams wait for the group, as far as this node knows."""
+        rows = shares(self._leaderless, self._definitions.table, group.spec.name)
+        return sum(row["lag"] for row in rows)
 
     async def show(self, name: str) -> dict[str, Any]:
         """Everything about a group, its lag counted in the logs."""
         group = self.named(name)
         rows: list[dict[str, Any]] = []
-        for shard in self._shards_of(group):
+        for shard in self.shards_of(group):
             cursor = await self._cursor(group, shard)
             waiting, is_exact = await self._count(group, shard, cursor.position)
             states = [item.state for item in cursor.items.values()]

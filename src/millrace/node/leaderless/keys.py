@@ -66,7 +66,11 @@ class StreamKeys:
 
     def admitted(self, arrivals: list[Arrival]) -> Iterator[Arrival]:
         """Those that go on; of one that is stored already only the answer does."""
+        inbound = self._broker.inbound
         for arrival in arrivals:
+            if arrival.arrival_number <= inbound.refused_until and inbound.is_overtaking(arrival):
+                self.refuse([arrival], Reason.SERVER_BUSY)
+                continue
             if not arrival.is_doubtful or arrival.producer is None:
                 yield arrival
                 continue
@@ -76,7 +80,7 @@ class StreamKeys:
                 self.refuse([arrival], Reason.IMPLEMENTATION_SPECIFIC)
                 continue
             if verdict is not Verdict.NEW or key in self._in_flight:
-                self._broker.inbound.forget(arrival)
+                inbound.forget(arrival)
             else:
                 self._in_flight.add(key)
             yield arrival

@@ -26,7 +26,7 @@ from millrace.replication.contract import Entry, EntryKind, Persist
 from millrace.replication.leaderless.messages import NOWHERE, LogEntry, Origin, PersistLog, Position
 from millrace.storage import files
 from millrace.storage.block import Block, Kind, opaque_block, parse_block
-from millrace.storage.disk import DiskFull
+from millrace.storage.disk import Disk, DiskFull
 from millrace.storage.files import FileDamaged
 from millrace.storage.scan import RangeDamaged
 from millrace.types import Index, Offset, Term
@@ -53,6 +53,26 @@ def number_of(stream: int, origin: Origin) -> int:
     """The shard number of an origin's log."""
     name = f"{stream}/{origin.node}/{origin.incarnation}".encode()
     return _UPPER_HALF | crc32c(name) & (_UPPER_HALF - 1)
+
+
+def is_home_of_origins(disk: Disk, path: str) -> bool:
+    """Whether this is the directory of a leaderless stream, whose logs have directories of their own."""
+    return disk.exists(f"{path}/{_RECORD}")
+
+
+def read_origins(disk: Disk, path: str) -> tuple[int, bool, list[Origin]] | None:
+    """From the directory of a stream: the node's incarnation, whether it was stopped in good order, and whose
+    logs it holds. FileDamaged where the record is."""
+    data = files.read_record(disk, f"{path}/{_RECORD}", _RECORD_TAG)
+    if data is None:
+        return None
+    incarnation, is_clean, rows = json.loads(data)
+    return incarnation, is_clean, [Origin(node, number) for node, number in rows]
+
+
+def read_groups_state(disk: Disk, path: str) -> bytes | None:
+    """The saved state of the same directory; None where there is none."""
+    return files.read_record(disk, f"{path}/{_STATE}", _STATE_TAG, _STATE_BYTES_MAX) or None
 
 
 class _Watched:
@@ -154,11 +174,7 @@ class OriginFiles:
     # -------------------------------------------------------------------------------------- records
 
     def _read_record(self) -> tuple[int, bool, list[Origin]] | None:
-        data = files.read_record(self._replicas.disk, f"{self._path}/{_RECORD}", _RECORD_TAG)
-        if data is None:
-            return None
-        incarnation, is_clean, rows = json.loads(data)
-        return incarnation, is_clean, [Origin(node, number) for node, number in rows]
+        return read_origins(self._replicas.disk, self._path)
 
     def _last_incarnation(self, error: FileDamaged) -> int:
         """Of logs that are on this disk, though nothing tells which there are: others have them all."""
@@ -191,8 +207,7 @@ class OriginFiles:
         self._is_record_due = False
 
     def read_state(self) -> bytes | None:
-        path = f"{self._path}/{_STATE}"
-        return files.read_record(self._replicas.disk, path, _STATE_TAG, _STATE_BYTES_MAX) or None
+        return read_groups_state(self._replicas.disk, self._path)
 
     def _write_state(self, state: bytes) -> None:
         path = f"{self._path}/{_STATE}"

@@ -90,11 +90,13 @@ _CHORES_EVERY_TICKS = 20
 class Batch:
     """The arrivals of one request."""
 
-    __slots__ = ("arrivals", "index", "is_delivered", "offset", "tick")
+    __slots__ = ("arrivals", "index", "is_delivered", "offset", "since_us", "tick")
 
-    def __init__(self, arrivals: list[Arrival], tick: int) -> None:
+    def __init__(self, arrivals: list[Arrival], tick: int, since_us: int) -> None:
         self.arrivals = arrivals
         self.tick = tick
+        # When the turn of the loop that brought them was cut.
+        self.since_us = since_us
         self.index = self.offset = 0
         self.is_delivered = False
 
@@ -319,7 +321,7 @@ class LeaderlessStream:
 
     def _publish(self, arrivals: list[Arrival], wall_us: int) -> None:
         """Messages, or answers alone: what those wait for was published before, here or elsewhere."""
-        request, batch = self.request(None), Batch(arrivals, self._ticks)
+        request, batch = self.request(None), Batch(arrivals, self._ticks, wall_us)
         self._batches.append((request, batch))
         runs = [logged(arrival) for arrival in arrivals if arrival.run is not None]
         if not runs:
@@ -355,6 +357,9 @@ class LeaderlessStream:
             # They come in order; one that was refused meanwhile is not there any more.
             _, batch = self._batches.popleft()
             self._broker.inbound.answered(batch.arrivals, batch.offset)
+            count = sum(arrival.run.count for arrival in batch.arrivals if arrival.run is not None)
+            took_s = (self.wall_us() - batch.since_us) / 1_000_000
+            self._broker.stats.publish_ack.observe(took_s, count)
             self.wake()
 
     # ---------------------------------------------------------------------------------------- stored

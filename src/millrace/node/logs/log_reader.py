@@ -174,6 +174,9 @@ class LogReader:
             columns = block.columns()
             row = offset - block.header.base_offset
             topic = block.topics()[columns.topic_ids[row]]
+            if not session.principal.may_receive(topic.decode()):
+                self._broker.outbound.withhold_restored(session, packet_id)
+                continue
             if topic not in wishes:
                 wishes[topic] = _wish(session, topic.decode()) or (2, False, b"")
             _, retain_as_published, extra = wishes[topic] or (2, False, b"")

@@ -84,6 +84,12 @@ class ReplicaLog:
         try:
             self._hard_state = files.read_hard_state(disk, f"{self._path}/{_HARD_STATE}")
             self._synced = SyncedEnd(disk, f"{self._path}/{_SYNCED}")
+        except StorageError:
+            # The log is all that is open yet.
+            with suppress(StorageError):
+                self.log.close()
+            raise
+        try:
             self._open_snapshot()
         except StorageError:
             self.let_go()
@@ -218,6 +224,16 @@ class ReplicaLog:
         if end is None or end.index <= max(self.log.last_index, self._covered()):
             return None
         return end
+
+    @property
+    def hard_state(self) -> files.HardState | None:
+        """Term and vote as they were found; None for a new replica."""
+        return self._hard_state
+
+    @property
+    def synced_end(self) -> LogEnd | None:
+        """The last entry that is remembered to be on disk."""
+        return self._synced.end
 
     def _finish_install(self) -> None:
         """A crash may have come between a snapshot from the leader and the log that begins behind it."""

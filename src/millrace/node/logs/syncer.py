@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from millrace.broker.stats import Histogram
 from millrace.errors import StorageError
 from millrace.node.logs.replica_log import ReplicaLog
 from millrace.replication.contract import Persist
@@ -37,6 +38,8 @@ _NEWEST = 0.2
 # One that took longer counts as this much: a single late one, which a busy machine makes as well as a disk,
 # sends no work to the thread; the second one in a row does.
 _SLOW_S = 3 * _QUICK_S
+# From a disk that keeps what it is given in a cache of its own to one that is about to fail.
+_SYNC_BOUNDS_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
 
 class WriteFault(StorageError):
@@ -85,6 +88,8 @@ class Syncer(ABC):
         self._busy = False
         self._is_scheduled = False
         self._mean_s = 0.0
+        self.sync_times = Histogram(_SYNC_BOUNDS_S)
+        """Of each sync of a log. Only one batch is performed at a time, so only one thread adds to it."""
         self._failed = False
         self._is_closed = False
         self.is_full = False
@@ -235,7 +240,9 @@ class Syncer(ABC):
             logs = self._unsynced if is_due else {}
         if self._sync_every_s is not None:
             for replica_log in logs.values():
+                began_s = self._now_s()
                 replica_log.sync()
+                self.sync_times.observe(self._now_s() - began_s)
         if is_due:
             self._is_due = False
             self._unsynced = {}

@@ -207,6 +207,9 @@ class FrameShard(Shard, FrameApp):
             if arrival.is_retained_only:
                 # It was delivered already. In its place among those that are retained as well.
                 self._notes.append(arrival)
+            elif arrival.run is None and self._broker.inbound.is_overtaking(arrival):
+                # The message that it answers for may have been refused. (Others go by their deadlines.)
+                self.refuse([arrival], Reason.SERVER_BUSY)
             elif self._pair.may_accept:
                 self._take(arrival)
             elif not self._pair.is_leader and self._pair.is_serving:

@@ -405,13 +405,14 @@ class PairKeeper:
         if group.is_counting_alone:
             raise LocalError(f"the backup of shard {number} is not in sync; try again")
         group.transfer(None)
-        deadline_s = asyncio.get_running_loop().time() + _SWITCH_S
-        while asyncio.get_running_loop().time() < deadline_s:
-            status = group.status()
-            if not group.is_leader and status.leader not in (None, group.replica):
-                return PairSwitched(number, int(status.term), str(status.leader))
-            await asyncio.sleep(0.01)
-        raise LocalError(f"shard {number} was not switched over within {_SWITCH_S:.0f} s")
+        try:
+            async with asyncio.timeout(_SWITCH_S):
+                while group.is_leader or group.status().leader in (None, group.replica):
+                    await group.role_changed.next()
+        except TimeoutError:
+            raise LocalError(f"shard {number} was not switched over within {_SWITCH_S:.0f} s") from None
+        status = group.status()
+        return PairSwitched(number, int(status.term), str(status.leader))
 
     def shown(self, shard: "Shard") -> dict[str, Any]:
         """For people: who is what, as this node sees it."""

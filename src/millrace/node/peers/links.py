@@ -18,22 +18,24 @@ certificate of that authority is a node.
 import asyncio
 import logging
 import os
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from random import Random
 from typing import Any
 
 from millrace.errors import ConfigError, ProtocolError, RemoteError
-from millrace.limits import LINK_QUEUE_BYTES_MAX
+from millrace.limits import LINK_QUEUE_BYTES_MAX, UNPROVED_LINKS_MAX
 from millrace.node.config import Address
 from millrace.node.peers.messages import Identity, SignOfLife
 from millrace.node.peers.registry import decode, encode
+from millrace.node.peers.relays import Relays
+from millrace.node.tls import FromFiles, PeerContexts
 from millrace.wire.peer import NONCE_BYTES, Frames, Handshake, Side
 
 log = logging.getLogger("millrace.links")
 
-_SIGN_OF_LIFE = encode(SignOfLife())
 _HANDSHAKE_S = 5.0
 # The system repeats what a network drops after 1, 3, 7, 15, 31 seconds; after a partition a new attempt is
 # sooner.
@@ -48,6 +50,15 @@ _AT_ONCE_S = 2.0
 _SIGN_S = 0.5
 _SILENT_TICKS = 3
 _CUT_TICKS = 10
+
+
+class LinkTraffic:
+    """What went between this node and another one, over all their links."""
+
+    __slots__ = ("bytes_received", "bytes_sent", "opened")
+
+    def __init__(self) -> None:
+        self.bytes_received = self.bytes_sent = self.opened = 0
 
 
 class Link(asyncio.Protocol):
@@ -65,6 +76,8 @@ class Link(asyncio.Protocol):
         self.side = side
         self._made_s = 0.0
         self._quiet_ticks = 0
+        # Of this link alone until it is known who is at the other end.
+        self.traffic = LinkTraffic()
         self.identity: Identity | None = None
         self.is_closed = False
         self.settled = asyncio.Event()
@@ -74,6 +87,9 @@ class Link(asyncio.Protocol):
         self._transport = transport
         self._made_s = self._links.loop.time()
         self._transport.set_write_buffer_limits(high=LINK_QUEUE_BYTES_MAX)
+        if self.side is Side.ANSWERED and not self._links.has_room_for(self):
+            self._transport.abort()
+            return
         connected = transport.get_extra_info("socket")
         if connected is not None and transport.get_extra_info("ssl_object") is None:
             self._descriptor = connected.fileno()
@@ -88,6 +104,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._quiet_ticks = 0
+        self.traffic.bytes_received += len(data)
         try:
             if self._handshake is not None:
                 answer, data = self._handshake.receive(data)
@@ -105,6 +122,7 @@ class Link(asyncio.Protocol):
                 if not isinstance(first, Identity):
                     raise ProtocolError("it did not say who it is")
                 self.identity = first
+                self._links.proved(self)
                 self.settled.set()
                 if not self._links.accept(self):
                     self.close()
@@ -138,16 +156,18 @@ class Link(asyncio.Protocol):
     def is_silent(self) -> bool:
         return self._handshake is None and self._quiet_ticks >= _SILENT_TICKS
 
-    def tick(self) -> None:
-        """Give a sign of life, and see whether the other side gives any."""
+    def tick(self, sign: bytes | bytearray, *, is_replaceable: bool) -> None:
+        """Give a sign of life, and see whether the other side gives any. `is_replaceable`: there is another
+        way to it, so that nobody has to wait for a link that is silent."""
         self._quiet_ticks += 1
         if self._handshake is not None:
             return
-        if self._quiet_ticks > _CUT_TICKS:
-            log.warning("link with %s is cut: nothing came for %.0f s", self.name, _CUT_TICKS * _SIGN_S)
+        if self._quiet_ticks > (_SILENT_TICKS if is_replaceable else _CUT_TICKS):
+            silent_s = (self._quiet_ticks - 1) * _SIGN_S
+            log.warning("link with %s is cut: nothing came for %.0f s", self.name, silent_s)
             self._transport.abort()
         else:
-            self.send(_SIGN_OF_LIFE)
+            self.send(sign)
 
     @property
     def name(self) -> str:
@@ -169,6 +189,7 @@ class Link(asyncio.Protocol):
     def _write(self, data: bytes | bytearray) -> None:
         """Straight to the socket where nothing waits before it: a transport may keep what it is given until
         the end of the turn, and this turn may wait for the disk first."""
+        self.traffic.bytes_sent += len(data)
         if self._descriptor >= 0 and not self._transport.get_write_buffer_size():
             # Full, or broken: the transport knows what to do in either case.
             with suppress(OSError):
@@ -180,23 +201,6 @@ class Link(asyncio.Protocol):
         self.flush()
         self._descriptor = -1
         self._transport.close()
-
-
-class PeerTls:
-    """Mutual TLS between nodes: what this one shows, and whom it believes."""
-
-    def __init__(self, certificate: str, key: str, authority: str) -> None:
-        self.answering = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.dialing = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self.dialing.check_hostname = False
-        try:
-            for context in (self.answering, self.dialing):
-                context.minimum_version = ssl.TLSVersion.TLSv1_2
-                context.verify_mode = ssl.CERT_REQUIRED
-                context.load_cert_chain(certificate, key)
-                context.load_verify_locations(authority)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"the TLS files of cluster.tls_* cannot be used: {error}") from error
 
 
 class Links:
@@ -213,12 +217,12 @@ class Links:
         on_open: Callable[[str], None],
         on_close: Callable[[str], None],
         may_accept: Callable[[Identity], bool],
-        tls: PeerTls | None = None,
+        tls: FromFiles[PeerContexts] | None = None,
     ) -> None:
         if not secret and tls is None:
             # An HMAC with an empty key is no proof: whoever reaches the port would be a node [rule 32].
             raise ConfigError("links between nodes need an identity: a secret or mutual TLS")
-        self._tls = tls
+        self.tls = tls
         self.loop = asyncio.get_running_loop()
         self._replica = replica
         self.identity = identity
@@ -230,13 +234,19 @@ class Links:
         self._may_accept = may_accept
         # Called once for each read, after all its frames. Set by whoever answers them.
         self.after_frames: Callable[[], None] = _nothing
+        # Ways around missing links. Set by whoever takes what comes that way.
+        self.relays: Relays | None = None
         self._links: dict[str, Link] = {}
+        self._traffic: dict[str, LinkTraffic] = {}
         self._wanted: dict[str, Address] = {}
         self._dialing: dict[str, asyncio.Task[None]] = {}
         self._dirty: list[Link] = []
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
+        # Connections from outside without an identity yet, and how many more were closed at once.
+        self._unproved: set[Link] = set()
+        self.refused = 0
         self.dropped = 0
         self.port = 0
 
@@ -244,15 +254,33 @@ class Links:
 
     async def listen(self, address: Address) -> None:
         # Named only where it is used: the simulated loop knows no TLS.
-        extra: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls.answering}
-        self._server = await self.loop.create_server(self._answered, address.host, address.port, **extra)
-        self.port = self._server.sockets[0].getsockname()[1]
+        extra: dict[str, Any] = {} if self.tls is None else {"ssl": self.tls.made.answering}
+        server = await self.loop.create_server(self._answered, address.host, address.port, **extra)
+        self._servers = [server]
+        self.port = server.sockets[0].getsockname()[1]
         self._tick()
+
+    async def renew(self) -> None:
+        """The TLS files changed: whoever comes from now on is shown what they hold. Links stay."""
+        if self.tls is None or self._is_stopping:
+            return
+        old, self._servers = self._servers, []
+        # By twins of the sockets that listen: nobody is turned away between an old server and its successor.
+        for listening in [one for server in old for one in server.sockets]:
+            twin = socket.fromfd(listening.fileno(), listening.family, listening.type)
+            context = self.tls.made.answering
+            self._servers.append(await self.loop.create_server(self._answered, sock=twin, ssl=context))
+        for server in old:
+            server.close()
 
     def _tick(self) -> None:
         self._timer = self.loop.call_later(_SIGN_S, self._tick)
-        for link in list(self._links.values()):
-            link.tick()
+        sign = encode(self.relays.sign()) if self.relays is not None else encode(SignOfLife())
+        for replica, link in list(self._links.items()):
+            is_replaceable = self.relays is not None and self.relays.via(replica) is not None
+            link.tick(sign, is_replaceable=is_replaceable)
+        if self.relays is not None:
+            self.relays.tick()
 
     def _answered(self) -> Link:
         return Link(self, Side.ANSWERED)
@@ -261,8 +289,8 @@ class Links:
         self._is_stopping = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for task in self._dialing.values():
             task.cancel()
         for link in list(self._links.values()):
@@ -275,6 +303,7 @@ class Links:
         self._wanted = {replica: a for replica, a in peers.items() if replica != self._replica}
         for replica, address in self._wanted.items():
             self._dial(replica, address)
+        self._traffic = {r: one for r, one in self._traffic.items() if r in peers or r in self._links}
         for replica in [r for r in self._links if r not in self._wanted]:
             self._links[replica].close()
 
@@ -312,7 +341,7 @@ class Links:
     async def connect(self, address: Address) -> Link:
         """Dial an address; the link is of use once the other side has said who it is. OSError where nobody
         answers, soon."""
-        extra: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls.dialing}
+        extra: dict[str, Any] = {} if self.tls is None else {"ssl": self.tls.made.dialing}
         try:
             async with asyncio.timeout(_CONNECT_S):
                 _, link = await self.loop.create_connection(
@@ -337,6 +366,8 @@ class Links:
             if dialed_by_first is old:
                 return False
         self._links[replica] = link
+        link.traffic = self.traffic(replica)
+        link.traffic.opened += 1
         if old is not None and old is not link:
             # It connected again before its old connection was seen to be gone.
             old.close()
@@ -345,7 +376,19 @@ class Links:
         self._on_open(replica)
         return True
 
+    def proved(self, link: Link) -> None:
+        self._unproved.discard(link)
+
+    def has_room_for(self, link: Link) -> bool:
+        """Strangers must not take the descriptors that the node needs: those without proof are few."""
+        if len(self._unproved) >= UNPROVED_LINKS_MAX:
+            self.refused += 1
+            return False
+        self._unproved.add(link)
+        return True
+
     def lost(self, link: Link) -> None:
+        self._unproved.discard(link)
         if link.identity is None:
             return
         replica = link.identity.replica
@@ -373,20 +416,42 @@ class Links:
 
     def send(self, replica: str, frame: bytes | bytearray) -> bool:
         """A frame for a node; False where it was dropped."""
+        if self.send_directly(replica, frame):
+            return True
+        if replica not in self._links and self.relays is not None and self.relays.send(replica, frame):
+            return True
+        self.dropped += 1
+        return False
+
+    def send_directly(self, replica: str, frame: bytes | bytearray) -> bool:
+        """The same over a link with that node, or not at all."""
         link = self._links.get(replica)
-        if link is None or not link.send(frame):
-            self.dropped += 1
-            return False
-        return True
+        return link is not None and link.send(frame)
+
+    def wanted(self) -> Iterable[str]:
+        """The nodes to be linked with."""
+        return self._wanted
 
     def peers(self) -> list[str]:
         """The nodes with a link right now."""
         return list(self._links)
 
+    def traffic(self, replica: str) -> LinkTraffic:
+        """What went between this node and that one so far."""
+        return self._traffic.setdefault(replica, LinkTraffic())
+
     def is_linked(self, replica: str) -> bool:
         return replica in self._links
 
     def is_heard(self, replica: str) -> bool:
+        """Whether something comes from that node, over a link or through another node."""
+        return self.is_heard_directly(replica) or (self.relays is not None and self.relays.is_heard(replica))
+
+    def is_reached(self, replica: str) -> bool:
+        """Whether there is a way to that node."""
+        return replica in self._links or (self.relays is not None and self.relays.is_heard(replica))
+
+    def is_heard_directly(self, replica: str) -> bool:
         """Whether there is a link, and something comes over it."""
         link = self._links.get(replica)
         return link is not None and not link.is_silent

@@ -28,6 +28,9 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
 class SignOfLife(msgspec.Struct, frozen=True, array_like=True):
     """Sent now and then by a node that may have nothing else to say."""
 
+    heard: tuple[str, ...] = ()
+    """The beginnings of the ids of the nodes that it hears."""
+
 
 # ---------------------------------------------------------------------------------------------- messages
 
@@ -37,6 +40,14 @@ class ForwardedBlock(NamedTuple):
 
     kind: EntryKind
     block: Block
+
+
+class Relayed(msgspec.Struct, frozen=True, array_like=True):
+    """A frame of a node that has no link with the one that it is for."""
+
+    origin: str
+    to: str
+    frame: bytes
 
 
 class RelayedRun(NamedTuple):
@@ -133,6 +144,15 @@ class ClientConnected(msgspec.Struct, frozen=True, array_like=True):
     client: str
     at_us: int
     username: str | None = None
+
+
+class Removed(msgspec.Struct, frozen=True, array_like=True):
+    """To a node that was removed from the cluster, by any member that knows of it."""
+
+    elsewhere: tuple[str, ...]
+    """Where clients find the members, by MQTT."""
+    is_needed: bool
+    """A group of the sender still counts on the vote of the one that was removed."""
 
 
 class HandedOn(msgspec.Struct, frozen=True, array_like=True):

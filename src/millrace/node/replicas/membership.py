@@ -10,11 +10,17 @@ def next_change(
     leader can make now; it does not remove or demote itself."""
     config = status.config
     caught_up = {peer.replica for peer in status.peers if peer.is_caught_up}
+    silent = {peer.replica for peer in status.peers if not peer.is_active}
     for name in (*voters, *learners):
         if name not in config.members:
             return ChangeKind.ADD_LEARNER, ReplicaId(name)
     for replica in config.learners:
         if replica in voters and replica in caught_up:
+            # One more voter beside a dead one would need one more that answers, and that might be the
+            # newcomer, which is just starting. Without the dead one nobody more is needed than before.
+            for dead in config.voters:
+                if dead in silent and dead not in voters:
+                    return (ChangeKind.DEMOTE if dead in learners else ChangeKind.REMOVE), dead
             return ChangeKind.PROMOTE, replica
     if not set(voters) <= set(config.voters):
         # Nobody leaves before those who take over are there.

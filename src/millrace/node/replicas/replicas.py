@@ -18,14 +18,16 @@ from millrace.node.config import Address, Config
 from millrace.node.logs.replica_log import ReplicaLog, write_damage
 from millrace.node.logs.syncer import Syncer
 from millrace.node.pairs.frame_messages import FrameMessage
-from millrace.node.peers.links import Links, PeerTls
-from millrace.node.peers.messages import ForwardedBlock, Identity
+from millrace.node.peers.links import Links
+from millrace.node.peers.messages import ForwardedBlock, Identity, Relayed, SignOfLife
 from millrace.node.peers.messenger import Messenger
 from millrace.node.peers.registry import FRAME_MESSAGES, LOG_MESSAGES
+from millrace.node.peers.relays import Relays
 from millrace.node.peers.secret import secret_of
 from millrace.node.replicas.app import App
 from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.node.surroundings import Surroundings
+from millrace.node.tls import for_peers
 from millrace.replication.contract import EntryKind, LinkClosed, LinkOpened, PeerBody, ReplicaId
 from millrace.storage.block import Block
 from millrace.storage.directory import DataDirectory
@@ -115,18 +117,21 @@ class Replicas:
                 on_open=self._on_open,
                 on_close=self._on_close,
                 may_accept=lambda identity: self.may_link(identity),
-                tls=self._peer_tls(),
+                tls=for_peers(self._config.cluster),
             )
             links.after_frames = self._after_frames
+            relays = links.relays = Relays(
+                self.replica,
+                links,
+                receive=self.messenger.receive,
+                on_open=self._groups_opened,
+                on_close=self._groups_closed,
+            )
+            self.messenger.on((SignOfLife,), relays.on_sign)
+            self.messenger.on((Relayed,), relays.on_relayed)
             self.syncer.before_sync = links.flush
             await links.listen(address)
         self._tick()
-
-    def _peer_tls(self) -> PeerTls | None:
-        cluster = self._config.cluster
-        if not cluster.tls_cert:
-            return None
-        return PeerTls(cluster.tls_cert, cluster.tls_key, cluster.tls_ca)
 
     async def stop(self) -> None:
         if not self.is_open:
@@ -256,11 +261,19 @@ class Replicas:
 
     def _on_open(self, replica: str) -> None:
         self.on_link_open(replica)
+        self._groups_opened(replica)
+
+    def _groups_opened(self, replica: str) -> None:
         for group in list(self.groups.values()):
             group.step(LinkOpened(peer=ReplicaId(replica)))
 
     def _on_close(self, replica: str) -> None:
         self.on_link_closed(replica)
+        if self.links is None or not self.links.is_heard(replica):
+            # Dialing in vain is no news while the two hear each other through a third.
+            self._groups_closed(replica)
+
+    def _groups_closed(self, replica: str) -> None:
         for group in list(self.groups.values()):
             group.step(LinkClosed(peer=ReplicaId(replica)))
 

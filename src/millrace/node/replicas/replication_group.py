@@ -27,6 +27,7 @@ from millrace.node.replicas.admission import Admission
 from millrace.node.replicas.app import App, Machine, Pending
 from millrace.node.replicas.group_log import GroupLog
 from millrace.node.replicas.membership import next_change
+from millrace.node.replicas.moment import Moment
 from millrace.replication.contract import (
     Accepted,
     ChangeMembership,
@@ -117,9 +118,16 @@ class ReplicationGroup:
         self._is_refused = False
         self._quiet_ticks = 0
         self._leaderless_ticks = 0
+        self.elections = 0
+        """How often this replica stood for election."""
+        self.leader_changes = 0
+        """How often it learned of another leader than before."""
+        self._last_leader: ReplicaId | None = None
         self._rng = rng
         self.serving = asyncio.Event()
         """Set while somebody serves this group: this replica, or a leader it knows."""
+        self.role_changed = Moment()
+        """Role, term, leader, or whether this replica serves."""
         if self.is_alone:
             self._elect_alone()
 
@@ -431,6 +439,11 @@ class ReplicationGroup:
 
     def on_role_changed(self, change: RoleChanged) -> None:
         log.debug("group %d: %s in term %d, leader %s", self.number, change.role, change.term, change.leader)
+        if change.role == "candidate":
+            self.elections += 1
+        if change.leader is not None and change.leader != self._last_leader:
+            self._last_leader = change.leader
+            self.leader_changes += 1
         if change.serving:
             self._admission.begin_term()
             self.app.begin_term()
@@ -443,6 +456,7 @@ class ReplicationGroup:
             self.serving.set()
         else:
             self.serving.clear()
+        self.role_changed.come()
 
     def on_reply(self, reply: Reply) -> None:
         """A proposal's outcome is handed back by the driver; nobody waits for others."""

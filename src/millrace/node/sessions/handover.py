@@ -53,7 +53,7 @@ class Handover:
         record = self._broker.records.find(client_id)
         owner = "" if record is None else record.owner
         is_here = owner in ("", self._replicas.replica)
-        if not self._is_on or links is None or is_here or not links.is_linked(owner):
+        if not self._is_on or links is None or is_here or not links.is_reached(owner):
             then()
             return
         task = asyncio.get_running_loop().create_task(self._fetch(HandOver(client_id, username), owner, then))
@@ -115,7 +115,8 @@ class Handover:
     def _send(self, session: Session, segments: list[Segment]) -> None:
         for segment in segments:
             segment.first_id = 0
-            self._broker.outbound.send(session, segment, self._now_ms())
+            # That node may not have applied the rules of this one [rule 31].
+            self._broker.outbound.send(session, segment, self._now_ms(), is_cleared=False)
 
     # ------------------------------------------------------------------------------- the old node
 

@@ -125,7 +125,7 @@ class SessionGroup:
             if owner:
                 self._broker.publish_will_on_move(session, self._now_ms(), is_ended=is_ended)
                 self.before_release(session, owner)
-            self._broker.release(session)
+            self._broker.release(session, self._now_ms())
             if connection is not None:
                 connection.session = None
                 if owner:
@@ -214,6 +214,16 @@ def resume_all(broker: Broker, continuations: Sequence[Continuation]) -> None:
     """The operations that these waited for are on disk: go on with each of them, in order."""
     for one in continuations:
         if isinstance(one, ResumeConnection):
-            one.connection.resume(one.duty)
+            _resume(one.connection, one.duty)
         else:
             broker.resume_written(one)
+
+
+def _resume(connection: Any, duty: Any) -> None:
+    """This runs while a group applies its log: what a client's socket does ends that client's connection and
+    nothing else. A socket that was closed meanwhile raises when it is told to read on."""
+    try:
+        connection.resume(duty)
+    except Exception:
+        log.exception("closing %s: its client cannot be served", connection.peer)
+        connection.transport.abort()

@@ -28,12 +28,14 @@ class BatchOwner(Protocol):
 class Batch(Token):
     """The arrivals of one block, handed back with it, and how many messages they have there."""
 
-    __slots__ = ("_shard", "arrivals", "count", "is_plain")
+    __slots__ = ("_shard", "arrivals", "count", "is_plain", "since_us")
 
-    def __init__(self, shard: BatchOwner, arrivals: list[Arrival], count: int) -> None:
+    def __init__(self, shard: BatchOwner, arrivals: list[Arrival], count: int, since_us: int) -> None:
         self._shard = shard
         self.arrivals = arrivals
         self.count = count
+        # When the turn of the loop that brought them was cut.
+        self.since_us = since_us
         self.is_plain = all(
             one.producer is None and (one.run is None or not one.run.retain) for one in arrivals
         )

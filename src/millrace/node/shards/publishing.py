@@ -70,7 +70,7 @@ class Publishing:
         is_empty = not message.payload
         if message.retain and not is_empty and not broker.retained.has_room(message.topic, run):
             raise NotStored(Reason.QUOTA_EXCEEDED, "there is no room for another retained message")
-        broker.stats.received += 1
+        broker.stats.door("http").received[message.qos] += 1
         route = broker.router.route(message.topic)
         if route.intake is None:
             broker.inbound.enter(message.topic, run, now_ms)

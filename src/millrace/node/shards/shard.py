@@ -21,6 +21,7 @@ from millrace.broker.shards.block_facts import EDGE_PRODUCER, PLAIN, BlockFacts,
 from millrace.broker.shards.producers import Producers, Verdict
 from millrace.broker.shards.shard_state import (
     SESSION_TOKENS,
+    WILLS,
     AllRepeated,
     Answered,
     Consumed,
@@ -202,7 +203,13 @@ class Shard:
         if is_full:
             self._refuse_new(arrivals)
             return
-        arrivals = [arrival for arrival in arrivals if not arrival.is_doubtful or self._admit(arrival)]
+        inbound = self._broker.inbound
+        arrivals = [
+            arrival
+            for arrival in arrivals
+            if (arrival.arrival_number > inbound.refused_until and not arrival.is_doubtful)
+            or self._may_enter(arrival)
+        ]
         announcement = self.retained.announcement(arrivals)
         if announcement is not None and not self.propose_entries([announcement], None, wall_us):
             self.retained.lost()
@@ -248,6 +255,13 @@ class Shard:
         self._propose(messages, wall_us)
         self._propose_values(values, wall_us)
 
+    def _may_enter(self, arrival: Arrival) -> bool:
+        if self._broker.inbound.is_overtaking(arrival):
+            # Its key may be in flight: this is not the arrival that has put it there.
+            self._send_away([arrival], Reason.SERVER_BUSY)
+            return False
+        return not arrival.is_doubtful or self._admit(arrival)
+
     def _admit(self, arrival: Arrival) -> bool:
         """Ask by its key whether the message is in the log already: then only its answer goes on. One that
         is too old to tell is refused; the tokens of a session follow each other, so theirs never are. So is
@@ -262,6 +276,10 @@ class Shard:
             self.refuse([arrival], Reason.IMPLEMENTATION_SPECIFIC)
             return False
         if self._is_open_question(arrival):
+            if arrival.producer.startswith(WILLS):
+                # It comes again every second, and holds nobody up until the others are asked.
+                for shard in self._behind():
+                    shard.is_awaited()
             self.refuse([arrival], Reason.SERVER_BUSY)
             return False
         if is_new:
@@ -271,17 +289,25 @@ class Shard:
         return True
 
     def awaits_others(self) -> bool:
-        """Whether a repeat is among what arrived that another log may have, which is not applied here so far
-        and may be in time."""
-        if not any(one.is_doubtful and self._is_open_question(one) for one in self.intake.arrivals):
+        """Whether a client's repeat is among what arrived that another log may have, which is not applied
+        here so far and may be in time."""
+        if not any(
+            one.is_doubtful
+            and (one.producer or b"").startswith(SESSION_TOKENS)
+            and self._is_open_question(one)
+            for one in self.intake.arrivals
+        ):
             return False
-        behind = [s for s in self.others.values() if s is not self and not s.is_complete]
-        return not self.unopened and all(s.is_awaited() for s in behind)
+        return not self.unopened and all(shard.is_awaited() for shard in self._behind())
+
+    def _behind(self) -> "list[Shard]":
+        """Other logs that may have what is not applied here."""
+        return [shard for shard in self.others.values() if shard is not self and not shard.is_complete]
 
     def _is_open_question(self, arrival: Arrival) -> bool:
-        if arrival.run is None or not (arrival.producer or b"").startswith(SESSION_TOKENS):
+        if arrival.run is None or not (arrival.producer or b"").startswith((SESSION_TOKENS, WILLS)):
             return False
-        if not self.unopened and all(s is self or s.is_complete for s in self.others.values()):
+        if not self.unopened and not self._behind():
             return False
         key = (arrival.producer or b"", arrival.sequence)
         return key not in self._keys_in_flight and self._verdict(key) is Verdict.NEW
@@ -326,7 +352,7 @@ class Shard:
         runs = [logged(arrival) for arrival in arrivals if arrival.run is not None]
         if not runs:
             # Only answers wait here: whatever they wait for was proposed before.
-            if not self.propose_entries([Marker()], Batch(self, arrivals, 0), wall_us):
+            if not self.propose_entries([Marker()], Batch(self, arrivals, 0, wall_us), wall_us):
                 self.refuse(arrivals, Reason.SERVER_BUSY)
             return
         self.work.introduce()
@@ -339,7 +365,7 @@ class Shard:
             self._propose(parts[:middle], wall_us)
             self._propose(parts[middle:], wall_us)
             return
-        batch = Batch(self, arrivals, made[0].header.count)
+        batch = Batch(self, arrivals, made[0].header.count, wall_us)
         if not self.group.propose(made, [batch], EntryKind.DATA):
             self.refuse(arrivals, Reason.SERVER_BUSY)
 
@@ -350,7 +376,7 @@ class Shard:
         for arrival in arrivals:
             assert arrival.run is not None and arrival.topic is not None
             entries.append(self.retained.entry(arrival.topic, arrival.run))
-        if not self.propose_entries(entries, Batch(self, arrivals, 0), wall_us):
+        if not self.propose_entries(entries, Batch(self, arrivals, 0, wall_us), wall_us):
             self.refuse(arrivals, Reason.SERVER_BUSY)
 
     def inherit(self, values: list[CarriedOverRetained]) -> None:
@@ -368,8 +394,13 @@ class Shard:
                 self.unproposed += some
 
     def say_again(self) -> None:
-        """What was inherited and did not get into the log: nobody else knows that it is to go there."""
-        if self.unproposed and self.group.is_serving:
+        """What was inherited and did not get into the log: nobody else knows that it is to go there. And the
+        marker behind all that was stored before: repeats and wills need not wait for it then."""
+        if not self.group.is_serving:
+            return
+        if not self.is_complete:
+            self.is_awaited()
+        if self.unproposed:
             unproposed, self.unproposed = self.unproposed, []
             self.inherit(unproposed)
 
@@ -414,6 +445,9 @@ class Shard:
         for arrival in arrivals:
             if arrival.is_doubtful and arrival.run is not None and arrival.producer is not None:
                 self._keys_in_flight.discard((arrival.producer, arrival.sequence))
+        self._send_away(arrivals, reason)
+
+    def _send_away(self, arrivals: list[Arrival], reason: Reason) -> None:
         for session in self._broker.inbound.refused(arrivals, reason):
             if session.connection is not None:
                 session.connection.fail(reason, "the message could not be stored")
@@ -483,6 +517,8 @@ class Shard:
                     self.intake.is_sealed = True
                     self._wake()
                 case Answered() | MarkerReached() | NotTaken() | AllRepeated():
+                    if isinstance(effect, Answered):
+                        self.staging.on_change()
                     if token is not None:
                         _tell(token, effect)
                 case _:
@@ -513,13 +549,16 @@ class Shard:
             ready = []
             self.refuse([arrival], Reason.IMPLEMENTATION_SPECIFIC)
         self._broker.inbound.committed(ready, self.number, offset, now_ms)
+        if batch.count:
+            took_s = (self._wall_us() - batch.since_us) / 1_000_000
+            self._broker.stats.publish_ack.observe(took_s, batch.count)
         self._wake()
 
     def _may_acknowledge(self, arrival: Arrival) -> bool:
         """Of one that is not stored by this entry: whether it is by one before. Tokens are never too old."""
         if arrival.producer is None or arrival.producer.startswith(SESSION_TOKENS):
             return True
-        return self.producers.judge(arrival.producer, arrival.sequence) is Verdict.REPEATED
+        return self._verdict((arrival.producer, arrival.sequence)) is Verdict.REPEATED
 
     def pass_answers_on(self, batch: Batch) -> None:
         """Only answers, behind the messages that they repeat."""
@@ -584,6 +623,7 @@ class Shard:
         self.intake.is_sealed = self.intake.is_sealed or self.is_finished
         self.work.restored()
         self._run_all(effects, None)
+        self.staging.on_change()
 
 
 def _tell(token: Token, effect: Answered | MarkerReached | NotTaken | AllRepeated) -> None:

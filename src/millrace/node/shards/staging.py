@@ -46,6 +46,8 @@ class ShardStaging:
         self._waiting: set[asyncio.Future[Any]] = set()
         # Proposed here and not applied yet.
         self._coming_bytes = 0
+        self.on_change: Callable[[], None] = _nobody_waits
+        """Called while an entry about what is staged, or a snapshot, is applied."""
 
     @property
     def state(self) -> Staged:
@@ -162,3 +164,7 @@ class ShardStaging:
             }
             for owner, attempt in self.state.attempts.items()
         ]
+
+
+def _nobody_waits() -> None:
+    """Until the node opens the shard."""

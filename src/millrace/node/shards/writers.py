@@ -24,6 +24,7 @@ from millrace.limits import MIB
 from millrace.node.groups.shard_consumers import Unavailable
 from millrace.node.logs import snapshots
 from millrace.node.logs.space import DiskSpace
+from millrace.node.replicas.moment import Moment
 from millrace.node.shards.shard import Shard
 from millrace.node.streams.definitions import Definitions
 from millrace.replication.contract import EntryKind
@@ -82,7 +83,7 @@ class Writing:
         self._pool = pool
         self._wall_us = wall_us
         self._due = asyncio.Event()
-        self._changed = asyncio.Event()
+        self._changed = Moment()
         self._task: asyncio.Task[None] | None = None
         self._rolling: dict[int, asyncio.Task[None]] = {}
 
@@ -98,8 +99,11 @@ class Writing:
     def on_change(self) -> None:
         """The meta group applied something. Called while it does."""
         self._due.set()
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._changed.come()
+
+    def on_staged(self) -> None:
+        """A log has more staged in it than before, or is known here since now. Called while that happens."""
+        self._changed.come()
 
     def find(self, name: str) -> Writer | None:
         return self._definitions.state.writers.writers.get(name)
@@ -148,18 +152,21 @@ class Writing:
 
     async def _until_staged(self, name: str, batch: int, winners: Winners, user: str) -> None:
         """Staged blocks were acknowledged by some node; this one may be a moment behind."""
-        deadline_s = asyncio.get_running_loop().time() + _STAGED_S
-        while True:
-            self.check_owner(name, user)
-            writer = self.find(name)
-            if writer is not None and batch <= writer.last:
-                return
-            missing = self._missing(name, batch, winners, user)
-            if missing is None:
-                return
-            if asyncio.get_running_loop().time() > deadline_s:
-                raise Conflict(missing)
-            await asyncio.sleep(0.01)
+        missing = ""
+        try:
+            async with asyncio.timeout(_STAGED_S):
+                while True:
+                    self.check_owner(name, user)
+                    writer = self.find(name)
+                    if writer is not None and batch <= writer.last:
+                        return
+                    found = self._missing(name, batch, winners, user)
+                    if found is None:
+                        return
+                    missing = found
+                    await self._changed.next()
+        except TimeoutError:
+            raise Conflict(missing) from None
 
     def _missing(self, name: str, batch: int, winners: Winners, user: str) -> str | None:
         """What has yet to come, of those who may win: an attempt that another user staged never does."""
@@ -178,11 +185,10 @@ class Writing:
         try:
             async with asyncio.timeout(VISIBLE_S):
                 while True:
-                    changed = self._changed
                     writer = self.find(name)
                     if writer is None or all(one.batch > batch for one in writer.decisions):
                         return True
-                    await changed.wait()
+                    await self._changed.next()
         except TimeoutError:
             return False
 

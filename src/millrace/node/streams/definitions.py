@@ -16,6 +16,7 @@ from millrace.broker.meta.state import MetaState
 from millrace.broker.streams.stream import StreamTable
 from millrace.errors import LocalError
 from millrace.node.replicas import waiting
+from millrace.node.replicas.moment import Moment
 from millrace.node.replicas.replicas import Replicas
 from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.replication.contract import EntryKind, Status
@@ -32,10 +33,16 @@ class Refused(LocalError):
 class _MetaApp:
     """Implements `App` for the meta group."""
 
-    def __init__(self, changed: Callable[[meta.Result], None], restored: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        changed: Callable[[meta.Result], None],
+        restored: Callable[[], None],
+        leads: Callable[[], None],
+    ) -> None:
         self.state = meta.MetaState()
         self._changed = changed
         self._restored = restored
+        self._leads = leads
 
     def apply(self, block: Block, token: Any) -> None:
         result = self._result(block)
@@ -56,7 +63,8 @@ class _MetaApp:
         return result
 
     def begin_term(self) -> None:
-        """Nothing depends on who leads."""
+        """Of the entries none depends on who leads."""
+        self._leads()
 
     def admit(self, block: Block) -> Block:
         return block
@@ -86,8 +94,8 @@ class Definitions:
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
-        self._app = _MetaApp(self._changed, self._restored)
-        self._next_change = asyncio.Event()
+        self._next_change = Moment()
+        self._app = _MetaApp(self._changed, self._restored, self._next_change.come)
         self.on_change: list[Callable[[meta.Result], None]] = []
         """Called for every entry while the meta group applies it: nothing may be proposed from there."""
         self.on_restore: list[Callable[[], None]] = []
@@ -97,19 +105,16 @@ class Definitions:
     def _changed(self, result: meta.Result) -> None:
         for call in self.on_change:
             call(result)
-        self._wake()
-
-    def _wake(self) -> None:
-        self._next_change.set()
-        self._next_change = asyncio.Event()
+        self._next_change.come()
 
     async def next_change(self) -> None:
-        """Wait until the meta group applies another entry or a snapshot here."""
-        await self._next_change.wait()
+        """Wait until the meta group applies another entry or a snapshot here, or begins to be led here."""
+        await self._next_change.next()
 
     def _restored(self) -> None:
         for call in self.on_restore:
             call()
+        self._next_change.come()
 
     @property
     def state(self) -> MetaState:

@@ -56,6 +56,7 @@ class Opening:
         retention: Retention,
         space: DiskSpace,
         members: MqttGroupMembers,
+        silent: Mapping[str, float],
         now_ms: Callable[[], int],
         wall_us: Callable[[], int],
         wake: Callable[[], None],
@@ -77,10 +78,14 @@ class Opening:
         self._retention = retention
         self._space = space
         self._members = members
+        # The nodes that this one does not hear.
+        self._silent = silent
         self._now_ms = now_ms
         self._wall_us = wall_us
         self._wake = wake
         self._stamps = Stamps()
+        self.on_staged: Callable[[], None] = _nobody_waits
+        """Called where a log has more or less staged in it, or is opened."""
         # What the meta group applied and `reconcile` has not acted on yet.
         self._pending: list[meta.Result] = []
         # The generation of the definitions whose retained messages are where they belong; 0: none yet.
@@ -98,7 +103,7 @@ class Opening:
         """Make or change a stream; LocalError says why not."""
         if spec.replication is Replication.PRIMARY_BACKUP:
             admit(spec.primary_backup)
-        await self._definitions.command(PutStream(spec, create_only=create))
+        await self._definitions.command(PutStream(spec, create_only=create, away=tuple(sorted(self._silent))))
         stream = self._definitions.table.streams.get(spec.name)
         if stream is None:
             raise LocalError(f"stream {spec.name!r} was deleted as soon as it was there")
@@ -227,6 +232,7 @@ class Opening:
 
     def _open_shard(self, number: int, shard: Shard) -> bool:
         shard.others, shard.unopened = self._shards, self._closed
+        shard.staging.on_change = self.on_staged
         self._shards[number] = shard
         try:
             if number in self._closed:
@@ -245,6 +251,7 @@ class Opening:
         self._closed.pop(number, None)
         self._emptied.pop(number, None)
         self._broker.log_opened(number)
+        self.on_staged()
         return True
 
     def _open_leaderless(self, number: int, stream: Stream) -> bool:
@@ -325,3 +332,7 @@ class Opening:
         self._sealing.seal_again()
         for shard in self._shards.values():
             shard.say_again()
+
+
+def _nobody_waits() -> None:
+    """Until somebody writes in two steps."""

@@ -224,7 +224,7 @@ class Routed:
 
     def wanted_by(self, topic: str) -> Wanted:
         """Who is sent a message of this topic. Asked once per route; changes nothing."""
-        if topic.startswith("$"):
+        if not self._peers or topic.startswith("$"):
             # [E8]: what a node says of itself stays with it.
             return (), ()
         asked = candidates(topic, self._shapes)

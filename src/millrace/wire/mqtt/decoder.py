@@ -10,10 +10,11 @@ clause says otherwise. Where MQTT 3.1.1 has no codes, those of MQTT 5 name the e
 those of MQTT 5 unless a version is named.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from millrace.errors import MalformedPacket, ProtocolError
+from millrace.limits import FILTERS_PER_PACKET_MAX
 from millrace.types import (
     NO_PROPERTIES,
     Message,
@@ -108,8 +109,10 @@ def decode(first_byte: int, body: bytes, version: int) -> Packet:
 def _require_flags(first_byte: int, flags: int, version: int) -> None:
     """2.1.3: any other value of the low four bits is malformed."""
     found = first_byte & 0x0F
-    if flags and version == _MQTT_3_1:
-        found &= ~_DUP  # 3.1 marks a repeated SUBSCRIBE, UNSUBSCRIBE or PUBREL, as it does a PUBLISH
+    if version == _MQTT_3_1:
+        # 3.1 marks a repeated SUBSCRIBE, UNSUBSCRIBE or PUBREL, as it does a PUBLISH. The other bits are
+        # "not used" there, which is no promise that they are 0.
+        found = found & 0x06 if flags else 0
     if found != flags:
         raise MalformedPacket(f"{PacketType(first_byte >> 4).name} with flags {first_byte & 0x0F:#06b}")
 
@@ -117,6 +120,12 @@ def _require_flags(first_byte: int, flags: int, version: int) -> None:
 def _require_end(pos: int, end: int) -> None:
     if pos != end:
         raise MalformedPacket(f"{end - pos} bytes follow the end of the packet")
+
+
+def _require_few(filters: Sequence[object]) -> None:
+    if len(filters) > FILTERS_PER_PACKET_MAX:
+        detail = f"more than {FILTERS_PER_PACKET_MAX} topic filters in one packet"
+        raise ProtocolError(detail, Reason.QUOTA_EXCEEDED)
 
 
 def _reason(code: int, allowed: dict[int, Reason]) -> Reason:
@@ -131,11 +140,11 @@ def _decode_reserved(first_byte: int, body: bytes, version: int) -> Packet:
 
 
 def _decode_connect(first_byte: int, body: bytes, version: int) -> Connect:
-    _require_flags(first_byte, 0, version)
     end = len(body)
     name, pos = read_string(body, 0, end)
     level, pos = read_byte(body, pos, end)
     protocol = _PROTOCOLS.get((name, level))
+    _require_flags(first_byte, 0, protocol or _MQTT_5)
     if protocol is None:
         raise ProtocolError("unknown protocol name or level", Reason.UNSUPPORTED_VERSION)
     flags, pos = read_byte(body, pos, end)
@@ -169,6 +178,9 @@ def _decode_connect(first_byte: int, body: bytes, version: int) -> Connect:
 
 
 def _check_connect_flags(flags: int, protocol: Version) -> None:
+    if protocol == _MQTT_3_1:
+        # 3.1: "not used" are bit 0, and the bits of the will where there is none.
+        flags &= 0xFE if flags & 0x04 else 0xC6
     if flags & 0x01:
         raise MalformedPacket("the reserved CONNECT flag is set")  # [MQTT-3.1.2-3]
     if flags & 0x04:
@@ -293,6 +305,7 @@ def _decode_subscribe(first_byte: int, body: bytes, version: int) -> Subscribe:
         text, pos = read_string(body, pos, end)
         options, pos = read_byte(body, pos, end)
         subscriptions.append(_subscription(text, options, identifier, version))
+        _require_few(subscriptions)
     if not subscriptions:
         raise ProtocolError("SUBSCRIBE without a topic filter")  # [MQTT-3.8.3-2]
     return Subscribe(packet_id=packet_id, subscriptions=tuple(subscriptions), **values)
@@ -301,6 +314,8 @@ def _decode_subscribe(first_byte: int, body: bytes, version: int) -> Subscribe:
 def _subscription(text: str, options: int, identifier: int | None, version: int) -> Subscription:
     shared = check_filter(text)
     qos = options & 0x03
+    if version == _MQTT_3_1:
+        options &= 0x03  # 3.1: the upper six bits of this byte are not used
     if version != _MQTT_5:
         if options > 2:
             raise MalformedPacket("a reserved subscription option or QoS 3")  # 3.1.1 [MQTT-3-8.3-4]
@@ -355,6 +370,7 @@ def _decode_unsubscribe(first_byte: int, body: bytes, version: int) -> Unsubscri
         text, pos = read_string(body, pos, end)
         check_filter(text)
         filters.append(text)
+        _require_few(filters)
     if not filters:
         raise ProtocolError("UNSUBSCRIBE without a topic filter")  # [MQTT-3.10.3-2]
     return Unsubscribe(packet_id=packet_id, filters=tuple(filters), **values)

@@ -9,6 +9,7 @@ from dataclasses import MISSING, fields
 from typing import Any, NamedTuple
 
 from millrace.errors import LocalError, MalformedPacket, ProtocolError
+from millrace.limits import USER_PROPERTIES_MAX
 from millrace.types import NO_PROPERTIES, Properties, Reason
 from millrace.wire.mqtt import packets
 from millrace.wire.mqtt.primitives import (
@@ -173,7 +174,11 @@ class Block:
                 raise MalformedPacket(f"property 0x{data[pos]:02x} is unknown or not allowed in this packet")
             value, pos = known.read(data, pos + 1, stop)
             if known.repeats:
-                values.setdefault(known.name, []).append(value)
+                several = values.setdefault(known.name, [])
+                several.append(value)
+                if len(several) > USER_PROPERTIES_MAX:
+                    detail = f"more than {USER_PROPERTIES_MAX} user properties"
+                    raise ProtocolError(detail, Reason.QUOTA_EXCEEDED)
             elif known.name in values:
                 raise ProtocolError(f"property {known.name} is given twice")
             else:

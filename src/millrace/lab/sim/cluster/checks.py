@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
-from millrace.broker.shards.block_facts import facts_of
 from millrace.broker.shards.shard_state import ShardState
 from millrace.broker.topics.filters import matches
 from millrace.errors import StorageError
@@ -20,7 +19,7 @@ from millrace.lab.sim.cluster.mqtt_clients import History
 from millrace.lab.sim.surroundings.disk import PowerCut
 from millrace.lab.sim.violation import Violation
 from millrace.node.logs.reading import READ_BYTES, Stored, read_blocks, stored_rows
-from millrace.node.shards.control import entries_of
+from millrace.node.shards.replay import replayed
 from millrace.node.shards.shard import Shard
 from millrace.storage.block import Kind
 from millrace.types import Index
@@ -149,49 +148,32 @@ def check_states(hosts: list[Host]) -> None:
         for shard in shards.values():
             if shard.stream.spec.is_framed:
                 continue
-            replayed = _replayed(shard)
-            if _comparable(replayed) != _comparable(shard.state):
+            group = shard.group
+            again = replayed(
+                shard.number,
+                group.replica_log,
+                group.applied,
+                has_edge=bool(shard.edge),
+                begins_at_snapshot=False,
+            )
+            if _comparable(again) != _comparable(shard.state):
                 raise Violation(
                     "replay",
                     f"shard {shard.number}: the state of {host.name} at {shard.group.applied} is not that of "
-                    f"its log: {_comparable(shard.state)!r} instead of {_comparable(replayed)!r}",
+                    f"its log: {_comparable(shard.state)!r} instead of {_comparable(again)!r}",
                 )
             for topic, place in shard.state.retained.places.items():
-                if replayed.retained.places.get(topic) != place:
+                if again.retained.places.get(topic) != place:
                     raise Violation(
                         "replay",
                         f"shard {shard.number}: {host.name} has {topic} retained at {place}, its log at "
-                        f"{replayed.retained.places.get(topic)}",
+                        f"{again.retained.places.get(topic)}",
                     )
 
 
 def _comparable(state: ShardState) -> bytes:
     """All but the retained topics: a snapshot leaves out those on which a newer log has spoken."""
     return state.to_bytes([], {place.index: b"" for place in state.staged.unreleased()})
-
-
-def _replayed(shard: Shard) -> ShardState:
-    """What the log of a shard comes to, without the node."""
-    state, replica_log, last = ShardState(shard.number), shard.group.replica_log, shard.group.applied
-    index = replica_log.first_index()
-    if index > 1:
-        snapshot, saved = replica_log.snapshot(), replica_log.snapshot_state()
-        assert snapshot is not None and saved is not None
-        state.restore(saved.partition(b"\n")[2])
-        index = Index(snapshot.index + 1)
-    while index <= last:
-        for block in replica_log.blocks(index, last, READ_BYTES):
-            header = block.header
-            index = Index(header.index + 1)
-            if header.kind is Kind.DATA:
-                facts = facts_of(
-                    block.columns(), block.topics(), header.base_time_us, has_edge=bool(shard.edge)
-                )
-                state.apply_messages(facts, index=header.index, next_offset=header.next_offset)
-            elif header.kind is Kind.CONTROL:
-                for entry in entries_of(block):
-                    state.apply(entry, index=header.index, time_us=header.base_time_us)
-    return state
 
 
 def check_readable(hosts: list[Host]) -> str:

@@ -33,6 +33,7 @@ class ClusterNemesis:
             "clients cut off": self._cut_off_clients,
             "split": self._split,
             "one way": self._one_way,
+            "bridge": self._bridge,
         }
         self._kinds = [faults[name] for name in world.plan.faults]
 
@@ -203,4 +204,14 @@ class ClusterNemesis:
         left, right = self._addresses()
         self._world.note("all", f"{left} are not heard by {right}")
         self._world.sockets.block(left, right)
+        self._undo(self._world.sockets.heal)
+
+    def _bridge(self) -> None:
+        """Two nodes do not reach each other; all others reach both."""
+        if len(self._world.members) < 3:
+            return
+        one, other = self._rng.sample([host.address for host in self._world.members], 2)
+        self._world.note("all", f"{one} and {other} do not reach each other")
+        self._world.sockets.block([one], [other])
+        self._world.sockets.block([other], [one])
         self._undo(self._world.sockets.heal)

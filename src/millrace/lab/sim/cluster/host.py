@@ -138,7 +138,11 @@ class Host:
             listeners=Listeners(
                 mqtt=Address(self.address, MQTT_PORT), http=None, peer=Address(self.address, PEER_PORT)
             ),
-            cluster=Cluster(join=f"10.0.0.1:{PEER_PORT}" if number else "", secret="simulated"),
+            cluster=Cluster(
+                join=f"10.0.0.1:{PEER_PORT}" if number else "",
+                secret="simulated",
+                replace_after_s=plan.replace_after_s,
+            ),
             access=Access(anonymous="always"),
             storage=Storage(
                 sync=plan.sync, sync_in_place=rng.random() < 0.3, free_bytes_min=plan.free_bytes_min

@@ -54,6 +54,8 @@ class LeaderlessChecks:
         self.done: dict[str, dict[Origin, Ranges]] = {}
         self._ends: dict[Origin, int] = {}
         self._starts: dict[str, dict[Origin, int] | None] = {}
+        self._makers: dict[str, Host] = {}
+        """Whoever was asked to make a group and has not answered yet."""
         self._in: dict[tuple[str, str], tuple[bool, bool]] = {}
         self._asked: dict[tuple[str, str], int] = {}
         self._promised: dict[tuple[str, int, str], Generation] = {}
@@ -124,6 +126,7 @@ class LeaderlessChecks:
         machine = host.machine
         if consumer.group in self._starts or machine is None:
             return
+        self._makers[consumer.group] = host
         if host.name in self._losers and not consumer.from_start:
             # It does not know of logs that it once held, and others may have removed what it had received.
             self._starts[consumer.group] = None
@@ -134,13 +137,19 @@ class LeaderlessChecks:
         self._starts[consumer.group] = starts
 
     def subscribed(self, consumer: Member, host: Host, answer: Any) -> None:
-        if isinstance(answer, Acknowledged):
-            self._in[consumer.group, consumer.name] = (True, True)
-        else:
-            self._in[consumer.group, consumer.name] = (True, False)
+        is_sure = isinstance(answer, Acknowledged)
+        self._in[consumer.group, consumer.name] = (True, is_sure)
+        if self._makers.get(consumer.group) is host:
+            del self._makers[consumer.group]
+            if not is_sure:
+                # Refused: nobody has made it yet.
+                del self._starts[consumer.group]
 
-    def is_member(self, group: str, client: str) -> bool:
-        return self._in.get((group, client)) == (True, True)
+    def crashed(self, host: Host) -> None:
+        """What it was asked and had not answered is open: its disk may have the group or not."""
+        for group in [group for group, maker in self._makers.items() if maker is host]:
+            del self._makers[group]
+            self.forget_start(group)
 
     def asks(self, group: str, client: str) -> int:
         """A client asks to be in or out, perhaps before it was answered elsewhere. Until it is told, either

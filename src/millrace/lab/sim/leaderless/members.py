@@ -13,6 +13,7 @@ from millrace.replication.leaderless.messages import Acknowledged, Overloaded, P
 
 _WINDOW = 8
 _GIVE_UP_TICKS = 60
+_ASK_AGAIN_TICKS = 20
 
 
 class Publisher:
@@ -118,10 +119,20 @@ class Consumer:
 
     def subscribe(self, saved_position: bytes = b"") -> None:
         if self.host is not None:
-            host = self.host
+            host, stay = self.host, self._stay
             self._checks.subscribing(self, host)
-            checks = self._checks
-            host.subscribe(self, lambda answer: checks.subscribed(self, host, answer), saved_position)
+
+            def answered(answer: Any) -> None:
+                self._checks.subscribed(self, host, answer)
+                if isinstance(answer, Overloaded):
+                    self._clock.after(_ASK_AGAIN_TICKS * TICK_US, self._subscribe_again, stay, saved_position)
+
+            host.subscribe(self, answered, saved_position)
+
+    def _subscribe_again(self, stay: int, saved_position: bytes) -> None:
+        """Who was refused asks again where it is, as a node does for its clients."""
+        if stay == self._stay:
+            self.subscribe(saved_position)
 
     def leave(self) -> None:
         """Go away; what was not acknowledged is somebody else's."""

@@ -74,7 +74,7 @@ class LeaderlessWorld:
         ]
         self._rng = self._chance("world")
         self._is_faulty = self._is_moving = False
-        self._late_makers: dict[str, Host] = {}
+        self._late_groups: list[str] = []
         self.faults = 0
 
     def _chance(self, actor: str) -> random.Random:
@@ -119,9 +119,7 @@ class LeaderlessWorld:
         if not self.plan.has_disks:
             self._forget_starts(host)
         else:
-            for group, maker in self._late_makers.items():
-                if host is maker and not self.checks.is_member(group, f"{group}.0"):
-                    self.checks.forget_start(group)
+            self.checks.crashed(host)
         for peer in self.host_list:
             if peer.is_up and self._rng.random() < 0.7 and self.network.is_open(host.name, peer.name):
                 self.clock.after(1_000, peer.handle, LinkClosed(peer=host.name))
@@ -187,7 +185,7 @@ class LeaderlessWorld:
         """Where a group begins is as safe as the disks that have it: it goes with the last of them. Who has
         made the group again meanwhile, not knowing of it, may have begun it later."""
         others = [other for other in self.host_list if other is not host]
-        for group in self._late_makers:
+        for group in self._late_groups:
             found = (other.find_group(group) for other in others)
             if not any(one and self.checks.has_start(group, one) for one in found):
                 self.checks.forget_start(group)
@@ -267,7 +265,7 @@ class LeaderlessWorld:
 
     def add_late_group(self, group: str, host: Host) -> None:
         self._add(group, 1, from_start=False)
-        self._late_makers[group] = host
+        self._late_groups.append(group)
         self.consumers[-1].connect(host)
 
     # ----------------------------------------------------------------------------------------- story

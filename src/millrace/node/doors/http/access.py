@@ -23,7 +23,7 @@ from millrace.broker.entries.meta import (
     SetRoles,
 )
 from millrace.broker.meta import state as meta
-from millrace.broker.meta.access import AccessState, NumberedRule, Token, User
+from millrace.broker.meta.access import AccessState, NumberedRule, ScramKeys, Token, User
 from millrace.errors import LocalError
 from millrace.node.access.identity import Proof
 from millrace.node.access.tokens import new_token
@@ -44,6 +44,7 @@ from millrace.node.doors.http.guard import Caller, CallerIs, identify, observe
 from millrace.node.doors.http.problems import Problem
 from millrace.node.streams.definitions import Refused
 
+Roles = Annotated[list[RoleName], Field(fail_fast=True, max_length=10)]
 router = APIRouter(prefix="/v1", tags=["access"], dependencies=[Depends(identify)], route_class=AnswerRoute)
 
 _EXPIRES_S_MAX = 10 * 366 * 24 * 60 * 60
@@ -58,12 +59,12 @@ Search = Annotated[str, Query(description="Only rows that contain this text.")]
 class NewUser(Form):
     name: str
     password: Password | None = None
-    roles: list[RoleName] = []
+    roles: Roles = []
 
 
 class UserChange(Form):
     password: Password | None = None
-    roles: list[RoleName] | None = None
+    roles: Roles | None = None
 
 
 class NewRule(Form):
@@ -79,9 +80,9 @@ class NewToken(Form):
     name: str
     user: str
     expires_s: Annotated[int, Field(ge=1, le=_EXPIRES_S_MAX)] | None = None
-    allow: Annotated[list[str], Field(max_length=_SCOPE_MAX)] | None = None
+    allow: Annotated[list[str], Field(fail_fast=True, max_length=_SCOPE_MAX)] | None = None
     """Limits the token: publish:FILTER, subscribe:FILTER or all:FILTER. Without it, all the user may do."""
-    roles: list[RoleName] | None = None
+    roles: Roles | None = None
     """Roles of the user that the token has; without it, all of them, or none if `allow` limits it."""
 
 
@@ -120,8 +121,8 @@ async def create_user(request: Request, form: NewUser, caller: CallerIs) -> User
     caller.must_be(Role.ADMIN)
     if form.name in _state(request).users:
         raise Problem(409, f"user {form.name!r} exists; change the password with passwd")
-    password_hash = await _hash(request, form.password)
-    user = User(name=form.name, password_hash=password_hash, roles=_roles(form.roles))
+    password_hash, scram = await _hash(request, form.password)
+    user = User(name=form.name, password_hash=password_hash, roles=_roles(form.roles), scram=scram)
     await _command(request, caller, AddUser(user), f"added user {form.name}")
     return _user_rows(_state(request), [user])[0]
 
@@ -138,8 +139,9 @@ async def change_user(request: Request, name: str, form: UserChange, caller: Cal
         caller.must_be(Role.ADMIN)
     _known_user(request, name)
     if form.password is not None:
-        password_hash = await _hash(request, form.password)
-        await _command(request, caller, SetPassword(name, password_hash), f"changed the password of {name}")
+        password_hash, scram = await _hash(request, form.password)
+        entry = SetPassword(name, password_hash, scram)
+        await _command(request, caller, entry, f"changed the password of {name}")
     if form.roles is not None:
         await _command(request, caller, SetRoles(name, _roles(form.roles)), f"changed the roles of {name}")
     return _user_rows(_state(request), [_known_user(request, name)])[0]
@@ -306,8 +308,10 @@ def _known_user(request: Request, name: str) -> User:
         raise Problem(404, str(error)) from None
 
 
-async def _hash(request: Request, password: str | None) -> str:
-    return "" if password is None else await server_of(request).authentication.hash(password.encode())
+async def _hash(request: Request, password: str | None) -> tuple[str, ScramKeys | None]:
+    if password is None:
+        return "", None
+    return await server_of(request).authentication.hash(password.encode())
 
 
 async def _command(request: Request, caller: Caller, entry: AccessEntry, said: str) -> meta.Result:

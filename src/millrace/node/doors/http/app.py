@@ -1,14 +1,11 @@
 """The application: every router, the guard before them, and the document that describes them."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 
+from millrace.node.doors.hosts import Hosts
 from millrace.node.doors.http import (
     access,
     cluster,
@@ -26,20 +23,16 @@ from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import ServedNode, server_of
 from millrace.node.doors.http.dashboard import router as dashboard
 from millrace.node.doors.http.guard import COOKIE, Guard, observe
+from millrace.node.metrics import text
+from millrace.node.metrics.collect import MetricsReader
 from millrace.version import __version__
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-
-
-_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 router = APIRouter(tags=["node"], route_class=AnswerRoute)
 
 _INTRODUCTION = """
 The API of a Millrace node. Every node answers, and says the same: ask whichever is near.
 
-* **queue**: topics that keep messages until somebody takes them. `PUT /topic`, `PUT /message`, `GET
+* **queue**: topics that keep messages until somebody takes them. `PUT /topic`, `PUT /message`, `POST
   /message`.
 * **messages**, **streams**: publish, read by offset, make and change streams.
 * **groups**: durable consumers with leases, over any topic filters.
@@ -66,28 +59,6 @@ _TAGS = [
     {"name": "access", "description": "Users, access rules and tokens, the same at every node."},
     {"name": "administration", "description": "The cluster at a glance, clients, sessions, events, login."},
 ]
-
-
-class _BrokerCollector(Collector):
-    """Reads the broker's counters when Prometheus asks, so that counting costs nothing extra."""
-
-    def __init__(self, server: ServedNode) -> None:
-        self._server = server
-
-    def collect(self) -> "Iterator[Metric]":
-        broker = self._server.broker
-        for name, value in broker.stats.as_dict().items():
-            yield CounterMetricFamily(f"millrace_{name}", name.replace("_", " "), value=value)
-        gauges = {
-            "clients_connected": broker.connected,
-            "sessions": len(broker.sessions),
-            "subscriptions": broker.subscription_count,
-            "retained_messages": len(broker.retained),
-            "retained_bytes": broker.retained.bytes_held,
-            "uptime_seconds": self._server.uptime_s(),
-        }
-        for name, value in gauges.items():
-            yield GaugeMetricFamily(f"millrace_{name}", name.replace("_", " "), value=value)
 
 
 @router.get(
@@ -133,13 +104,14 @@ async def status(request: Request) -> dict[str, Any]:
 @router.get(
     "/metrics",
     dependencies=[Depends(observe)],
-    summary="Counters and gauges",
+    summary="Metrics",
     response_class=Response,
     responses={200: {"content": {"text/plain": {}}, "description": "The text format of Prometheus."}},
 )
 async def metrics(request: Request) -> Response:
-    """Counters and gauges for Prometheus."""
-    return Response(generate_latest(request.app.state.registry), media_type=_METRICS_TYPE)
+    """Counters, gauges and histograms for Prometheus; docs/reference/metrics.md describes each."""
+    reader: MetricsReader = request.app.state.metrics
+    return Response(text.text(await reader.samples()), media_type=text.CONTENT_TYPE)
 
 
 ROUTERS = (
@@ -168,15 +140,14 @@ def make_app(server: ServedNode) -> FastAPI:
         redoc_url=None,
     )
     app.state.server = server
-    app.state.registry = CollectorRegistry()
-    app.state.registry.register(_BrokerCollector(server))
+    app.state.metrics = MetricsReader(server)
     problems.install(app)
     for part in ROUTERS:
         app.include_router(part)
     app.include_router(dashboard)
     listeners = server.config.listeners
     origins = frozenset(origin.strip() for origin in listeners.ws_origins.split(",") if origin.strip())
-    app.add_middleware(Guard, origins=origins)
+    app.add_middleware(Guard, origins=origins, hosts=Hosts(server.config))
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 

@@ -9,7 +9,11 @@ from millrace.node.access.authentication import Authentication
 from millrace.node.admin.events import EventLog
 from millrace.node.admin.node_admin import Admin
 from millrace.node.config import Config
+from millrace.node.doors.mqtt_door import MqttDoor
 from millrace.node.engine import Engine
+
+CERTIFICATE = "client_certificate"
+"""Where the state of a request has what TLS knows of its caller."""
 
 
 class ServedNode(Protocol):
@@ -17,6 +21,7 @@ class ServedNode(Protocol):
 
     config: Config
     broker: Broker
+    door: MqttDoor
     engine: Engine
     authentication: Authentication
     admin: Admin

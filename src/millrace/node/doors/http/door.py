@@ -6,15 +6,19 @@ them now and then: one that we wait for, and which does not send or take what it
 """
 
 import asyncio
+import ssl
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from millrace.broker.stats import DoorTraffic
 from millrace.limits import Limits
 from millrace.node.config import Address
 from millrace.node.doors.descriptors import Descriptors
+from millrace.node.doors.http.context import CERTIFICATE
 from millrace.node.surroundings import Closeable, Listen
 
 _GOODBYE_S = 1.0
@@ -22,16 +26,42 @@ _GOODBYE_S = 1.0
 _STILL_S = 60.0
 
 
+class _CountedTransport:
+    """A transport that counts what is written to it."""
+
+    def __init__(self, transport: Any, traffic: DoorTraffic) -> None:
+        self._transport = transport
+        self._traffic = traffic
+
+    def write(self, data: bytes) -> None:
+        self._traffic.bytes_sent += len(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """Knows since when it waits for its client."""
+    """Knows since when it waits for its client, and counts for its door. `traffic` is set by the door."""
+
+    traffic: DoorTraffic
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        self.traffic.connects += 1
+        self.traffic.open += 1
+        super().connection_made(_CountedTransport(transport, self.traffic))
+        # Each request gets a copy of this state.
+        self.app_state: dict[str, Any] = {**self.app_state, CERTIFICATE: transport.get_extra_info("peercert")}
         self._free_s = self._moved_s = self.loop.time()
         self._unsent_bytes = 0
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.traffic.open -= 1
+        super().connection_lost(exc)
+
     def data_received(self, data: bytes) -> None:
         self._moved_s = self.loop.time()
+        self.traffic.bytes_received += len(data)
         super().data_received(data)
 
     def on_response_complete(self) -> None:
@@ -52,7 +82,8 @@ class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 class HttpDoor:
-    def __init__(self, app: FastAPI, limits: Limits) -> None:
+    def __init__(self, app: FastAPI, limits: Limits, traffic: DoorTraffic) -> None:
+        self._traffic = traffic
         self._head_s = limits.connect_deadline_ms / 1000
         self._config = uvicorn.Config(
             app,
@@ -66,22 +97,35 @@ class HttpDoor:
         self._config.load()
         self._server = uvicorn.Server(self._config)
         self._server.lifespan = self._config.lifespan_class(self._config)
-        self._listener: Closeable | None = None
+        self._listeners: list[Closeable] = []
         self._loop_task: asyncio.Task[None] | None = None
 
-    async def start(self, address: Address, listen: Listen, descriptors: Descriptors) -> int:
-        """Serve; returns the port."""
-        self._listener, port = await listen(address, self._connection, descriptors)
+    async def start(self) -> None:
         await self._server.startup(sockets=[])
         self._loop_task = asyncio.create_task(self._server.main_loop())
+
+    async def open(
+        self,
+        address: Address,
+        listen: Listen,
+        descriptors: Descriptors,
+        context: Callable[[], ssl.SSLContext] | None = None,
+    ) -> int:
+        """Serve at one more address; returns the port."""
+        listener, port = await listen(
+            address, self._connection, descriptors, context=context, handshake_s=self._head_s
+        )
+        self._listeners.append(listener)
         return port
 
     def _connection(self) -> HttpConnection:
-        return HttpConnection(
+        connection = HttpConnection(
             config=self._config,
             server_state=self._server.server_state,
             app_state=self._server.lifespan.state,
         )
+        connection.traffic = self._traffic
+        return connection
 
     def sweep(self) -> None:
         """Cut off who keeps us waiting. Called about once a second."""
@@ -91,8 +135,8 @@ class HttpDoor:
                 connection.transport.abort()
 
     async def stop(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         if self._loop_task is None:
             return
         # Whoever waits for a message was told that the node stops; the answers may leave first.

@@ -8,7 +8,7 @@ import binascii
 from typing import Annotated, Any, Literal
 
 from fastapi import Header
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from millrace.broker.messages.inbound import Key
 from millrace.limits import (
@@ -26,13 +26,15 @@ from millrace.node.logs.reading import Stored
 from millrace.node.shards.producer_keys import SEQUENCE_TOP, client_key
 from millrace.types import NO_PROPERTIES, Message, Properties
 
+_MEMBERS_MAX = 100
+
 Encoding = Literal["utf-8", "base64"]
 WaitMs = Annotated[int, Field(ge=0, le=WAIT_MS_MAX)]
 LeaseMs = Annotated[int, Field(ge=1, le=LEASE_MS_MAX)]
 DelayMs = Annotated[int, Field(ge=0, le=DELAY_MS_MAX)]
 Count = Annotated[int, Field(ge=1, le=TAKEN_MAX)]
 Topic = Annotated[str, Field(min_length=1, max_length=65_535)]
-Receipts = Annotated[list[str], Field(min_length=1, max_length=TAKEN_MAX)]
+Receipts = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=TAKEN_MAX)]
 
 RequestId = Annotated[
     str, Header(alias="Millrace-Request-Id", max_length=128, description="Repeat it to get the same answer.")
@@ -57,9 +59,17 @@ Sequence = Annotated[
 
 
 class Form(BaseModel):
-    """A member that nobody knows is a mistake, not a decoration."""
+    """A member that nobody knows is a mistake, not a decoration. Each mistake is an object with its place, so
+    a form with more members than any has is refused as a whole."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_members(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > _MEMBERS_MAX:
+            raise ValueError(f"{len(value)} members; the form has {len(cls.model_fields)}")
+        return value
 
 
 class PublishForm(Form):
@@ -76,7 +86,7 @@ class PublishForm(Form):
 
 
 class BatchForm(Form):
-    messages: Annotated[list[PublishForm], Field(min_length=1, max_length=PUBLISH_BATCH_MAX)]
+    messages: Annotated[list[PublishForm], Field(fail_fast=True, min_length=1, max_length=PUBLISH_BATCH_MAX)]
 
 
 class TakeForm(Form):

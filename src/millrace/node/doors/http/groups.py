@@ -137,11 +137,13 @@ async def take(
     request: Request, name: str, form: TakeForm, caller: CallerIs, request_id: RequestId = ""
 ) -> dict[str, Any]:
     """The next messages for one member; each goes to one. With `ack` = manual they are leased."""
-    groups = server_of(request).engine.groups
+    server = server_of(request)
+    groups = server.engine.groups
     caller.must_subscribe(*groups.named(name).spec.filters)
     taken = await groups.take(
         name, count=form.count, lease_us=form.lease_us, wait_ms=form.wait_ms, request=request_id
     )
+    server.broker.stats.read += len(taken)
     return {"messages": [from_taken(one, is_leased=form.ack == "manual") for one in taken]}
 
 

@@ -2,8 +2,9 @@
 
 A browser sends requests for any page a person looks at, and the node may trust this machine without a
 password. So a request that changes something is refused when it comes from a page of another origin: by
-`Origin`, which browsers set themselves, and for the one GET that changes something by `Sec-Fetch-Site`.
-Programs send neither.
+`Origin`, which browsers set themselves, and by `Sec-Fetch-Site`. Programs send neither. The one GET that
+changes something needs a body or a header that no link in a page can have. And whatever is asked, it is asked
+by a name that others cannot point here (`hosts.py`).
 
 People and programs name themselves by HTTP basic authentication with a user of the cluster and a password or
 a token, or by a token alone (`Authorization: Bearer`); without a name the rule for anonymous clients is the
@@ -28,9 +29,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millrace.broker.access import Principal, Role
 from millrace.limits import HTTP_BODY_BYTES_MAX
-from millrace.node.access.authentication import TooManyLogins
+from millrace.node.access.authentication import TooManyLogins, UnknownName
 from millrace.node.access.identity import Identity, Proof
-from millrace.node.doors.http.context import ServedNode
+from millrace.node.doors.hosts import Hosts, refusal
+from millrace.node.doors.http import json_bodies
+from millrace.node.doors.http.context import CERTIFICATE, ServedNode
 from millrace.node.doors.http.problems import Problem, response
 
 log = logging.getLogger("millrace.http")
@@ -39,6 +42,8 @@ _LOGIN_BYTES_MAX = 256 * 1024
 CHANGING_GETS = frozenset(("/message",))
 # Before the node serves, and to whoever asks.
 EARLY = frozenset(("/livez", "/readyz"))
+# What a node that was removed from the cluster still tells: about itself.
+_ABOUT_ITSELF = EARLY | {"/status", "/metrics", "/v1/cluster", "/v1/login", "/v1/logout"}
 # Asked before anybody is known.
 _OPEN = frozenset(("/v1/login", "/v1/logout"))
 COOKIE = "millrace_login"
@@ -66,16 +71,18 @@ _HEADERS = (
 class Guard:
     """ASGI middleware: bounds, origins and the headers that every answer has."""
 
-    def __init__(self, app: ASGIApp, *, origins: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, *, origins: frozenset[str], hosts: Hosts) -> None:
         self._app = app
         self._origins = origins
+        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if headers.get("content-type", "").split(";")[0] in _NOT_SAID:
+        content_type = headers.get("content-type", "").split(";")[0].strip().lower()
+        if content_type in _NOT_SAID:
             # Every body here is JSON, also where a simple tool says nothing or what it says of any body.
             others = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
             scope = {**scope, "headers": [*others, (b"content-type", b"application/json")]}
@@ -100,17 +107,25 @@ class Guard:
             await refusal(scope, receive, send_guarded)
             return
         try:
+            has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
             bytes_max = HTTP_BODY_BYTES_MAX
             if scope["path"] in _OPEN:
                 bytes_max = _LOGIN_BYTES_MAX
-            elif "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
+            elif has_body:
                 # A route reads and parses the body before it asks for anything else.
                 scope[_CALLER] = await identify(Request(scope))
-            await self._app(scope, _bounded(receive, bytes_max), send_guarded)
+            bounded = _bounded(receive, bytes_max)
+            if has_body and content_type in (*_NOT_SAID, "application/json"):
+                bounded = await json_bodies.checked(bounded)
+            await self._app(scope, bounded, send_guarded)
         except Problem as problem:
             if not is_answered:
                 said = None if problem.headers is None else dict(problem.headers)
                 await response(problem.status_code, problem.detail, said)(scope, receive, send_guarded)
+        except RecursionError:
+            # Whoever reads JSON here goes one call deeper for each bracket.
+            if not is_answered:
+                await response(400, "the body is nested too deeply")(scope, receive, send_guarded)
         except Exception:
             # Our fault: the caller gets a problem like any other, and the log tells us.
             log.exception("%s %s failed", scope["method"], scope["path"])
@@ -124,8 +139,15 @@ class Guard:
         if length.isdigit() and int(length) > HTTP_BODY_BYTES_MAX:
             return response(413, f"a body of more than {HTTP_BODY_BYTES_MAX} bytes")
         method, path = scope["method"], scope["path"]
+        host = headers.get("host")
+        if host is not None and scope["scheme"] != "https" and path not in EARLY:
+            if not self._hosts.allow(host):
+                return response(421, refusal(host))
         if method in _READING and path not in CHANGING_GETS:
             return None
+        if method == "GET" and not _is_program(headers):
+            allowed = {"Allow": "POST, PUT"}
+            return response(405, f"a GET that takes is for programs: send POST {path}, or {_TAKES}", allowed)
         origin = headers.get("origin")
         if origin is not None and not _is_own(origin, headers.get("host", ""), self._origins):
             return response(403, f"a page of {origin} may not change anything here")
@@ -135,14 +157,22 @@ class Guard:
 
 
 def _not_yet(scope: Scope) -> ASGIApp | None:
-    """Until the node serves, every answer says what it waits for."""
+    """Until the node serves, and after it was removed, every answer says why it does not."""
     readiness = scope["app"].state.server.admin.readiness
-    if readiness.is_started or scope["path"] in EARLY:
+    path = scope["path"]
+    if path in (_ABOUT_ITSELF if readiness.is_removed else EARLY) or readiness.is_serving:
         return None
     return response(503, readiness.waits_for, {"Retry-After": "1"})
 
 
 _OWN_SITE = ("none", "same-origin")
+_TAKES = "a body, or a header Millrace-Request-Id or X-Requested-With"
+
+
+def _is_program(headers: Mapping[str, str]) -> bool:
+    """Whether a GET has what no link, image or form in a page can give it."""
+    has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+    return has_body or "x-requested-with" in headers or any(name.startswith("millrace-") for name in headers)
 
 
 def _is_own(origin: str, host: str, origins: frozenset[str]) -> bool:
@@ -200,7 +230,7 @@ class Caller:
         return Caller(
             identity=identity,
             peer=peer,
-            principal=server.broker.rules.principal(identity.username, _CLIENT_ID, identity.scope),
+            principal=identity.principal(server.broker.rules, identity.username, _CLIENT_ID),
             roles=server.authentication.roles(identity, peer),
         )
 
@@ -264,7 +294,7 @@ async def identify(request: Request) -> Caller:
     server: ServedNode = request.app.state.server
     peer: Any = None if request.client is None else (request.client.host, request.client.port)
     header = request.headers.get("authorization")
-    identity = _logged_in(request, server, peer) if header is None else None
+    identity = _logged_in(request, server, peer) or _certified(request, server) if header is None else None
     if identity is None:
         identity = await _identity(request, server, peer, header)
     return Caller.of(server, identity, peer)
@@ -281,6 +311,14 @@ def _logged_in(request: Request, server: ServedNode, peer: Any) -> Identity | No
     return identity
 
 
+def _certified(request: Request, server: ServedNode) -> Identity | None:
+    """Whom the certificate of the caller names, where there is one."""
+    try:
+        return server.authentication.certified(getattr(request.state, CERTIFICATE, None))
+    except UnknownName as error:
+        raise Problem(401, str(error)) from None
+
+
 async def verify(server: ServedNode, peer: Any, name: str | None, password: bytes) -> Identity | None:
     """Who this is, None for one that may not come in. 503 where too many wait for the same check."""
     try:
@@ -292,7 +330,7 @@ async def verify(server: ServedNode, peer: Any, name: str | None, password: byte
 async def _identity(request: Request, server: ServedNode, peer: Any, header: str | None) -> Identity:
     scheme, _, text = (header or "").partition(" ")
     if scheme.lower() == "bearer":
-        found = server.authentication.verify_token(text.strip().encode())
+        found = server.authentication.verify_bearer(peer, text.strip().encode())
         detail = "the token is not valid, or not any more"
     else:
         name, password = _credentials(header)

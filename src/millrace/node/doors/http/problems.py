@@ -23,6 +23,9 @@ from millrace.types import Reason
 MEDIA_TYPE = "application/problem+json"
 # After a refusal for want of room or a leader.
 _RETRY_AFTER_S = "1"
+# Mistakes in one request that are named, and how much of their places.
+_ERRORS_MAX = 20
+_WHERE_MAX = 200
 
 _TITLES = {
     400: "Bad request",
@@ -33,6 +36,7 @@ _TITLES = {
     409: "Conflict",
     410: "Gone",
     413: "Too large",
+    421: "Somebody else's name",
     422: "Not the right form",
     500: "Internal error",
     503: "Not now",
@@ -119,7 +123,10 @@ def install(app: FastAPI) -> None:
 
     async def on_form(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        rows = [{"where": ".".join(map(str, row["loc"])), "what": str(row["msg"])} for row in error.errors()]
+        wrong = error.errors()[:_ERRORS_MAX]
+        rows = [
+            {"where": ".".join(map(str, row["loc"]))[:_WHERE_MAX], "what": str(row["msg"])} for row in wrong
+        ]
         detail = "; ".join(f"{row['where']}: {row['what']}" for row in rows[:3])
         return response(422, detail, errors=rows)
 

@@ -1,6 +1,6 @@
 """The queue: topics that keep messages until somebody takes them, first in first out.
 
-`PUT /topic` makes the durable group `queue` on that topic, and `GET /message` takes from it; what comes by
+`PUT /topic` makes the durable group `queue` on that topic, and `POST /message` takes from it; what comes by
 MQTT is there too. Every answer has `success`; whether a topic exists or is empty is not an error, and where
 `success` is false a `reason` says why. Without
 `ack=manual` a message is done when it is taken: an answer that gets lost on the way is a lost message, unless
@@ -60,7 +60,7 @@ class TopicForm(Form):
 class MessageForm(Form):
     topic: Topic
     message: str | None = None
-    messages: Annotated[list[str], Field(max_length=PUT_MESSAGES_MAX)] | None = None
+    messages: Annotated[list[str], Field(fail_fast=True, max_length=PUT_MESSAGES_MAX)] | None = None
     encoding: Encoding = "utf-8"
     delay_ms: DelayMs = 0
 
@@ -196,6 +196,8 @@ async def _get_form(
             fields = json.loads(body)
         except ValueError as error:
             raise Problem(400, f"the body is not JSON: {error}") from None
+        except RecursionError:
+            raise Problem(400, "the body is nested too deeply") from None
         if not isinstance(fields, dict):
             raise Problem(400, "the body is not a JSON object")
         given.update(fields)
@@ -208,11 +210,28 @@ async def _get_form(
 
 @router.get(
     "/message",
-    summary="Take the next message",
+    summary="Take the next message, for programs",
     response_model=answers.QueueTaken,
     responses=example({"success": True, "message": "one"}),
 )
 async def get_message(
+    request: Request,
+    caller: CallerIs,
+    form: Annotated[GetForm, Depends(_get_form)],
+    request_id: RequestId = "",
+) -> dict[str, Any]:
+    """As `POST /message`. It needs a JSON body, or a header `Millrace-Request-Id` or `X-Requested-With`: a
+    link in a page must not take a message."""
+    return await take_message(request, caller, form, request_id)
+
+
+@router.post(
+    "/message",
+    summary="Take the next message",
+    response_model=answers.QueueTaken,
+    responses=example({"success": True, "message": "one"}),
+)
+async def take_message(
     request: Request,
     caller: CallerIs,
     form: Annotated[GetForm, Depends(_get_form)],
@@ -226,7 +245,8 @@ async def get_message(
     the lease ends, or the message comes again.
     """
     caller.must_subscribe(form.topic)
-    groups = server_of(request).engine.groups
+    server = server_of(request)
+    groups = server.engine.groups
     try:
         taken = await groups.take(
             queue_name(form.topic),
@@ -240,6 +260,7 @@ async def get_message(
     is_leased = form.ack == "manual"
     if not taken:
         return _no(_EMPTY)
+    server.broker.stats.read += len(taken)
     if "count" in form.model_fields_set:
         return {"success": True, "messages": [_shown(one, is_leased) for one in taken]}
     return {"success": True, **_shown(taken[0], is_leased)}

@@ -53,7 +53,7 @@ class CommitForm(Form):
 
 class AbortForm(Form):
     batch: Batch | None = None
-    attempts: list[str] | None = None
+    attempts: Annotated[list[str], Field(fail_fast=True)] | None = None
     """With a batch: these attempts. Without: all that is staged, of the batch or of the writer."""
 
 
@@ -114,6 +114,7 @@ async def stage(
         for one in waiting:
             one.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+    server.broker.stats.staged += rows
     return {"blocks": blocks, "rows": rows}
 
 

@@ -83,7 +83,7 @@ async def create_stream(
     if spec.name in server.engine.definitions.table.streams:
         raise Problem(409, f"stream {spec.name!r} exists")
     if spec.edge:
-        server.engine.edges.functions.check(spec.edge)
+        await server.engine.edges.functions.check_loading(spec.edge)
     stream = await server.engine.opening.put(spec, create=True)
     return _shown(server, stream, replicas_asked="replicas" in form)
 
@@ -122,7 +122,7 @@ async def alter_stream(
     if preview:
         return {"name": name, "means": list(consequences(known, spec))}
     if spec.edge != known.spec.edge and spec.edge:
-        server.engine.edges.functions.check(spec.edge)
+        await server.engine.edges.functions.check_loading(spec.edge)
     stream = await server.engine.opening.put(spec, create=False)
     return _shown(server, stream, replicas_asked="replicas" in form)
 
@@ -228,6 +228,7 @@ async def read_messages(
     await _wait_for(server, found, offset, wait_ms)
     _must_be_there(found, offset)
     messages, offset = await _messages(server, found, offset, limit, filter, caller)
+    server.broker.stats.read += len(messages)
     return {
         "stream": name,
         "shard": shard,
@@ -273,6 +274,7 @@ async def read_blocks(
                 if proved is not None:
                     _must_receive(caller, block, proved)
                 pieces += block.buffers()
+                server.broker.stats.read += block.header.count
                 size += block.header.block_bytes
             offset = max(offset, block.header.next_offset)
     return Response(b"".join(pieces), media_type=_BLOCKS_TYPE, headers={"Millrace-Next-Offset": str(offset)})
@@ -411,17 +413,20 @@ def _shown(server: ServedNode, stream: Stream, *, replicas_asked: bool = False) 
     stream = server.engine.definitions.table.streams.get(name, stream)
     rows = [row for row in server.engine.status() if row["stream"] == name]
     shown = {**stream.spec.plain(), "generation": stream.generation, "shard_list": rows}
+    warnings = list(server.engine.placement.degraded(stream))
     if server.engine.pairs.takes(stream):
         for row in rows:
             if row["shard"] in server.engine.shards:
                 row.update(server.engine.pairs.shown(server.engine.shards[row["shard"]]))
         shown["topic_classes"] = admit(stream.spec.primary_backup)
-        shown["warnings"] = server.engine.pairs.warnings(stream)
+        warnings += server.engine.pairs.warnings(stream)
     nodes = len(server.engine.definitions.state.members.members)
     if replicas_asked and stream.spec.replication is Replication.QUORUM and stream.spec.replicas > nodes:
         there, kept = ("1 node is", "1 is") if nodes == 1 else (f"{nodes} nodes are", f"{nodes} are")
         asked_for = f"{stream.spec.replicas} replicas are asked for and {there} there"
-        shown["warnings"] = [f"{asked_for}; {kept} kept now, more as nodes join"]
+        warnings.append(f"{asked_for}; {kept} kept now, more as nodes join")
+    if warnings:
+        shown["warnings"] = warnings
     if stream.leaderless:
         shown["groups"] = server.engine.leaderless.groups(stream)
     return shown

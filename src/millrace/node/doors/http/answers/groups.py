@@ -117,6 +117,19 @@ class PipelineShown(Answer):
     restarts: Annotated[int, Field(description="How often it was started again.")]
     error: Annotated[str, Field(description="The last error; empty without.")]
     queries: Annotated[list[QueryShown], Field(description="Its queries.")]
+    place: Annotated[
+        str, Field(description="Machine and file of its driver's log; empty where it did not say.")
+    ]
+    restart: Annotated[
+        str, Field(description="Number of a restart that was asked for and not confirmed; empty without.")
+    ]
+
+
+class PipelineLog(Answer):
+    name: Annotated[str, Field(description="Name of the pipeline.")]
+    time_us: Annotated[int, Field(description="When its supervisor told these lines.")]
+    place: Annotated[str, Field(description="Machine and file of the whole log; empty where it did not say.")]
+    lines: Annotated[list[str], Field(description="The end of the driver's log, oldest first.")]
 
 
 class PipelineList(Answer):
@@ -163,4 +176,12 @@ PIPELINE: dict[str, Any] = {
     "restarts": 0,
     "error": "",
     "queries": [{"name": "averages", "batch": 41, "rows": 120_000, "rows_per_s": 950.5, "lag": 12}],
+    "place": "mill-1:/var/lib/millrace/pipelines/averages/driver.log",
+    "restart": "",
+}
+PIPELINE_LOG: dict[str, Any] = {
+    "name": "averages",
+    "time_us": 1_795_000_000_000_000,
+    "place": "mill-1:/var/lib/millrace/pipelines/averages/driver.log",
+    "lines": ["26/11/18 05:46:57 WARN ProcessingTimeExecutor: Current batch is falling behind."],
 }

@@ -30,7 +30,7 @@ StreamShown: Any = model_of(
     ),
     warnings=(
         list[str] | None,
-        Field(default=None, description="Primary-backup: what it lacks to be one."),
+        Field(default=None, description="What it lacks, and because of whom."),
     ),
     groups=(
         dict[str, LeaderlessGroup] | None,

@@ -1,0 +1,257 @@
+"""What everyday operations of single devices cost, and how the cost grows with their number.
+
+Each row runs one operation a number of times against a fresh broker and takes the broker's CPU time and
+memory from the accounts of the kernel, so that a busy machine changes the figures little. Ours and the peer's
+are measured in turn. A row is run at two sizes: the cost of one unit at the larger must stay near that at the
+smaller, else it grows faster than the work.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from millrace.lab.bench import peers
+from millrace.types import Subscription, Version
+from millrace.wire.mqtt.codec import encode, encode_publish
+from millrace.wire.mqtt.packets import Connect, Disconnect, Pingreq, Subscribe
+
+_HOST = "127.0.0.1"
+_SOCKET_S_MAX = 120.0
+_READ_BYTES = 1 << 18
+_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# The broker is still when it used less CPU than this in a quarter of a second.
+_STILL_S = 0.015
+_LOOK_S = 0.25
+# The cost of one unit may rise by so much from the small size to the large one: caches, and the machine.
+GROWTH_MAX = 2.0
+_PAYLOAD = bytes(64)
+_FILTERS_PER_CLIENT = 1_000
+_FILTERS_PER_PACKET = 100
+_PONG = b"\xd0\x00"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Of one unit, over a whole run."""
+
+    row: str
+    broker: str
+    units: int
+    cpu_us: float
+    memory_bytes: float
+    seconds: float
+
+
+class Account:
+    """CPU time and memory of a running broker."""
+
+    def __init__(self, started: peers.Running) -> None:
+        self._started = started
+        self.port = started.port
+
+    def cpu_s(self) -> float:
+        used = 0
+        for pid in self._started.pids():
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            used += int(fields[11]) + int(fields[12])
+        return used / _TICKS_A_SECOND
+
+    def still_cpu_s(self) -> float:
+        """The same, once the broker has nothing left to do."""
+        last = self.cpu_s()
+        while True:
+            time.sleep(_LOOK_S)
+            now = self.cpu_s()
+            if now - last < _STILL_S:
+                return now
+            last = now
+
+    def memory_bytes(self) -> int:
+        pages = (Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in self._started.pids())
+        return sum(map(int, pages)) * _PAGE_BYTES
+
+
+class Device:
+    """A client that knows just what is measured here."""
+
+    def __init__(self, port: int, name: str, *, keeps: bool = False) -> None:
+        self.socket = socket.create_connection((_HOST, port), timeout=_SOCKET_S_MAX)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connect = Connect(version=Version.MQTT_3_1_1, client_id=name, clean_start=not keeps, keep_alive_s=600)
+        self.socket.sendall(encode(connect, Version.MQTT_3_1_1))
+        self.read(4)
+
+    def __enter__(self) -> "Device":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.socket.close()
+
+    def read(self, wanted_bytes: int) -> None:
+        while wanted_bytes > 0:
+            got = self.socket.recv(min(wanted_bytes, _READ_BYTES))
+            if not got:
+                raise ConnectionError("the broker closed the connection")
+            wanted_bytes -= len(got)
+
+    def subscribe(self, filters: Sequence[str], qos: int = 0) -> None:
+        wanted = tuple(Subscription(filter=filter, qos=qos) for filter in filters)
+        packet = Subscribe(packet_id=1, subscriptions=wanted)
+        self.socket.sendall(encode(packet, Version.MQTT_3_1_1))
+        body_bytes = 2 + len(filters)
+        self.read(body_bytes + (2 if body_bytes < 128 else 3))
+
+    def leave(self) -> None:
+        self.socket.sendall(encode(Disconnect(), Version.MQTT_3_1_1))
+        self.socket.close()
+
+
+def _publishes(topics: Iterator[str], first: int = 0x30) -> bytes:
+    return b"".join(encode_publish(topic.encode(), _PAYLOAD, first, 0, b"") for topic in topics)
+
+
+# --------------------------------------------------------------------------------------------- rows
+
+
+def _new_topics(account: Account, count: int) -> None:
+    """Topics that the broker has never seen, to one subscriber of everything."""
+    data = _publishes(f"site/{number % 100}/device/{number}/t" for number in range(count))
+    with Device(account.port, "reader") as reader, Device(account.port, "writer") as writer:
+        reader.subscribe(["#"])
+        waiting = threading.Thread(target=reader.read, args=(len(data),))
+        waiting.start()
+        writer.socket.sendall(data)
+        waiting.join()
+
+
+def _filters(account: Account, count: int, form: str) -> None:
+    with ExitStack() as stack:
+        for first in range(0, count, _FILTERS_PER_CLIENT):
+            device = stack.enter_context(Device(account.port, f"subscriber-{first}"))
+            for at in range(first, min(first + _FILTERS_PER_CLIENT, count), _FILTERS_PER_PACKET):
+                device.subscribe([form % number for number in range(at, at + _FILTERS_PER_PACKET)])
+        account.still_cpu_s()
+
+
+def _exact_filters(account: Account, count: int) -> None:
+    """Subscriptions without wildcards, a hundred in a packet, a thousand of a client."""
+    _filters(account, count, "device/%d/command")
+
+
+def _wildcard_filters(account: Account, count: int) -> None:
+    """The same, each with a wildcard."""
+    _filters(account, count, "device/%d/+")
+
+
+def _retained(account: Account, count: int) -> None:
+    """Retained messages at QoS 0, each on a topic of its own, in one go."""
+    with Device(account.port, "writer") as writer:
+        writer.socket.sendall(_publishes((f"r/{n % 100}/d/{n}" for n in range(count)), 0x31))
+        writer.socket.sendall(encode(Pingreq(), Version.MQTT_3_1_1))
+        writer.read(len(_PONG))
+
+
+def _durable_sessions(account: Account, count: int) -> None:
+    """A client connects, subscribes to two filters and leaves; its session stays. One after the other."""
+    for number in range(count):
+        device = Device(account.port, f"durable-{number}", keeps=True)
+        device.subscribe([f"a/{number}", f"b/{number}/+"], qos=1)
+        device.leave()
+
+
+def _connections(account: Account, count: int) -> None:
+    """Connections that stay and say nothing."""
+    with ExitStack() as stack:
+        for number in range(count):
+            stack.enter_context(Device(account.port, f"idle-{number}"))
+        account.still_cpu_s()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    name: str
+    operate: Callable[[Account, int], None]
+    units: int
+    """At the larger of two sizes; the smaller is a quarter of it."""
+
+
+ROWS = (
+    Row(name="new-topics", operate=_new_topics, units=100_000),
+    Row(name="filters-exact", operate=_exact_filters, units=40_000),
+    Row(name="filters-wildcard", operate=_wildcard_filters, units=40_000),
+    Row(name="retained-set", operate=_retained, units=20_000),
+    Row(name="durable-sessions", operate=_durable_sessions, units=2_000),
+    Row(name="connections", operate=_connections, units=2_000),
+)
+
+
+def measure(row: Row, broker: peers.Broker, units: int) -> Cost:
+    """One run against a fresh broker."""
+    with peers.running(broker, durable=True) as started:
+        account = Account(started)
+        before_s, before_bytes = account.still_cpu_s(), account.memory_bytes()
+        held = _Peak(account)
+        begin_s = time.monotonic()
+        with held:
+            row.operate(account, units)
+        seconds = time.monotonic() - begin_s
+        cpu_s = account.still_cpu_s() - before_s
+    return Cost(
+        row=row.name,
+        broker=broker.name,
+        units=units,
+        cpu_us=cpu_s / units * 1e6,
+        memory_bytes=max(0, held.bytes - before_bytes) / units,
+        seconds=seconds,
+    )
+
+
+class _Peak:
+    """The most memory that was held while something ran; what is freed at its end counts too."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self.bytes = 0
+
+    def _look(self) -> None:
+        while not self._is_over.wait(_LOOK_S):
+            self.bytes = max(self.bytes, self._account.memory_bytes())
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        self.bytes = max(self.bytes, self._account.memory_bytes())
+
+
+def growth(small: Cost, large: Cost) -> float:
+    """How much dearer one unit is at the larger size."""
+    return large.cpu_us / small.cpu_us if small.cpu_us else 1.0
+
+
+def table(costs: Sequence[Cost]) -> list[dict[str, object]]:
+    """A line for each row and broker: the two sizes, their costs, and how the cost of one unit grew."""
+    lines: list[dict[str, object]] = []
+    for name, broker in dict.fromkeys((cost.row, cost.broker) for cost in costs):
+        small, large = (cost for cost in costs if (cost.row, cost.broker) == (name, broker))
+        lines.append(
+            {
+                "row": name,
+                "broker": broker,
+                "units": f"{small.units:,} / {large.units:,}",
+                "cpu_us": f"{small.cpu_us:.1f} / {large.cpu_us:.1f}",
+                "bytes": f"{large.memory_bytes:,.0f}",
+                "growth": f"{growth(small, large):.2f}",
+            }
+        )
+    return lines

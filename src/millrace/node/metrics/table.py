@@ -1,0 +1,348 @@
+"""Every metric of a node, described once: name, kind, help and labels.
+
+`/metrics`, the page docs/reference/metrics.md and the checks of the alert rules and the dashboard in deploy/
+are made from this table. Names follow the conventions of Prometheus: base units, the unit at the end,
+`_total` for what only grows.
+
+No label has values that a client chooses: doors, reasons and QoS are few, streams, groups, pipelines and
+peers are what an operator made. Of one metric at most `METRIC_SERIES_MAX` series are shown, in the order of
+their labels; what is beyond is left out, and `millrace_metrics_series_left_out` says how many.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Metrics that belong together on the page."""
+
+    title: str
+    text: str
+    metrics: list[Metric] = field(default_factory=list)
+
+    def counter(self, name: str, help: str, *labels: str) -> Metric:
+        assert name.endswith("_total"), name
+        return self._add(Metric(name, "counter", help, labels))
+
+    def gauge(self, name: str, help: str, *labels: str) -> Metric:
+        assert not name.endswith("_total"), name
+        return self._add(Metric(name, "gauge", help, labels))
+
+    def histogram(self, name: str, help: str, *labels: str) -> Metric:
+        assert name.endswith("_seconds"), name
+        return self._add(Metric(name, "histogram", help, labels))
+
+    def _add(self, metric: Metric) -> Metric:
+        self.metrics.append(metric)
+        return metric
+
+
+# ---------------------------------------------------------------------------------------------- node
+
+_node = Section("Node", "The process, its event loop, and whether it serves.")
+
+BUILD_INFO = _node.gauge(
+    "millrace_build_info",
+    "Always 1; the labels say which version runs, and whether its kernels are compiled.",
+    "version",
+    "kernels",
+)
+READY = _node.gauge("millrace_ready", "1 while the node serves clients, as /readyz says; 0 while it waits.")
+START_TIME = _node.gauge("process_start_time_seconds", "When the node was started, in seconds since 1970.")
+CPU = _node.counter("process_cpu_seconds_total", "Processor time of the node, in all its threads.")
+MEMORY = _node.gauge("process_resident_memory_bytes", "What the node holds in memory.")
+LOOP_LAG = _node.histogram(
+    "millrace_event_loop_lag_seconds",
+    "How much later than asked for the event loop came round, measured 20 times a second.",
+)
+LEFT_OUT = _node.gauge(
+    "millrace_metrics_series_left_out",
+    "Series that this answer leaves out, because a metric has more than are shown.",
+)
+
+# --------------------------------------------------------------------------------------------- doors
+
+_doors = Section(
+    "Messages and doors",
+    "`door` is the listener: `mqtt`, `mqtts`, `ws`, `wss`, `text`, `http`, and `tail` for live views of the"
+    " dashboard. `reason` is the name of an MQTT reason code, or a few words of its own where it says so.",
+)
+
+RECEIVED = _doors.counter(
+    "millrace_messages_received_total",
+    "Messages that clients published here and that were taken; repeats and refused ones are not among them.",
+    "door",
+    "qos",
+)
+SENT = _doors.counter(
+    "millrace_messages_sent_total",
+    "Messages that were sent to subscribers here, by the QoS of the delivery; repeats count again.",
+    "door",
+    "qos",
+)
+READ = _doors.counter(
+    "millrace_messages_read_total",
+    "Messages that were handed out over HTTP by reading logs: groups, the queue, by offset, and blocks.",
+)
+STAGED_ROWS = _doors.counter(
+    "millrace_messages_staged_total",
+    "Messages that were staged here by writers; they become visible when their batch is committed.",
+)
+RECEIVED_BYTES = _doors.counter(
+    "millrace_received_bytes_total",
+    "Bytes that clients sent, protocol included, as the door sees them (without TLS and WebSocket frames).",
+    "door",
+)
+SENT_BYTES = _doors.counter(
+    "millrace_sent_bytes_total",
+    "Bytes that were written to clients, protocol included, without the answer to CONNECT.",
+    "door",
+)
+CONNECTIONS = _doors.gauge("millrace_connections", "Clients that are connected now.", "door")
+CONNECTED = _doors.counter("millrace_connections_opened_total", "Clients that were let in so far.", "door")
+CONNECTS_REFUSED = _doors.counter(
+    "millrace_connections_refused_total",
+    "Clients that were not let in; `descriptors`: there were no more file descriptors.",
+    "reason",
+)
+SESSIONS = _doors.gauge("millrace_sessions", "Sessions that this node serves or keeps for absent clients.")
+SESSION_RECORDS = _doors.gauge(
+    "millrace_session_records", "Durable sessions of the whole cluster, the same at every node."
+)
+SUBSCRIPTIONS = _doors.gauge("millrace_subscriptions", "Subscriptions of the sessions of this node.")
+RETAINED = _doors.gauge("millrace_retained_messages", "Retained messages that this node knows.")
+RETAINED_BYTES = _doors.gauge("millrace_retained_bytes", "Bytes of the retained messages in memory.")
+PUBLISH_ACK = _doors.histogram(
+    "millrace_publish_ack_seconds",
+    "From the turn of the event loop that brought a message until it was acknowledged, for messages that a"
+    " log keeps; measured by block.",
+)
+PUBLISHES_REFUSED = _doors.counter(
+    "millrace_publishes_refused_total",
+    "Messages that a log did not take: full disk, no leader, too much waiting, too old a key.",
+    "reason",
+)
+DENIED = _doors.counter(
+    "millrace_access_denied_total", "Messages and subscriptions that the access rules did not allow."
+)
+PROTOCOL_ERRORS = _doors.counter(
+    "millrace_protocol_errors_total", "Connections that were closed because they broke the protocol."
+)
+DROPPED = _doors.counter(
+    "millrace_messages_dropped_total",
+    "Messages that did not reach somebody who wanted them. `slow_client`: QoS 0 to a client that does not"
+    " read; `queue_full`: the queue of a session; `link_full`: to another node; `too_large`: for the client.",
+    "reason",
+)
+EXPIRED = _doors.counter(
+    "millrace_messages_expired_total", "Messages that reached their expiry before they could be delivered."
+)
+TRIMMED = _doors.counter(
+    "millrace_messages_trimmed_total", "Messages that retention removed before a session had read them."
+)
+UNCOMMITTED = _doors.gauge(
+    "millrace_uncommitted_bytes", "Bytes that were received for logs and are not committed yet."
+)
+OUTPUT_HELD = _doors.gauge(
+    "millrace_output_held_bytes", "Bytes that wait in memory for clients that do not keep up."
+)
+LIMITS_REACHED = _doors.counter(
+    "millrace_limits_reached_total",
+    "How often something was refused or dropped because a bound was reached: `descriptors`, `clients`,"
+    " `client_queue`, `client_output`, `client_packet`, `peer_link`, `disk`, `log_busy`, and by name what"
+    " else was refused: `connections`, `sessions`, `subscriptions`, `packet` and others.",
+    "limit",
+)
+
+# --------------------------------------------------------------------------------------- replication
+
+_replication = Section(
+    "Replication",
+    "One row for each replication group of which this node has a replica. `stream` is the stream that a shard"
+    " belongs to, `$cluster` for definitions and members, `$sessions` for durable sessions; `shard` is the"
+    " number of the group. Leaderless and routed streams have no leader and are not here.",
+)
+_SHARD = ("stream", "shard")
+
+IS_LEADER = _replication.gauge(
+    "millrace_replication_is_leader", "1 at the node that leads the group and serves, 0 at others.", *_SHARD
+)
+HAS_LEADER = _replication.gauge(
+    "millrace_replication_has_leader", "1 while this node leads the group or knows who does.", *_SHARD
+)
+TERM = _replication.gauge(
+    "millrace_replication_term", "The term (of a pair: the epoch) that this replica is in.", *_SHARD
+)
+COMMIT = _replication.gauge(
+    "millrace_replication_commit_index", "The last entry that this replica knows to be committed.", *_SHARD
+)
+APPLY = _replication.gauge(
+    "millrace_replication_apply_index", "The last entry that is part of this replica's state.", *_SHARD
+)
+LAST = _replication.gauge("millrace_replication_last_index", "The last entry of this replica's log.", *_SHARD)
+FOLLOWER_LAG = _replication.gauge(
+    "millrace_replication_follower_lag_entries",
+    "At the leader: by how many entries this follower's log is behind the leader's.",
+    *_SHARD,
+    "peer",
+)
+ELECTIONS = _replication.counter(
+    "millrace_replication_elections_total",
+    "How often this replica asked the others for their votes.",
+    *_SHARD,
+)
+LEADER_CHANGES = _replication.counter(
+    "millrace_replication_leader_changes_total", "How often this replica learned of a new leader.", *_SHARD
+)
+PENDING = _replication.gauge(
+    "millrace_replication_pending_blocks", "Blocks that this node proposed and that are not applied.", *_SHARD
+)
+
+# ------------------------------------------------------------------------------------------- storage
+
+_storage = Section(
+    "Storage",
+    "Logs have the labels of their replication group; of a leaderless stream there is one for each origin.",
+)
+
+LOG_BYTES = _storage.gauge("millrace_storage_log_bytes", "Size of the log on the disk of this node.", *_SHARD)
+SEGMENTS = _storage.gauge("millrace_storage_segments", "Files that the log consists of.", *_SHARD)
+FIRST_OFFSET = _storage.gauge(
+    "millrace_storage_first_offset", "Offset of the first message that can be read.", *_SHARD
+)
+NEXT_OFFSET = _storage.gauge(
+    "millrace_storage_next_offset",
+    "Offset of the next message; its growth is the rate at which messages are stored.",
+    *_SHARD,
+)
+SYNC = _storage.histogram("millrace_storage_sync_seconds", "How long a sync (fsync) of a log took.")
+FREE = _storage.gauge("millrace_storage_free_bytes", "What is free on the disk of the data directory.")
+FREE_MIN = _storage.gauge(
+    "millrace_storage_free_min_bytes", "Below so much free space the logs take nothing more."
+)
+REFUSING = _storage.gauge("millrace_storage_refusing", "1 while the disk is too full to take messages.")
+DAMAGED = _storage.gauge(
+    "millrace_storage_damaged_logs", "Logs with damage that is not repaired from other nodes yet."
+)
+
+# -------------------------------------------------------------------------------------------- groups
+
+_groups = Section(
+    "Consumer groups",
+    "Each node counts in the shards that it leads: `sum by (group)` over all nodes is the whole depth, `max"
+    " by (group)` the age.",
+)
+
+GROUP_DEPTH = _groups.gauge(
+    "millrace_group_depth_messages",
+    "Messages that wait for the group or are out on a lease; at most, as messages of other topics may be"
+    " counted in until somebody looked at them.",
+    "group",
+)
+GROUP_IN_FLIGHT = _groups.gauge(
+    "millrace_group_in_flight_messages", "Messages that members have under a lease.", "group"
+)
+GROUP_AGE = _groups.gauge(
+    "millrace_group_oldest_age_seconds",
+    "Age of the oldest message that the group is not done with; 0 without one. At most some places of the"
+    " logs are looked up for one answer; a group whose turn has not come yet is missing.",
+    "group",
+)
+GROUP_LEADERLESS = _groups.gauge(
+    "millrace_group_leaderless_depth_messages",
+    "Messages of leaderless streams that wait for the group, as far as this node knows.",
+    "group",
+)
+GROUP_MEMBERS = _groups.gauge(
+    "millrace_group_members", "MQTT members of the group that are connected here.", "group"
+)
+
+# ------------------------------------------------------------------------------- writers and pipelines
+
+_writers = Section(
+    "Staged writers and pipelines",
+    "What pipelines said of themselves to this node; a supervisor tells every node that it knows.",
+)
+
+WRITERS = _writers.gauge(
+    "millrace_staged_writers",
+    "Writers of which the cluster remembers the last batch, the same at every node.",
+)
+STAGED_BYTES = _writers.gauge(
+    "millrace_staged_bytes", "Bytes that are staged in the shard and not visible.", *_SHARD
+)
+STAGED_ATTEMPTS = _writers.gauge(
+    "millrace_staged_attempts", "Attempts with staged bytes that are neither released nor dropped.", *_SHARD
+)
+PIPELINE_STATE = _writers.gauge(
+    "millrace_pipeline_state",
+    "1 for the state that the pipeline is in, 0 for the others: starting, running, waiting, stopped, failed.",
+    "pipeline",
+    "state",
+)
+PIPELINE_REPORT = _writers.gauge(
+    "millrace_pipeline_report_time_seconds",
+    "When the pipeline last told this node of itself, in seconds since 1970.",
+    "pipeline",
+)
+PIPELINE_RESTARTS = _writers.counter(
+    "millrace_pipeline_restarts_total", "How often the supervisor started the pipeline again.", "pipeline"
+)
+PIPELINE_ROWS = _writers.counter(
+    "millrace_pipeline_rows_total",
+    "Rows that the query read since the pipeline was started.",
+    "pipeline",
+    "query",
+)
+PIPELINE_RATE = _writers.gauge(
+    "millrace_pipeline_rows_per_second",
+    "Rows per second of the last batches, as Spark says.",
+    "pipeline",
+    "query",
+)
+PIPELINE_LAG = _writers.gauge(
+    "millrace_pipeline_lag_offsets",
+    "Offsets that wait for the query, where its source says.",
+    "pipeline",
+    "query",
+)
+
+# --------------------------------------------------------------------------------------------- peers
+
+_peers = Section("Peers", "One row for each other member of the cluster; `peer` is its name.")
+
+PEER_UP = _peers.gauge("millrace_peer_up", "1 while there is a link and something comes over it.", "peer")
+PEER_RECEIVED = _peers.counter(
+    "millrace_peer_received_bytes_total", "Bytes from this node over all links so far.", "peer"
+)
+PEER_SENT = _peers.counter(
+    "millrace_peer_sent_bytes_total", "Bytes to this node over all links so far.", "peer"
+)
+PEER_LINKS = _peers.counter(
+    "millrace_peer_links_opened_total", "Links that were made with this node.", "peer"
+)
+PEER_RTT = _peers.gauge(
+    "millrace_peer_round_trip_seconds",
+    "How long a question to this node and its answer took, asked every other second; both event loops are"
+    " part of it.",
+    "peer",
+)
+PEER_DROPPED = _peers.counter(
+    "millrace_peer_frames_dropped_total",
+    "Frames for other nodes that were dropped, as there was no link or it was full; protocols repair that.",
+)
+
+SECTIONS = (_node, _doors, _replication, _storage, _groups, _writers, _peers)
+METRICS = {metric.name: metric for section in SECTIONS for metric in section.metrics}
+assert len(METRICS) == sum(len(section.metrics) for section in SECTIONS)
