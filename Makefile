@@ -8,15 +8,15 @@ JOBS ?= 2
 NOT_SLOW := -m "not slow"
 LINTED := src tests tools
 
-.PHONY: help setup dashboard screenshots demo cli-page test check lint format types e2e spark sim fresh-seeds campaign bench \
-	test-newest wheel-test lock clean
+.PHONY: help setup dashboard screenshots demo docs reference cli-page test check lint format types e2e spark sim fresh-seeds campaign fuzz bench audit \
+	test-newest wheel-test release lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) dashboard  ## make .venv from requirements-dev.lock, with the program at .venv/bin/millrace
 
-$(READY): pyproject.toml setup.py requirements-dev.lock tools/setup.sh $(wildcard src/millrace/kernels/*.c)
+$(READY): pyproject.toml setup.py requirements-dev.lock tools/setup.sh tools/packages.sh $(wildcard src/millrace/kernels/*.c)
 	@PYTHON=$(PYTHON) VENV=$(VENV) tools/setup.sh
 	@touch $(READY)
 
@@ -28,14 +28,15 @@ screenshots: dashboard  ## photographs of every page of the dashboard, in dashbo
 
 demo: $(READY)  ## the main job: devices, a cluster, Spark, kills and a check; without Java the cluster's part of it
 	@command -v java >/dev/null && { $(BIN)/python -c 'import pyspark, pyarrow, matplotlib' 2>/dev/null \
-		|| $(BIN)/pip install -q -e '.[spark]'; } || true
+		|| { echo 'demo: installing PySpark, Arrow and matplotlib, about 450 MB, once'; \
+		$(BIN)/pip install --disable-pip-version-check -e '.[spark]'; }; } || true
 	@$(BIN)/millrace demo pipeline
 
 # In CI what fails runs once more, alone: see tests/UNSTEADY.md.
 test: $(READY)  ## the tests that every change must pass
 	@$(BIN)/$(if $(CI),python tools/ci_tests.py --jobs $(JOBS) --marker "not slow" tests,pytest tests $(NOT_SLOW) -n $(JOBS) --dist loadfile -rfEs)
 
-check: lint types test  ## lint, types and tests
+check: lint types audit test  ## lint, types, known faults of dependencies where they can be asked for, and tests
 
 lint: $(READY)  ## look for faults of style and form
 	@$(BIN)/ruff check $(LINTED)
@@ -45,11 +46,27 @@ types: $(READY)  ## look for faults of types
 	@$(BIN)/mypy
 	@$(BIN)/mypy tools/*.py
 
+# Needs a public database; where it cannot be reached it says so, and is no failure of the change.
+audit: $(READY)  ## ask a public database about known faults of the dependencies
+	@VENV=$(VENV) tools/audit.sh
+
 format: $(READY)  ## mend the style and form that can be mended by a machine
 	@$(BIN)/ruff check --fix -q $(LINTED)
 	@$(BIN)/ruff format $(LINTED)
 
-cli-page: $(READY)  ## write docs/cli.md from the commands
+docs: $(READY)  ## build the documentation into build/site; REWRITE=1 first runs its commands and writes their outputs anew
+	@$(BIN)/python -c 'import material' 2>/dev/null || $(BIN)/pip install -q --disable-pip-version-check -e '.[docs]'
+	@$(if $(REWRITE),$(BIN)/pytest tests/docs --rewrite)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@$(BIN)/python tools/docs_check.py build/site
+	@echo "docs: built; to read them: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site 8000"
+
+reference: $(READY) cli-page  ## write the pages of docs/reference that are made from the code
+	@$(BIN)/python tools/python_page.py
+	@$(BIN)/python tools/errors_page.py
+	@$(BIN)/pytest tests/unit/config/test_settings_page.py --rewrite
+
+cli-page: $(READY)  ## write docs/reference/cli.md from the commands
 	@$(BIN)/python tools/cli_page.py
 
 e2e: $(READY)  ## the long tests, which are not part of every change
@@ -70,7 +87,7 @@ sim: $(READY)  ## many seeds of the simulator in every mode, and the search for 
 fresh-seeds: $(READY)  ## some seeds of every mode, chosen by the commit (SEED=N: another first seed)
 	@VENV=$(VENV) JOBS=$(JOBS) tools/fresh_seeds.sh
 
-# docs/operations.md has the long ones.
+# docs/how-to/operations.md has the long ones.
 campaign: $(READY)  ## real faults on real processes, in small (about 8 minutes)
 	@$(BIN)/python -m millrace.lab.campaign kills --count 20
 	@$(BIN)/python -m millrace.lab.campaign stops --count 10
@@ -81,17 +98,24 @@ campaign: $(READY)  ## real faults on real processes, in small (about 8 minutes)
 	@$(BIN)/python -m millrace.lab.campaign.routed --kills 6
 	@$(BIN)/python -m millrace.lab.campaign.primary_backup --kills 3
 
+fuzz: $(READY)  ## random and mutated input against a live node (SECONDS=600 SEED=1)
+	@PYTHONPATH=tests $(BIN)/python tests/fuzz.py --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
+
 bench: $(READY)  ## the benchmarks, beside mosquitto and nats
 	@$(BIN)/millrace bench mqtt --against mosquitto,nats
 	@$(BIN)/millrace bench cluster
 	@$(BIN)/millrace bench routed --plot routed.svg
 	@$(BIN)/millrace bench log
+	@$(BIN)/millrace bench scale
 
 test-newest: $(READY)  ## the unit tests on the newest other Python at hand, if there is one
 	@VENV=$(VENV) JOBS=$(JOBS) tools/newest_python_test.sh
 
 wheel-test: $(READY)  ## build the wheel, install it outside the repository, use it there
 	@PYTHON=$(PYTHON) VENV=$(VENV) tools/wheel_test.sh
+
+release: $(READY) dashboard  ## build source distribution and wheel into dist/, install and try each; uploads nothing
+	@PYTHON=$(PYTHON) VENV=$(VENV) tools/release.sh
 
 lock:  ## write requirements-dev.lock anew, with the newest versions
 	@PYTHON=$(PYTHON) tools/lock.sh

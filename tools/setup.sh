@@ -13,23 +13,12 @@ fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || fail "Python 3.11 or newer is needed; name it: make setup PYTHON=/path/to/python3.11"
 
-# What Debian provides: real peers and clients for tests and benchmarks.
-missing=()
-for tool in mosquitto:mosquitto mosquitto_pub:mosquitto-clients nc.openbsd:netcat-openbsd gcc:gcc \
-    nft:nftables ip:iproute2; do
-  PATH=$PATH:/usr/sbin command -v "${tool%%:*}" >/dev/null || missing+=("${tool##*:}")
-done
-if [ ${#missing[@]} -gt 0 ]; then
-  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    say "installing ${missing[*]}"
-    apt-get update -qq >/dev/null && DEBIAN_FRONTEND=noninteractive \
-      apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null \
-      || fail "apt-get could not install ${missing[*]}: install them by hand and run make setup again"
-  else
-    say "not installed: ${missing[*]} (as root: apt-get install ${missing[*]});" \
-        "the broker runs without them, tests that need them say so"
-  fi
-fi
+tools/packages.sh work
+# Large, and only for tests: while Python's packages are installed. Its words come at the end.
+shown=$(mktemp)
+tools/packages.sh show >"$shown" 2>&1 &
+showing=$!
+trap 'rm -f "$shown"' EXIT
 
 [ -x "$VENV/bin/python" ] || { say "creating $VENV"; "$PYTHON" -m venv "$VENV"; }
 pip() { "$VENV/bin/python" -m pip "$@" -q --disable-pip-version-check; }
@@ -80,6 +69,8 @@ fi
 
 tools/dashboard.sh
 
+wait "$showing" || true
+cat "$shown"
 if command -v gcc >/dev/null; then
   "$VENV/bin/python" -c 'import millrace.kernels as k, sys; sys.exit(not k.ACCELERATED)' \
     || fail "gcc is here but the C kernels were not built; see: $VENV/bin/pip install -v -e ."

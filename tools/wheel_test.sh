@@ -18,42 +18,11 @@ missing=$(LC_ALL=C comm -23 <(cd "$work/source/src" && find millrace pyspark_mil
 grep -oE '^[a-z0-9-]+==[^ ]+' requirements-dev.lock >"$work/constraints"
 "$work/venv/bin/python" -m pip install -q --disable-pip-version-check -c "$work/constraints" "$work"/millrace-*.whl
 
+try=$PWD/tools/try_installed.py
 cd "$work"
 unset PYTHONPATH
 venv/bin/millrace --version
 venv/bin/millrace demo --help >/dev/null
 ! command -v gcc >/dev/null || MILLRACE_KERNELS=c venv/bin/python -c 'import millrace.kernels'
-venv/bin/python - <<'EOF'
-import asyncio
-import importlib.util
-import pathlib
-import sys
-
-import millrace
-from millrace.client import Client
-
-assert pathlib.Path(millrace.__file__).is_relative_to(sys.prefix), millrace.__file__
-
-
-async def one_message() -> None:
-    async with (
-        millrace.Broker() as broker,
-        Client(broker.url) as client,
-        client.subscribe("greetings/#") as messages,
-    ):
-        await client.publish("greetings/wheel", b"hello", qos=1)
-        message = await anext(aiter(messages))
-        assert (message.topic, bytes(message.payload)) == ("greetings/wheel", b"hello"), message
-
-
-asyncio.run(asyncio.wait_for(one_message(), 30))
-
-# Without the extra `spark` the package is found, and all it lacks is what that extra brings.
-assert importlib.util.find_spec("pyspark_millrace") is not None
-try:
-    import pyspark_millrace
-except ModuleNotFoundError as error:
-    assert error.name in ("pyspark", "pyarrow", "numpy"), error
-    print(f"wheel: pyspark_millrace asks for {error.name}, as it should without the extra")
-EOF
+venv/bin/python "$try"
 echo "wheel: installs and works"

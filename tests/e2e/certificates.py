@@ -33,7 +33,16 @@ class Authority:
         builder = builder.add_extension(self._identifier, critical=False)
         self.file = str(_write(directory / f"{name}.pem", builder.sign(self._key, hashes.SHA256())))
 
-    def issue(self, common_name: str, *, server: bool = False, node: bool = False) -> Pair:
+    def issue(
+        self,
+        common_name: str,
+        *,
+        server: bool = False,
+        node: bool = False,
+        dns: str = "",
+        email: str = "",
+        uri: str = "",
+    ) -> Pair:
         """A certificate for 127.0.0.1, or for a client of this name; a node's is for both sides of a link."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
@@ -44,9 +53,14 @@ class Authority:
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._identifier)
         builder = builder.add_extension(issuer, critical=False)
+        others: list[x509.GeneralName] = []
         if server:
-            address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-            builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+            others.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+        others += [x509.DNSName(dns)] if dns else []
+        others += [x509.RFC822Name(email)] if email else []
+        others += [x509.UniformResourceIdentifier(uri)] if uri else []
+        if others:
+            builder = builder.add_extension(x509.SubjectAlternativeName(others), critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         key_path = self._directory / f"{common_name}.key"
         key_path.write_bytes(

@@ -6,11 +6,15 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from e2e.certificates import Authority
+import pytest
+
+from e2e.certificates import Authority, Pair
 from e2e.processes import millrace
 from e2e.test_cluster import TIMEOUT_S, Inbox, name, run, whole
 from millrace.client import Client
+from millrace.client.errors import Refused
 from millrace.client.http import Http
+from millrace.errors import LocalError
 from millrace.local_cluster import LocalCluster, NodeProcess
 from waiting import pause
 
@@ -99,6 +103,47 @@ def test_nodes_link_over_mutual_tls(tmp_path: Path) -> None:
                 await asyncio.gather(starting, return_exceptions=True)
                 await outsider.kill()
 
+    asyncio.run(body())
+
+
+def test_new_certificates_of_nodes_come_into_force_while_they_run(tmp_path: Path) -> None:
+    """A new authority is trusted beside the old one, then certificates of it are shown: the links that were
+    there stay, and a node that starts again with the new certificate alone gets in."""
+    old, new = Authority(tmp_path, "old-ca"), Authority(tmp_path, "new-ca")
+    first_pair, second_pair = old.issue("old-node", node=True), new.issue("new-node", node=True)
+    files = {name: tmp_path / f"cluster-{name}.pem" for name in ("cert", "key", "ca")}
+
+    def install(pair: Pair, *authorities: Authority) -> None:
+        files["ca"].write_text("".join(Path(one.file).read_text() for one in authorities))
+        files["key"].write_text(Path(pair.key).read_text())
+        files["cert"].write_text(Path(pair.certificate).read_text())
+
+    async def reloaded(cluster: LocalCluster, times: int) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            for node in cluster.nodes:
+                while sum("reloaded: the certificate of cluster" in line for line in node.lines) < times:
+                    await pause()
+
+    async def body() -> None:
+        options = tuple(
+            word for key, path in files.items() for word in ("--set", f"cluster.tls_{key}={path}")
+        )
+        async with asyncio.timeout(120), LocalCluster(3, tmp_path / "data", options=options) as cluster:
+            await whole(cluster)
+            install(first_pair, old, new)
+            await reloaded(cluster, 1)
+            install(second_pair, new)
+            await reloaded(cluster, 2)
+            first, _, third = cluster.nodes
+            async with Client(first.url, client_id=name("a")) as one:
+                await asyncio.wait_for(one.publish("tls/x", b"sealed", qos=1), TIMEOUT_S)
+                assert not any("link with" in line and "lost" in line for line in first.lines)
+                await third.kill()
+                await third.start()
+                await whole(cluster)
+                await asyncio.wait_for(one.publish("tls/y", b"sealed", qos=1), TIMEOUT_S)
+
+    install(first_pair, old)
     asyncio.run(body())
 
 
@@ -199,5 +244,37 @@ def test_a_frozen_node_is_noticed_and_comes_back_with_its_clients(tmp_path: Path
             async with asyncio.timeout(TIMEOUT_S):
                 while not {"before", "meanwhile", "after"} <= set(inbox.got):
                     await pause()
+
+    run(body, tmp_path)
+
+
+def test_a_node_that_is_removed_while_it_runs_says_so_and_sends_its_clients_away(tmp_path: Path) -> None:
+    """At every door: DISCONNECT and CONNACK with 0x9C, 503, the log; and by `node remove --now` only, for
+    otherwise it is drained first [rule 36]."""
+
+    async def body(cluster: LocalCluster) -> None:
+        first, second, third = cluster.nodes
+        client_id = name("moves")
+        async with Client([third.url, first.url], client_id=client_id, session_expiry_s=100) as client:
+            done = await asyncio.to_thread(
+                millrace, "node", "remove", third.name, "--yes", "--now", "--url", first.http_url
+            )
+            assert done.returncode == 0, done.stderr
+            # It goes on by itself, at the other address.
+            await asyncio.wait_for(client.publish("removed/1", b"x", qos=1), TIMEOUT_S)
+        with pytest.raises(LocalError, match="removed from the cluster"):
+            await asyncio.wait_for(asyncio.to_thread(lambda: Http(third.http_url).get("/readyz")), TIMEOUT_S)
+        with pytest.raises(LocalError, match="removed from the cluster"):
+            await call(third, "POST", "/v1/streams", {"name": "late", "filters": ["late/#"]})
+        assert "removed from the cluster" in (await call(third, "GET", "/status"))["waits_for"]
+        assert [row["node"] for row in (await call(second, "GET", "/v1/cluster"))["members"]] == [
+            first.name,
+            second.name,
+        ]
+        with pytest.raises(Refused, match="removed from the cluster"):
+            async with asyncio.timeout(TIMEOUT_S), Client(third.url, client_id=name("late"), reconnect=False):
+                pass
+        said = [line for line in third.lines if "node: this node was removed from the cluster" in line]
+        assert len(said) == 1
 
     run(body, tmp_path)

@@ -135,5 +135,5 @@ def test_a_long_poll_is_not_silence(start_broker: StartBroker) -> None:
     port = broker.ports["http"]
     topic = unique("poll")
     assert call(port, "PUT", "/topic", {"topic": topic}).json["success"]
-    answer = call(port, "GET", f"/message?topic={topic}&wait_ms=2000")
+    answer = call(port, "POST", f"/message?topic={topic}&wait_ms=2000")
     assert answer.status == 200 and not answer.json["success"]

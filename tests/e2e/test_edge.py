@@ -185,6 +185,17 @@ def test_a_module_that_the_node_does_not_allow_is_refused(broker: BrokerProcess)
     assert done.returncode != 0 and "module:function" in done.stderr
 
 
+def test_a_function_that_does_not_exist_is_refused(broker: BrokerProcess) -> None:
+    """What is published to it would be acknowledged and wait for ever."""
+    door = MqttDoor(broker.ports["http"])
+    answer = door("POST", "/v1/streams", {"name": "late", "filters": ["l"], "edge": "handmade:missing"})
+    assert answer.status == 400 and "handmade:missing cannot be loaded" in answer.json["detail"]
+    made(broker, "work", "version", "work/#")
+    answer = door("PATCH", "/v1/streams/work", {"edge": "handmade:missing"})
+    assert answer.status == 400 and "handmade:missing cannot be loaded" in answer.json["detail"]
+    assert door("GET", "/v1/streams/late").status == 404
+
+
 def test_functions_are_loaded_anew_by_command(
     broker: BrokerProcess, functions: Path, devices: Callable[..., Device]
 ) -> None:

@@ -42,8 +42,8 @@ def test_messages_come_first_in_first_out_by_body_and_by_query(door: MqttDoor) -
     for text in ("one", "two"):
         assert door("PUT", "/message", {"topic": "c2", "message": text}).json == {"success": True}
     assert door("GET", "/message", {"topic": "c2"}).json == {"success": True, "message": "one"}
-    assert door("GET", "/message?topic=c2").json == {"success": True, "message": "two"}
-    assert door("GET", "/message?topic=c2").json == EMPTY
+    assert door("POST", "/message?topic=c2").json == {"success": True, "message": "two"}
+    assert door("POST", "/message?topic=c2").json == EMPTY
 
 
 def test_an_unknown_topic_takes_and_gives_nothing(door: MqttDoor) -> None:
@@ -90,7 +90,7 @@ def test_a_queue_whose_messages_no_log_keeps_is_refused(door: MqttDoor) -> None:
         door("PUT", "/message", {"topic": "fast/before", "message": "lost"}),
     ]
     assert door.get("fast/before") == {"success": True, "message": "kept"}
-    refused.append(door("GET", "/message?topic=fast/before"))
+    refused.append(door("POST", "/message?topic=fast/before"))
     assert [answer.status for answer in refused] == [400] * 3
     assert all("--capture all" in answer.json["detail"] for answer in refused)
     assert door("DELETE", "/v1/streams/fast").status == 204
@@ -116,7 +116,9 @@ def test_a_leased_message_is_done_when_it_is_acknowledged(door: MqttDoor) -> Non
     assert door.get("lease") == EMPTY
     acknowledge = {"topic": "lease", "receipts": [first["receipt"]]}
     assert door("PUT", "/message/ack", acknowledge).json == {"success": True, "results": [True]}
-    late = door("PUT", "/message/ack", acknowledge).json
+    again = door("PUT", "/message/ack", acknowledge).json
+    assert again == {"success": True, "results": [True]}, "the first answer may have been lost on the way"
+    late = door("PUT", "/message/extend", acknowledge | {"lease_ms": 1_000}).json
     assert (late["success"], late["results"]) == (False, [False])
     assert "not good any more" in late["reason"]
     assert door.get("lease", wait_ms=50) == EMPTY
@@ -211,7 +213,7 @@ def test_a_repeated_request_gets_the_same_message(door: MqttDoor) -> None:
     door.queue("repeat")
     door.put("repeat", "a", "b")
     asked = [
-        door("GET", "/message?topic=repeat", Millrace_Request_Id=name).json["message"]
+        door("POST", "/message?topic=repeat", Millrace_Request_Id=name).json["message"]
         for name in ("r1", "r1", "r2", "r1")
     ]
     assert asked == ["a", "a", "b", "a"]
@@ -228,7 +230,8 @@ def test_after_n_deliveries_a_message_goes_to_the_dead_letters(door: MqttDoor) -
     assert [message["payload"] for message in taken] == ["bad"]
     assert ["millrace-dead-topic", "poison"] in taken[0]["user_properties"]
     assert door.get("poison") == EMPTY
-    assert door("GET", "/v1/groups/queue:poison").json["lag"] == 0
+    # That it is done with here is written once the dead letter is stored, and may come a moment later.
+    until(lambda: door("GET", "/v1/groups/queue:poison").json["lag"] == 0, "it is done with")
 
 
 def test_a_dead_lease_kills_as_well(door: MqttDoor) -> None:
@@ -337,8 +340,8 @@ def stored(door: MqttDoor, topic: str) -> list[str]:
         ("PUT", "/topic", {"topic": "a", "colour": "red"}, 422),
         ("PUT", "/topic", {"topic": "a/+"}, 400),
         ("PUT", "/message", {"topic": "a"}, 422),
-        ("GET", "/message", None, 422),
-        ("GET", "/message?topic=a&wait_ms=9999999", None, 422),
+        ("POST", "/message", None, 422),
+        ("POST", "/message?topic=a&wait_ms=9999999", None, 422),
         ("POST", "/v1/publish", {"topic": "a/#", "payload": ""}, 400),
         ("POST", "/v1/publish", {"topic": "$SYS/a", "payload": ""}, 403),
         ("POST", "/v1/publish", {"topic": "a", "payload": "?", "encoding": "base64"}, 400),
@@ -391,8 +394,8 @@ def test_pages_of_other_origins_change_nothing(broker: BrokerProcess, door: Mqtt
     assert door("PUT", "/topic", body, Origin=own).status == 200
     assert door("PUT", "/topic", body, Origin="http://127.0.0.1:1").status == 403
     rebound = "evil.example:80"
-    assert door("PUT", "/topic", body, Origin=f"http://{rebound}", Host=rebound).status == 403
-    assert door("GET", "/message?topic=origin", Sec_Fetch_Site="cross-site").status == 403
+    assert door("PUT", "/topic", body, Origin=f"http://{rebound}", Host=rebound).status == 421
+    assert door("POST", "/message?topic=origin", Sec_Fetch_Site="cross-site").status == 403
     assert door("GET", "/topic", Sec_Fetch_Site="cross-site").status == 200
 
 
@@ -459,8 +462,8 @@ def test_users_and_rules_hold_at_the_http_door(start_broker: StartBroker, tmp_pa
     message = {"topic": "in/q", "message": "m"}
     assert door("PUT", "/message", message, Authorization=bob).json == {"success": True}
     assert door("PUT", "/message", {**message, "topic": "out"}, Authorization=bob).status == 403
-    assert door("GET", "/message?topic=in/q", Authorization=bob).status == 403
-    assert door("GET", "/message?topic=in/q", Authorization=ann).json["message"] == "m"
+    assert door("POST", "/message?topic=in/q", Authorization=bob).status == 403
+    assert door("POST", "/message?topic=in/q", Authorization=ann).json["message"] == "m"
     page = "/v1/streams/default/shards/16/messages"
     assert door("GET", page, Authorization=bob).json["messages"] == []
     assert len(door("GET", page, Authorization=ann).json["messages"]) == 1
@@ -573,7 +576,9 @@ def test_a_client_that_waits_for_a_message_does_not_hold_up_the_stop(start_broke
     door.queue("last")
 
     answers: list[Answer] = []
-    waiter = threading.Thread(target=lambda: answers.append(door("GET", "/message?topic=last&wait_ms=19000")))
+    waiter = threading.Thread(
+        target=lambda: answers.append(door("POST", "/message?topic=last&wait_ms=19000"))
+    )
     waiter.start()
     until(lambda: door("GET", "/v1/groups/queue:last").json["waiting_here"] == 1, "the client to wait")
     began_s = time.monotonic()

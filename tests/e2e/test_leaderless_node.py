@@ -486,9 +486,9 @@ def test_who_takes_by_http_is_told_to_use_mqtt(tmp_path: Path) -> None:
             assert shown["lag"] == 1 and shown["leaderless"][0]["stream"] == "jobs"
             assert (await call("GET", "/v1/groups"))["groups"][0]["lag"] == 1
             # A queue from before gives what it had, and then says why there is no more.
-            assert (await call("GET", "/message?topic=jobs/old"))["message"] == "before"
+            assert (await call("POST", "/message?topic=jobs/old"))["message"] == "before"
             with pytest.raises(MillraceError, match="leaderless"):
-                await call("GET", "/message?topic=jobs/old")
+                await call("POST", "/message?topic=jobs/old")
 
     asyncio.run(body())
 

@@ -1,12 +1,15 @@
 """What a supervisor tells the nodes about its pipeline, at a node that knows users. No Spark is started."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from e2e.conftest import StartBroker
+from e2e.processes import millrace
 from e2e.test_access import Keeper
 from millrace.client.http import Http
+from millrace.errors import LocalError
 from millrace.spark.supervisor import Plan, Supervisor
 from waiting import until
 
@@ -37,3 +40,42 @@ def test_reports_are_made_with_the_secret_that_the_query_uses(
     supervisor._teller.close()
     (report,) = http.get("/v1/pipelines")["pipelines"]
     assert (report["name"], report["state"]) == ("told", "running")
+
+
+def test_the_log_is_told_and_a_restart_reaches_the_supervisor_once(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    """People see the end of the driver's log and ask for another driver; the supervisor hears of it with its
+    next report and says so with the one after. A pipeline whose supervisor has ended cannot be restarted."""
+    broker = start_broker()
+    plan = Plan(name="told", file=tmp_path / "none.py", state=tmp_path, urls=broker.url)
+    plan.log.write_text("".join(f"line {number} {'x' * 600}\n" for number in range(100)))
+    supervisor = Supervisor(plan, lambda state: None)
+    http = Http(broker.url)
+
+    def shown() -> dict[str, Any]:
+        rows: list[dict[str, Any]] = http.get("/v1/pipelines")["pipelines"]
+        return rows[0] if rows else {}
+
+    supervisor._say(state="running")
+    until(shown, "the report", 20.0)
+    log = http.get("/v1/pipelines/told/log")
+    assert log["lines"][-1].startswith("line 99 xxx") and len(log["lines"]) <= 50
+    assert max(map(len, log["lines"])) == 500
+    assert log["place"].endswith(f":{plan.log.resolve()}")
+    assert "log" not in shown()
+    assert "running" in millrace("pipeline", "list", "--url", broker.url).stdout
+    assert "line 99 xxx" in millrace("pipeline", "log", "told", "--url", broker.url).stdout
+    done = millrace("pipeline", "restart", "told", "--url", broker.url)
+    assert "asked to restart" in done.stdout, done.stderr
+    until(supervisor._restarting.is_set, "the supervisor to hear of it", 20.0)
+    until(lambda: shown()["restart"] == "", "the supervisor to say that it did it", 20.0)
+    supervisor._restarting.clear()
+    supervisor._say(state="stopped")
+    until(lambda: shown()["state"] == "stopped", "the end", 20.0)
+    supervisor._teller.close()
+    assert not supervisor._restarting.is_set()
+    with pytest.raises(LocalError, match="start it again with: millrace pipeline run"):
+        http.call("POST", "/v1/pipelines/told/restart", {})
+    with pytest.raises(LocalError, match="no pipeline 'other'"):
+        http.get("/v1/pipelines/other/log")

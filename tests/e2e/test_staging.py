@@ -323,3 +323,22 @@ def test_nobody_stages_for_the_writer_of_another(start_broker: StartBroker, tmp_
     stage("root", 1, 0, b"4", "e")
     assert writers["alice"].commit("w", 1, {"d": {shard: 1}, "e": {shard: 1}})["visible"]
     assert contents(Http(urls["root"], password="secret"), "default") == Counter((1, 2, 3, 4))
+
+
+def test_a_write_costs_as_much_after_many_others(broker: BrokerProcess) -> None:
+    """What a round of writing brings to the disk does not depend on how many writers and batches were there
+    before: counted in bytes that the node hands to the system, as time depends on the machine."""
+    _, stream = stream_at(broker)
+
+    def written_bytes() -> int:
+        lines = Path(f"/proc/{broker.process.pid}/io").read_text().splitlines()
+        return int(dict(line.split(": ") for line in lines)["wchar"])
+
+    rounds = []
+    for number in range(12):
+        before = written_bytes()
+        writer = Writer(f"w-round-{number}", [broker.url], stream)
+        writer.commit(0, a=writer.stage(0, "a", range(10_000, 30_000), blocks=4))
+        rounds.append(written_bytes() - before)
+    # A log is made longer by a mebibyte at a time, so single rounds differ.
+    assert sum(rounds[6:]) < 1.15 * sum(rounds[:6]), rounds

@@ -57,7 +57,9 @@ def test_a_stream_is_made_shown_changed_and_deleted_by_command(broker: BrokerPro
     assert (made["shards"], made["retention_age_s"], len(made["shard_list"])) == (2, 60, 2)
     assert "cmd" in [row["name"] for row in run("list")]
     changed = run("alter", "cmd", "--retention-bytes", "1000")
-    assert changed["shard_list"] == made["shard_list"]
+    # A log may get an entry of its own node meanwhile, so its bytes are not compared.
+    places = [[row | {"bytes": 0} for row in shown["shard_list"]] for shown in (made, changed)]
+    assert places[0] == places[1]
     assert changed["retention_bytes"] == 1000
     resharded = run("alter", "cmd", "--shards", "3")
     assert [row["sealed"] for row in resharded["shard_list"]] == [True, True, False, False, False]
@@ -319,7 +321,8 @@ def test_the_client_consumes_with_explicit_acknowledgement(broker: BrokerProcess
     assert http.nack("clients", taken["receipt"]) == [True]
     (again,) = http.take("clients", request="once")
     assert http.take("clients", request="once")[0]["receipt"] == again["receipt"]
-    assert http.ack("clients", again["receipt"], again["receipt"]) == [True, False]
+    assert http.ack("clients", again["receipt"], again["receipt"]) == [True, True], "the same, said twice"
+    assert http.ack("clients", taken["receipt"]) == [False], "it was given back, and taken again"
     assert http.take("clients") == []
     with pytest.raises(HttpError, match="there is no group 'none'"):
         http.take("none")

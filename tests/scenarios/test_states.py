@@ -9,7 +9,7 @@ import pytest
 
 from millrace.replication.raft.roles import TRANSITIONS, Role
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guarantees.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "understand" / "guarantees.md"
 BEGIN, END = "<!-- states: begin -->\n", "<!-- states: end -->\n"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from millrace.cli.sim import app
+from millrace.cli.lab.sim import app
 from millrace.errors import LocalError
 from millrace.lab.sim.campaign import CampaignFile, results, run_slice
 

@@ -113,6 +113,53 @@ def test_where_a_group_begins_is_demanded_until_the_last_disk_that_has_it_is_los
     world.checks.at_the_end()
 
 
+def test_a_group_that_was_refused_begins_where_it_is_made() -> None:
+    """A node whose disk is behind refuses a member, and so makes no group. The member asks again, as one of a
+    node does, and the group begins behind what came meanwhile: only what comes after that is demanded."""
+    plan = make_leaderless_plan(0)
+    plan = replace(plan, hosts=1, drifts=(1.0,), has_disks=True, level=Level.LOCAL, sync_us_max=1_000)
+    world = LeaderlessWorld(replace(plan, options=replace(plan.options, persists_pending_max=1)), None)
+    (host,) = world.host_list
+    world.restart(host)
+    host.publish(((1, b"before"),), lambda answer: None)
+    world.add_late_group("late", host)
+    assert host.machine is not None
+    assert host.machine.writes_pending == 1, "the group was made, and not refused"
+    world.require("it is made", lambda: host.find_group("late") is not None)
+    world.consumers[0].leave()
+    world.checks.at_the_end()
+
+    host.publish(((1, b"after"),), lambda answer: None)
+    world.run_ticks(2)
+    with pytest.raises(Violation, match="late never saw 1 of"):
+        world.checks.at_the_end()
+
+
+def test_where_a_group_begins_is_not_demanded_of_a_node_that_fell_before_it_had_said_yes() -> None:
+    """The member moved to another node, which knew of no group and made it too, behind a message."""
+    plan = replace(make_leaderless_plan(0), hosts=2, drifts=(1.0, 1.0), has_disks=True, level=Level.LOCAL)
+    world = LeaderlessWorld(replace(plan, sync_us_max=1_000), None)
+    for host in world.host_list:
+        world.restart(host)
+    world.network.split(["n0"], ["n1"])
+    maker, other = world.host_list
+    world.add_late_group("late", maker)
+    maker.pause()
+    (consumer,) = world.consumers
+    consumer.leave()
+    other.publish(((1, b"x"),), lambda answer: None)
+    world.run_ticks(2)
+    consumer.connect(other)
+    world.require("it is made", lambda: other.find_group("late") is not None)
+    consumer.leave()
+    maker.crash("fault")
+    assert maker.find_group("late") is None, "the disk had it"
+    world.network.heal()
+    world.restart(maker)
+    world.require("both have everything", world.checks.is_converged)
+    world.checks.at_the_end()
+
+
 def _is_equal(world: LeaderlessWorld) -> bool:
     return world.checks.is_converged() and all(
         host.machine is not None and host.machine.state.find("churn") for host in world.host_list

@@ -49,6 +49,45 @@ def test_the_will_of_a_client_of_a_node_that_was_replaced_is_published() -> None
     world.end()
 
 
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_the_two_others_are_enough_at_any_time_while_a_node_is_replaced(seed: int) -> None:
+    """The node that lost its disk votes under its old id until that leaves; counted beside the newcomer,
+    which is just starting, it made both of the others and the newcomer necessary [rule 35]."""
+    world = ClusterWorld(calm_plan(seed=seed), None)
+    for host in world.hosts:
+        host.start()
+    world.until(60, world.is_quiet, "forming", world.describe)
+    *others, lost = world.hosts
+    replicas = {host.server.engine.replicas.replica for host in others if host.server is not None}
+    lost.is_wanted = False
+    lost.crash(is_power_loss=True)
+    world.until(SOON_S, None, "", str)
+    lost.wipe()
+    lost.join_through([host.address for host in others])
+    lost.start()
+    counted: set[int] = set()
+
+    def is_replaced() -> bool:
+        for host in others:
+            assert host.server is not None
+            for number, group in host.server.engine.replicas.groups.items():
+                voters = group.status().config.voters
+                if group.is_leader and len(replicas & set(voters)) <= len(voters) // 2:
+                    counted.add(number)
+        return world.is_quiet()
+
+    world.until(60, is_replaced, "replacing", world.describe)
+    assert not counted, "groups that needed the newcomer"
+    assert not any(lost_leads(host) for host in world.hosts), "the newcomer leads already"
+    world.end()
+
+
+def lost_leads(host: Host) -> bool:
+    assert host.server is not None
+    groups = host.server.engine.replicas.groups.values()
+    return host.name == "n3" and any(group.is_leader for group in groups)
+
+
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_the_other_of_two_nodes_serves_after_the_one_that_leads_was_removed(seed: int) -> None:
     """Until a group is told to let it go, the vote of the node that was removed is needed there."""

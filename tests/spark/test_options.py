@@ -10,7 +10,7 @@ from millrace.spark.offsets import At, ByShard
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "spark.md"
 URL = "http://127.0.0.1:18831"
 
 

@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md, run as they stand there, at the node of the tests and in its directories."""
+"""The examples of docs/reference/spark.md, run at the node of the tests and in its directories."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from spark.test_sink_stream import payloads
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "spark.md"
 _BLOCK = re.compile(r"^```(python|sql)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

@@ -1,5 +1,6 @@
 """How micro-batches are planned: what Spark asks a stream reader, without Spark and without nodes."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -119,3 +120,18 @@ def test_shards_may_be_chosen(nodes: Nodes) -> None:
     wrong = StreamReader(options.parse({"assign": '{"s": [99]}'}), SCHEMA)
     with pytest.raises(Exception, match="assign names shard 99; the stream has 0, 1"):
         wrong.initialOffset()
+
+
+def test_a_thousand_shards_are_planned_with_one_question_and_little_cpu(nodes: Nodes) -> None:
+    """Counted in round trips and CPU: how long it takes on the clock depends on who else uses the machine."""
+    nodes.ends = dict.fromkeys(range(1_000), 60)
+    made = reader()
+    start = made.initialOffset()
+    nodes.asked = 0
+    began_s = time.process_time()
+    end = made.latestOffset(start, ReadAllAvailable())
+    tasks = made.partitions(start, end)
+    made.commit(end)
+    assert time.process_time() - began_s < 1.0
+    assert nodes.asked == 1
+    assert sorted(span.shard for task in tasks for span in task.spans) == list(range(1_000))

@@ -99,6 +99,13 @@ def test_it_gives_up_with_a_reason(start: Any, tmp_path: Path) -> None:
         ("empty.py", "x = 1\n", "no function build(flow)"),
         ("wrong.txt", "", "a pipeline is a .py file"),
         ("missing.py", None, "there is no file"),
+        ("syntax.py", "def build(flow):\n    return (\n", "syntax.py, line 2: '(' was never closed"),
+        (
+            "table.py",
+            "def build(flow):\n    flow.spark.table('nowhere')\n",
+            "table.py, line 2: [TABLE_OR_VIEW",
+        ),
+        ("table.sql", "INSERT INTO x USING noop SELECT * FROM nowhere;", "[TABLE_OR_VIEW_NOT_FOUND]"),
     ],
 )
 def test_wrong_use_is_said_at_once(

@@ -1,4 +1,4 @@
-"""What the pictures of docs/architecture.md name exists, and each picture stays short."""
+"""What the pictures of docs/understand/architecture.md name exists, and each picture stays short."""
 
 import ast
 import re
@@ -8,7 +8,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "millrace"
-PICTURES = re.findall(r"```path\n(.*?)```", (ROOT / "docs" / "architecture.md").read_text(), re.DOTALL)
+PICTURES = re.findall(
+    r"```path\n(.*?)```", (ROOT / "docs" / "understand" / "architecture.md").read_text(), re.DOTALL
+)
 STEP = re.compile(r"^(?:[A-Z]| ) {2}(\S+\.py) +(\S+) {2,}\S")
 
 

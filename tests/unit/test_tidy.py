@@ -28,6 +28,7 @@ FLOORS = {
     "spark": 5,
     "testing": 6,
     "local_cluster": 6,
+    "transfer": 6,
     "lab": 7,
     "cli": 8,
 }
@@ -315,3 +316,64 @@ def test_bounds_that_others_meet_are_in_limits() -> None:
                     if alias.name.startswith("_") and alias.name.endswith("_MAX")
                 ]
     assert wrong == []
+
+
+# What turns data into code, or a text into a command.
+FORBIDDEN_CALLS = {"eval", "exec", "__import__"}
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "shelve", "marshal", "yaml", "cloudpickle"}
+# Exceptions, each with its reason.
+MAY_PICKLE = {
+    "spark/job.py": "tells PySpark to carry the functions of a pipeline's own file to its workers",
+}
+
+
+def dangers(path: str, tree: ast.Module) -> Iterator[str]:
+    """Places where data may become code, or a shell is asked."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            parts = {part for name in (*names, getattr(node, "module", "") or "") for part in name.split(".")}
+            if parts & FORBIDDEN_MODULES and path not in MAY_PICKLE:
+                yield f"{path}:{node.lineno} imports {sorted(parts & FORBIDDEN_MODULES)}"
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func
+        if isinstance(called, ast.Name) and called.id in FORBIDDEN_CALLS:
+            yield f"{path}:{node.lineno} calls {called.id}"
+        if isinstance(called, ast.Attribute):
+            owner = called.value.id if isinstance(called.value, ast.Name) else ""
+            if (owner, called.attr) in (("os", "system"), ("os", "popen"), ("yaml", "load")):
+                yield f"{path}:{node.lineno} calls {owner}.{called.attr}"
+            if called.attr == "create_subprocess_shell":
+                yield f"{path}:{node.lineno} calls {called.attr}"
+        for keyword in node.keywords:
+            if keyword.arg == "shell" and not (
+                isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+            ):
+                yield f"{path}:{node.lineno} asks a shell"
+
+
+def test_data_never_becomes_code() -> None:
+    """No pickle, eval, exec, yaml.load and no shell: what comes from the network stays data."""
+    assert [danger for path, tree in modules() for danger in dangers(str(path), tree)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "def f():\n    import cloudpickle",
+        "from pyspark import cloudpickle",
+        "import yaml\nyaml.load(x)",
+        "eval(x)",
+        "exec(x)",
+        "subprocess.run(x, shell=True)",
+        "subprocess.run(x, shell=flag)",
+        "os.system(x)",
+        "asyncio.create_subprocess_shell(x)",
+    ],
+)
+def test_what_makes_code_of_data_is_found(text: str) -> None:
+    assert list(dangers("x.py", ast.parse(text)))
+    assert not list(dangers("x.py", ast.parse("re.compile(x)\nsubprocess.run(x, shell=False)\nrun.exec(x)")))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.cli.bench import _bytes
+from millrace.cli.lab.bench import _bytes
 from millrace.errors import ConfigError
 from millrace.lab.bench import log_bench, peers
 

@@ -88,6 +88,6 @@ def test_interpreted_kernels_are_never_asked_for_more_than_the_c_ones() -> None:
 
 
 def test_the_page_on_benchmarks_names_every_pattern_and_regime() -> None:
-    page = Path(__file__).parents[3].joinpath("docs/benchmarks.md").read_text()
+    page = Path(__file__).parents[3].joinpath("docs/evidence/benchmarks.md").read_text()
     assert not [name for name in BY_NAME if f"`{name}`" not in page]
     assert not [regime for regime in REGIMES if f"| {regime} |" not in page]

@@ -86,7 +86,10 @@ def test_only_the_last_delivery_may_be_acknowledged() -> None:
     cursor.take("", 1, LEASE_US, NOW_US + LEASE_US, None)
     assert not cursor.ack(0, 1)
     assert cursor.ack(0, 2)
-    assert not cursor.ack(0, 2)
+    assert cursor.ack(0, 2), "its answer was lost, and it is said again"
+    assert not cursor.ack(0, 1), "the delivery before it was never acknowledged"
+    again = Cursor.restored(cursor.save())
+    assert again.ack(0, 2) and not again.ack(0, 1)
     assert cursor.items == {}
 
 
@@ -284,6 +287,7 @@ class Model:
 
     def __init__(self, count: int, wanted: list[bool], settings: Settings) -> None:
         self.messages = {offset: Told() for offset in range(count) if wanted[offset]}
+        self.acknowledged: dict[int, int] = {}
         self.settings = settings
 
     def advance(self, now_us: int) -> None:
@@ -316,9 +320,12 @@ class Model:
 
     def ack(self, offset: int, delivery: int) -> bool:
         told = self.messages.get(offset)
+        if told is not None and told.state == "done":
+            return self.acknowledged.get(offset) == delivery
         if told is None or told.deliveries != delivery or told.state not in ("leased", "ready"):
             return False
         told.state = "done"
+        self.acknowledged[offset] = delivery
         return True
 
     def nack(self, offset: int, delivery: int, delay_us: int, now_us: int) -> bool:

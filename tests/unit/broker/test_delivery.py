@@ -353,7 +353,7 @@ class TestOutputBound:
         glutton.connection.write = watched
         glutton.send_bytes(packet * 200)
         assert most <= 65_536 + 8_192
-        assert house.broker.stats.dropped_qos0 > 0
+        assert house.broker.stats.dropped_qos0 == 0, "what does not fit now comes later"
 
     def test_a_member_of_many_groups_is_not_sent_more_than_the_output_buffer_at_once(self) -> None:
         house = House(output_buffer_bytes_max=65_536, packet_bytes_max=8_192, queued_bytes_max=65_536)

@@ -6,9 +6,10 @@ import pytest
 
 from millrace.broker.messages.message import Run
 from millrace.broker.shards.retained import Retained
-from millrace.types import Message, Properties, Reason
-from millrace.wire.mqtt.codec import encode_properties, encode_publish
-from millrace.wire.mqtt.packets import Puback, Publish, Pubrec
+from millrace.broker.topics.trees import TopicTree
+from millrace.types import Message, Properties, Reason, Subscription, Version
+from millrace.wire.mqtt.codec import encode, encode_properties, encode_publish
+from millrace.wire.mqtt.packets import Puback, Publish, Pubrec, Subscribe
 from unit.broker.test_topic import takes
 from unit.node.house import House
 
@@ -147,3 +148,63 @@ def test_a_client_of_3_1_1_is_not_told_that_it_was_kept_where_there_was_no_room(
     message = Message(topic="b", payload=b"2", qos=1, retain=True)
     client.send(Publish(message=message, packet_id=9))
     assert client.is_closed and not client.take(Puback, 9)
+
+
+class TestReplay:
+    """Retained messages for a subscriber, some in each turn [rule 33]."""
+
+    def test_a_wide_filter_is_served_in_pieces_and_others_in_between(self) -> None:
+        house = House()
+        publisher = house.connect("p")
+        for number in range(3_000):
+            publisher.publish(f"r/{number}", b"x", retain=True)
+        reader = house.connect("s")
+        house.broker.subscribe(house.broker.sessions["s"], Subscription(filter="r/#", qos=0))
+        session = house.broker.sessions["s"]
+        house.broker.subscribed(session, session.subscriptions["r/#"], True, house.now_ms)
+        assert 0 < session.sent < 1_000, "the first part at once, the rest later"
+        assert house.broker.has_work
+        house.is_awake = True
+        house.turn()
+        assert len({message.message.topic for message in reader.messages()}) == 3_000
+
+    @pytest.mark.parametrize(
+        "filter", ["#", "a/#", "+/b", "a/+", "a/+/c", "a", "$x/#", "+", "a/b/c", "+/+/#"]
+    )
+    def test_walking_in_steps_finds_what_matching_finds(self, filter: str) -> None:
+        tree: TopicTree[int] = TopicTree()
+        for number, topic in enumerate(
+            ("a", "a/b", "a/b/c", "a/d", "b/b", "$x/y", "$x", "/", "a/", "c/b/d/e")
+        ):
+            tree.set(topic, number)
+        found = [step for step in tree.walk(filter) if step is not None]
+        assert sorted(found) == sorted(tree.match(filter))
+
+    def test_the_tree_may_change_between_two_steps(self) -> None:
+        tree: TopicTree[int] = TopicTree()
+        for number in range(100):
+            tree.set(f"a/{number}", number)
+        steps = tree.walk("a/+")
+        first = next(step for step in steps if step is not None)
+        for number in range(100):
+            tree.pop(f"a/{number}")
+        tree.set("a/new", 1)
+        assert [step for step in steps if step is not None and step[0] != first[0]] == []
+
+    def test_a_client_that_does_not_read_loses_nothing(self) -> None:
+        house = House(output_buffer_bytes_max=65_536, packet_bytes_max=8_192, queued_bytes_max=65_536)
+        publisher = house.connect("p")
+        for number in range(500):
+            publisher.publish(f"r/{number}", b"x" * 1_000, retain=True)
+        reader = house.connect("s")
+        reader.wire.stall()
+        reader.send_bytes(
+            encode(Subscribe(packet_id=1, subscriptions=(Subscription(filter="r/#", qos=0),)), Version.MQTT_5)
+        )
+        assert len(reader.wire.held) < 500_000
+        while reader.wire.held:
+            reader.wire.flow()
+            reader.wire.stall()
+            house.turn()
+        reader.wire.flow()
+        assert len(reader.messages()) == 500

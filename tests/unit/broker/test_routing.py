@@ -9,7 +9,7 @@ from millrace.broker.machine import Broker, ConnectRequest
 from millrace.broker.messages.message import Run
 from millrace.broker.sessions.session import Session
 from millrace.broker.topics.routing import Table
-from millrace.limits import Limits
+from millrace.limits import ROUTES_CACHED_BYTES_MAX, Limits
 from millrace.types import Reason, Subscription
 from millrace.wire.mqtt.codec import encode_publish
 from unit.broker.test_topic import takes
@@ -176,18 +176,38 @@ def test_access_classes_that_are_gone_leave_nothing_behind() -> None:
         session, _, _ = broker.connect(request(name, rules.principal(None, name)), object(), 0)
         broker.resolve(session, "everyone")
         broker.disconnect(session, 0, will=False)
-    holders = broker.router._cached.get("everyone")
+    holders = broker.router._holders.get(b"everyone")
     assert holders is not None and len(holders) < 10
 
 
-def test_deep_topics_cost_the_cache_what_they_hold() -> None:
-    """A topic of 128 levels holds 128 nodes; the bound on topics alone would let them fill the memory."""
-    exchange = Exchange(Random(0), rules=(), routes_cached_max=100)
+def test_long_topics_cost_the_cache_what_they_hold() -> None:
+    """A topic may have 64 KiB; the bound on topics alone would let them fill the memory."""
+    exchange = Exchange(Random(0), rules=(), routes_cached_max=100_000)
     session = exchange.sessions[0]
     table = exchange.broker.router.table(session.principal)
-    for number in range(300):
-        exchange.broker.resolve(session, "/".join(f"{number}-{level}" for level in range(128)))
-        assert len(table) * 128 <= 100 * 32
+    for number in range(600):
+        exchange.broker.resolve(session, f"{number}/" + "x" * 65_000)
+        assert sum(map(len, table)) <= ROUTES_CACHED_BYTES_MAX + 65_536
+
+
+def test_a_subscription_costs_no_walk_over_many_topics() -> None:
+    """Each topic that is remembered pays for a few comparisons with filters. When they are spent everything
+    is forgotten, so a thousand filters cost no more than the topics did."""
+    exchange = Exchange(Random(0), rules=(), routes_cached_max=100_000)
+    session = exchange.sessions[0]
+    router = exchange.broker.router
+    for number in range(400):
+        exchange.broker.resolve(session, f"{number}/x")
+    for number in range(7):
+        exchange.broker.subscribe(session, Subscription(filter=f"+/y{number}"))
+    assert len(router.table(session.principal)) == 400, "none of these filters concerns a topic"
+    for number in range(7, 20):
+        exchange.broker.subscribe(session, Subscription(filter=f"+/y{number}"))
+    assert not router.table(session.principal)
+    for number in range(2_000):
+        exchange.broker.resolve(session, f"{number}/x")
+    exchange.broker.subscribe(session, Subscription(filter="+/z"))
+    assert not router.table(session.principal), "too many to be compared at all"
 
 
 def test_a_topic_that_may_not_be_published_to_has_a_route_that_says_so() -> None:

@@ -15,7 +15,7 @@ from millrace.broker.streams.stream import DEFAULT_SPEC, StreamSpec
 from millrace.node.config import SECTIONS, SETTINGS, Address
 from millrace.settings import Field
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "settings.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "settings.md"
 
 _HEAD = """# Settings
 

@@ -19,7 +19,7 @@ from millrace.limits import Limits
 from millrace.node.config import Mqtt
 from millrace.node.doors.mqtt_connection import MqttConnection
 from millrace.node.doors.mqtt_door import MqttDoor
-from millrace.node.doors.mqtt_terms import EnhancedAuthentication
+from millrace.node.doors.mqtt_exchange import Methods
 from millrace.node.sessions.session_group import resume_all
 from millrace.types import Message, Properties, Reason, Subscription, Version, Will
 from millrace.wire.mqtt.codec import decode, encode, split
@@ -125,7 +125,7 @@ class House:
         rules: Iterable[Rule] = (),
         settings: Mqtt | None = None,
         keeps_records: bool = False,
-        methods: dict[str, Callable[[], EnhancedAuthentication]] | None = None,
+        methods: Methods | None = None,
         **limits: int,
     ) -> None:
         self.now_ms = 1_000_000

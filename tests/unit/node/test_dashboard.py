@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
+from millrace.node.config import Config
+from millrace.node.doors.hosts import Hosts
 from millrace.node.doors.http import dashboard, problems
 from millrace.node.doors.http.guard import PAGE_POLICY, Guard
 
@@ -37,9 +39,9 @@ def asked(path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
     app = FastAPI()
     problems.install(app)
     app.include_router(dashboard.router)
-    readiness = SimpleNamespace(is_started=True)
+    readiness = SimpleNamespace(is_serving=True, is_removed=False)
     app.state.server = SimpleNamespace(admin=SimpleNamespace(readiness=readiness))
-    guarded = Guard(app, origins=frozenset())
+    guarded = Guard(app, origins=frozenset(), hosts=Hosts(Config()))
     sent: list[Any] = []
 
     waiting = [{"type": "http.request", "body": b"", "more_body": False}]

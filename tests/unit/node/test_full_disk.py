@@ -168,7 +168,8 @@ def test_a_review_goes_on_though_the_addresses_of_others_cannot_be_written() -> 
     disk = WithoutInodes(Random(1))
     directory = DataDirectory.open(disk, "/data", owner="test", fresh=bytes(24))
     replicas: Any = SimpleNamespace(disk=disk, directory=directory, links=None)
-    cluster: Any = SimpleNamespace(_replicas=replicas, _peers_written={})
+    removal = SimpleNamespace(released_by=set())
+    cluster: Any = SimpleNamespace(_replicas=replicas, _peers_written={}, removal=removal)
     directory.shard_path(META_GROUP)
     disk.is_out = True
     Cluster._want(cluster, {"a": "127.0.0.1:7000"})

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from millrace.broker.stats import Stats
+from millrace.broker.stats import DoorTraffic, Stats
 from millrace.limits import DEFAULT_LIMITS
 from millrace.node.config import Address
 from millrace.node.doors.descriptors import Descriptors
@@ -32,8 +32,9 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 def run(scenario: Scenario) -> None:
     async def bounded() -> None:
-        door = HttpDoor(app, DEFAULT_LIMITS)  # type: ignore[arg-type]
-        port = await door.start(Address("127.0.0.1", 0), listen, Descriptors(Stats()))
+        door = HttpDoor(app, DEFAULT_LIMITS, DoorTraffic("http"))  # type: ignore[arg-type]
+        await door.start()
+        port = await door.open(Address("127.0.0.1", 0), listen, Descriptors(Stats()))
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             async with asyncio.timeout(20):

@@ -5,12 +5,16 @@ from typing import Any
 
 import pytest
 
+from millrace.broker.access import AccessRules
 from millrace.broker.entries.sessions import SESSION_ENTRIES, Discarded, SessionBatch
+from millrace.broker.machine import Broker
 from millrace.broker.messages.message import Segment
+from millrace.broker.sessions.journal import ResumeConnection
 from millrace.broker.sessions.unfinished import PackedSegment, pack
+from millrace.limits import Limits
 from millrace.node.peers.messages import HandedOn, HandedOver
 from millrace.node.sessions.handover import Handover
-from millrace.node.sessions.session_group import SessionGroup
+from millrace.node.sessions.session_group import SessionGroup, resume_all
 from millrace.storage.block import Kind, opaque_block
 from millrace.types import Reason, Version
 from millrace.wire.mqtt.packets import Connack
@@ -144,11 +148,37 @@ def test_what_came_along_stays_before_what_comes_and_with_a_client_that_goes(goe
     assert client.payloads() == [b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_what_a_member_leaves_behind_goes_to_others_unless_its_record_has_it(
+    qos: int, is_noted: bool
+) -> None:
+    """The node was cut off: the word that the member has a QoS 2 message came after that it is another
+    node's, and changed nothing. The group is still here, so nobody else would give it."""
+    house = House(keeps_records=True)
+    gone, staying = (house.connect(name, resume=True) for name in ("a", "b"))
+    for client in (gone, staying):
+        client.subscribe("$share/g/t", qos=2)
+    group = house.broker.groups["$share/g/t"]
+    for offset in (1, 2):
+        one = run(str(offset), qos)
+        one.shard, one.offset = 16, offset
+        house.broker.outbound.share_out(group, one, house.now_ms)
+    if is_noted:
+        house.is_awake = True
+        house.turn()
+    house.broker.release(house.broker.sessions["a"], house.now_ms)
+    house.is_awake = True
+    house.turn()
+    is_with_its_session = qos == 2 and is_noted
+    assert len(staying.payloads()) == (1 if is_with_its_session else 2)
+
+
 def test_the_rest_waits_for_a_session_that_opens_next() -> None:
     """The old node may hear first that the session moved."""
     house = House(keeps_records=True)
     house.connect("c", resume=True).subscribe("t", qos=1)
-    house.broker.release(house.broker.sessions["c"])
+    house.broker.release(house.broker.sessions["c"], house.now_ms)
     handover, messages = handed_over(house, "1", "2")
     handover.on_rest("other", 0, HandedOn("c", tuple(messages[:1])))
     handover.on_rest("other", 0, HandedOn("c", tuple(messages[1:])))
@@ -187,3 +217,36 @@ def test_a_connection_that_went_while_its_session_was_fetched_displaces_none_tha
     house.turn()
     assert [connack.reason for connack in second.take(Connack)] == [Reason.SUCCESS]
     assert not second.is_closed
+
+
+class _GoneSocket:
+    """A connection whose socket was closed: the event loop's transport raises when it is told to read on."""
+
+    peer = ("127.0.0.1", 1)
+
+    def __init__(self) -> None:
+        self.transport = self
+        self.is_aborted = False
+
+    def resume(self, duty: object) -> None:
+        raise RuntimeError("unable to perform operation on a closed transport")
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+class _Served:
+    def __init__(self) -> None:
+        self.duties: list[object] = []
+
+    def resume(self, duty: object) -> None:
+        self.duties.append(duty)
+
+
+def test_a_socket_that_is_gone_hurts_nobody_who_waits_for_the_same_entry() -> None:
+    """The waiters of an entry are told while the log is applied; an error there would end a peer's link."""
+    gone, served = _GoneSocket(), _Served()
+    waiting = [ResumeConnection(gone, "first"), ResumeConnection(served, "second")]
+    resume_all(Broker(Limits(), AccessRules()), waiting)
+    assert gone.is_aborted
+    assert served.duties == ["second"]

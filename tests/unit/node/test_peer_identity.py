@@ -21,14 +21,14 @@ def test_a_peer_port_without_secret_or_tls_is_refused_with_what_to_do() -> None:
         load(None, {}, [PEER])
 
 
-@pytest.mark.parametrize("given", ["cluster.secret=shared by all", "cluster.secret_file=some/file"])
+@pytest.mark.parametrize("given", ["SECRET", "SECRET_FILE"])
 def test_a_peer_port_with_a_secret_is_accepted(given: str) -> None:
-    assert load(None, {}, [PEER, given]).listeners.peer is not None
+    assert load(None, {f"MILLRACE_CLUSTER__{given}": "shared by all"}, [PEER]).listeners.peer is not None
 
 
 def test_a_secret_stands_in_one_place_only() -> None:
     with pytest.raises(ConfigError, match="set one of them"):
-        load(None, {}, [PEER, "cluster.secret=a", "cluster.secret_file=b"])
+        load(None, {"MILLRACE_CLUSTER__SECRET": "a"}, [PEER, "cluster.secret_file=b"])
 
 
 def test_links_refuse_to_prove_an_empty_secret() -> None:

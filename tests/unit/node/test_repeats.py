@@ -7,6 +7,7 @@ import pytest
 
 from millrace import Broker as Node
 from millrace.broker.access import AccessRules
+from millrace.broker.entries.shard import Repeated
 from millrace.broker.machine import Broker
 from millrace.broker.messages.intake import Arrival, Intake
 from millrace.broker.messages.message import Run as Packets
@@ -14,13 +15,15 @@ from millrace.broker.streams.stream import DEFAULT_SPEC, Stream, StreamSpec
 from millrace.kernels.blocks import Run
 from millrace.limits import DEFAULT_LIMITS
 from millrace.node.engine import Engine
+from millrace.node.shards.control import control_block
 from millrace.node.shards.shard import FINISH_MS, Shard
 from millrace.storage.block import Block, Kind, data_blocks
 from millrace.types import Message, Reason
 from millrace.wire.mqtt.codec import encode_publish
 from millrace.wire.mqtt.packets import Publish, Pubrec
 from unit.node.house import House
-from unit.node.stand_ins import IntakesBy, Waiter
+from unit.node.stand_ins import IntakesBy, Waiter, tell_waiters
+from unit.node.test_arrive_again import Line, shard_of
 from waiting import until_async
 
 PACKET = b"\x34\x06\0\1t\0\1x"
@@ -61,7 +64,7 @@ def test_what_is_released_beside_an_unknown_id_leaves_the_record_before_it_is_an
     assert not client.wire.taken
     house.turn()
     assert not record.received
-    assert client.wire.taken == b"\x70\2\0\1\x70\3\0\2\x92"
+    assert client.wire.taken == b"\x70\2\0\1\x70\2\0\2"
 
 
 @pytest.mark.parametrize("flags", [0x34, 0x3C])
@@ -117,14 +120,62 @@ def keyed(producer: bytes, sequence: int) -> Block:
 
 
 def test_a_message_whose_stream_moved_between_it_and_its_repeat_is_not_stored_twice() -> None:
-    """Its token tells, whichever shard has it; the sequence of a client may be counted per topic."""
+    """Its token tells, whichever shard has it, and so does that of a will; the sequence of a client may be
+    counted per topic."""
     old, new = shard(16), shard(17)
     new.others = {16: old, 17: new}
-    old.producers.store(b"qos2/1/a", 5)
-    old.producers.store(b"client", 5)
-    assert new.admit(keyed(b"qos2/1/a", 5)).header.kind is Kind.CONTROL
-    for block in (keyed(b"qos2/1/a", 6), keyed(b"client", 5)):
+    for producer in (b"qos2/1/a", b"will/a", b"client"):
+        old.producers.store(producer, 5)
+    for producer in (b"qos2/1/a", b"will/a"):
+        assert new.admit(keyed(producer, 5)).header.kind is Kind.CONTROL
+    for block in (keyed(b"qos2/1/a", 6), keyed(b"will/a", 6), keyed(b"client", 5)):
         assert new.admit(block) is block
+
+
+class WillAgain:
+    """A will that is published once more, by a node that restarted, after its topic went to another log."""
+
+    def __init__(self) -> None:
+        self.house, self.line = House(), Line()
+        self.new, self.old = shard_of(self.house, self.line), shard(15)
+        self.old.group = self.line  # type: ignore[assignment]
+        self.new.others = {15: self.old, 16: self.new}
+        self.answers: list[int | None] = []
+
+    def publish(self) -> None:
+        one = Arrival(None, self.house.broker.router.route("t"), 0, Packets(PACKET, 1, 1, False), "t", b"")
+        one.producer, one.sequence, one.is_doubtful = b"will/a", 5, True
+        one.waiter = Waiter(self.answers.append)
+        self.new.intake.arrivals.append(one)
+        assert not self.new.awaits_others(), "everybody would wait for it"
+        self.new.cut(0, False)
+        tell_waiters(self.house.broker)
+
+    def kinds(self) -> list[Kind]:
+        return [block.header.kind for block in self.line.blocks]
+
+
+def test_a_will_that_its_old_log_has_is_finished_though_the_leader_of_the_new_one_leaves_it_out() -> None:
+    """Else it would be tried again every second, for ever."""
+    will = WillAgain()
+    will.old.is_caught_up = True
+    will.publish()
+    assert will.kinds() == [Kind.DATA] and will.answers == []
+    will.old.producers.store(b"will/a", 5)
+    (token,) = will.line.tokens
+    will.new.apply(control_block([Repeated()]), token)
+    tell_waiters(will.house.broker)
+    assert len(will.answers) == 1 and will.answers[0] is not None
+
+
+def test_a_will_waits_for_a_log_that_may_have_it_and_that_log_is_asked() -> None:
+    will = WillAgain()
+    will.publish()
+    # Refused, so it comes again; the old log got a marker behind all that it has.
+    assert will.answers == [None] and will.kinds() == [Kind.CONTROL]
+    will.old.apply(will.line.blocks[0], will.line.tokens[0])
+    will.publish()
+    assert will.answers == [None] and will.kinds() == [Kind.CONTROL, Kind.DATA]
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
@@ -210,7 +261,9 @@ def test_a_repeat_waits_until_open_logs_are_applied_since_the_start_of_the_node(
             at = new.next_offset
             (number,) = streams.engine.definitions.table.streams["default"].shards
             other = streams.engine.shards[number]
+            # As on a node that has just started: nobody has asked it so far.
             other.is_caught_up = False
+            other.forget_marker()
             one = streams.repeat()
             assert new.intake.arrivals == [one] and not streams.answers
             if is_stored:

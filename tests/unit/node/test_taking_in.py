@@ -26,9 +26,9 @@ def node(name: str, data: Path, port: int, join: str = "") -> Server:
         "listeners.http": "",
         "listeners.peer": f"127.0.0.1:{port}",
         "cluster.join": join,
-        "cluster.secret": "a secret of this test",
     }
-    return Server(settings.load(None, {}, [f"{key}={value}" for key, value in values.items()]))
+    secret = {"MILLRACE_CLUSTER__SECRET": "a secret of this test"}
+    return Server(settings.load(None, secret, [f"{key}={value}" for key, value in values.items()]))
 
 
 async def until(is_so: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""The worked example of docs/format.md, made from the code that writes blocks.
+"""The worked example of docs/understand/format.md, made from the code that writes blocks.
 
 `PYTHONPATH=src:tests python tests/unit/storage/format_example.py` puts it into the page and writes the golden
 files. A change of either is a change of the format: a new version number, and a reader for the old one.
@@ -18,7 +18,7 @@ from millrace.storage.snapshot import SnapshotStore
 from millrace.types import Index, Offset, Term
 from unit.storage.making import DIRECTORY, SALT, SHARD, chain, new_disk, publish
 
-PAGE = Path(__file__).parents[3] / "docs" / "format.md"
+PAGE = Path(__file__).parents[3] / "docs" / "understand" / "format.md"
 BEGIN = "<!-- example: begin -->"
 END = "<!-- example: end -->"
 

@@ -70,7 +70,7 @@ def test_the_golden_shard_is_read_as_ever() -> None:
 
 
 def test_the_page_shows_the_block_as_it_is() -> None:
-    """docs/format.md names every byte of the example; `format_example` writes it."""
+    """docs/understand/format.md names every byte of the example; `format_example` writes it."""
     page = PAGE.read_text()
     assert page == page_with_example(page)
     assert example_block().to_bytes()[:4].hex(" ") in page

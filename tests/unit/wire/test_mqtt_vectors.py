@@ -3,8 +3,10 @@ the packet encodes to exactly those bytes."""
 
 import pytest
 
+from millrace.errors import RemoteError
 from millrace.types import Message, Properties, Reason, RetainHandling, Subscription, Version, Will
 from millrace.wire.mqtt.codec import (
+    decode,
     decode_properties,
     encode,
     encode_properties,
@@ -428,6 +430,26 @@ def test_connack_reasons_become_return_codes_before_mqtt_5(reason: Reason, code:
 def test_suback_failures_become_0x80_before_mqtt_5() -> None:
     packet = Suback(packet_id=7, reasons=(Reason.GRANTED_QOS_1, Reason.NOT_AUTHORIZED, Reason.QUOTA_EXCEEDED))
     assert encode(packet, 4) == b"\x90\x05\x00\x07\x01\x80\x80"
+
+
+@pytest.mark.parametrize("bits", range(16))
+def test_bits_that_3_1_does_not_use_may_have_any_value(bits: int) -> None:
+    """The specification of 3.1 calls them "not used", and old clients leave what was there."""
+    head = b"\x00\x06MQIsdp\x03"
+    connect = Connect(version=Version.MQTT_3_1, client_id="c")
+    assert decode(0x10 | bits, head + b"\x03\x00\x00\x00\x01c", 0) == connect
+    assert (
+        decode(0x10, head + bytes((0x02 | (bits & 0x0E) << 2 & 0x38,)) + b"\x00\x00\x00\x01c", 0) == connect
+    )
+    assert decode(0x40 | bits, b"\x00\x07", Version.MQTT_3_1) == Puback(packet_id=7)
+    assert decode(0xC0 | bits, b"", Version.MQTT_3_1) == Pingreq()
+    assert decode(0xE0 | bits, b"", Version.MQTT_3_1) == Disconnect()
+    subscribe = decode(0x82 | bits & 0x09, b"\x00\x07\x00\x01t" + bytes((bits << 4 | 1,)), Version.MQTT_3_1)
+    assert subscribe == Subscribe(packet_id=7, subscriptions=(Subscription(filter="t", qos=1),))
+    for version in (Version.MQTT_3_1_1, Version.MQTT_5):
+        if bits:
+            with pytest.raises(RemoteError):
+                decode(0x40 | bits, b"\x00\x07", version)
 
 
 def test_session_present_does_not_exist_in_3_1() -> None:

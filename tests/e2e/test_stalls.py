@@ -1,0 +1,169 @@
+"""No input within the limits holds the event loop for more than 20 ms [rule 33].
+
+Every test sends what once held it for longer, and then asks for a PINGRESP on another connection.
+"""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from conformance.mqtt import wire
+from e2e.http_calls import call
+from e2e.raw_peer import MIB, Peer, others_are_served
+from loop_watch import LoopWatch
+from millrace.testing import ThreadedBroker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[ThreadedBroker]:
+    with ThreadedBroker(listeners__http="127.0.0.1:0", listeners__text="127.0.0.1:0") as broker:
+        with Peer(broker) as peer:
+            # What is loaded and compiled at the first use is not the input's fault.
+            peer.send(wire.subscribe(1, ("warm/#", 1)), wire.publish("warm/up", b"x", qos=1, packet_id=1))
+            peer.until_ping()
+        call(broker.ports["http"], "POST", "/v1/publish", {"topic": "warm", "payload": "x"})
+        yield broker
+
+
+def user_properties(size: int) -> bytes:
+    """The most properties that so many bytes can hold, encoded as a block."""
+    body = b"\x26\x00\x00\x00\x00" * (size // 5)
+    return wire.varint(len(body)) + body
+
+
+def test_a_connect_of_60_000_user_properties_before_login(broker: ThreadedBroker) -> None:
+    with LoopWatch(broker) as watch:
+        for size in (100_000, 300_000, 1_150_000):
+            with Peer(broker, connect=False) as peer:
+                block = user_properties(size)
+                head = wire.string("MQTT") + bytes((5, 2, 0, 60))
+                peer.send(wire.packet(wire.CONNECT, 0, head + block + wire.string("c")))
+                answer = peer.until_closed()
+                assert answer[:1] in (b"", b"\x20"), "refused or closed"
+        others_are_served(broker)
+    watch.check()
+
+
+@pytest.mark.parametrize(
+    "kind", ["publish", "publish again", "subscribe", "unsubscribe", "puback", "disconnect"]
+)
+def test_a_packet_full_of_user_properties(broker: ThreadedBroker, kind: str) -> None:
+    block = user_properties(1_100_000)
+    topic = wire.string("p")
+    packet = {
+        "publish": wire.packet(wire.PUBLISH, 2, topic + b"\x00\x01" + block + b"x"),
+        "publish again": wire.packet(wire.PUBLISH, 2, topic + b"\x00\x01" + block + b"x") * 2,
+        "subscribe": wire.packet(wire.SUBSCRIBE, 2, b"\x00\x01" + block + topic + b"\x01"),
+        "unsubscribe": wire.packet(wire.UNSUBSCRIBE, 2, b"\x00\x01" + block + topic),
+        "puback": wire.packet(wire.PUBACK, 0, b"\x00\x01\x00" + block),
+        "disconnect": wire.packet(wire.DISCONNECT, 0, b"\x00" + block),
+    }[kind]
+    with Peer(broker) as reader, Peer(broker) as peer:
+        reader.send(wire.subscribe(1, ("p", 1)))
+        reader.until_ping()
+        with LoopWatch(broker) as watch:
+            peer.send(packet)
+            others_are_served(broker)
+            reader.until_ping()
+    watch.check()
+
+
+@pytest.mark.parametrize("count", [1_000, 80_000])
+def test_a_subscribe_of_as_many_filters_as_fit(broker: ThreadedBroker, count: int) -> None:
+    filters = b"".join(wire.string(f"f/{n}") + b"\x01" for n in range(count))
+    with Peer(broker) as peer, LoopWatch(broker) as watch:
+        peer.send(wire.packet(wire.SUBSCRIBE, 2, b"\x00\x01\x00" + filters))
+        others_are_served(broker)
+        if count == 1_000:
+            peer.until_ping()
+        else:
+            assert peer.until_closed()[-2:-1] != b"\xd0", "refused, with a reason"
+    watch.check()
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_a_text_line_that_comes_byte_by_byte(broker: ThreadedBroker, size: int) -> None:
+    """A long line is held, and each further byte must cost its own size and not that of the line."""
+    with Peer(broker, "text") as peer, LoopWatch(broker) as watch:
+        peer.send(b"PUBLISH|t|" + b"x" * 1_100_000)
+        for _ in range(2_400):
+            peer.send(b"y" * size)
+        peer.send(b"\n")
+        answer = b""
+        while b"PUBACK|t\n" not in answer:
+            answer += peer.socket.recv(4096)
+    watch.check()
+
+
+def test_retained_messages_at_qos_0_in_one_write(broker: ThreadedBroker) -> None:
+    with Peer(broker) as peer, LoopWatch(broker) as watch:
+        peer.send(*(wire.publish(f"kept/{n}", b"x", retain=True) for n in range(2_000)))
+        peer.until_ping()
+        others_are_served(broker)
+    watch.check()
+
+
+@pytest.mark.parametrize("levels", [1, 100, 32_000])
+def test_topics_and_filters_of_64_kib(broker: ThreadedBroker, levels: int) -> None:
+    """GHSA-2hjf-7455-w946 and topics of 32,000 levels: matching is bounded by the levels that are allowed."""
+    topic = "/".join(["x" * (65_000 // levels - 1)] * levels)
+    wild = "/".join(["+"] * min(levels, 32_000))
+    with LoopWatch(broker) as watch:
+        for packet in (
+            wire.publish(topic, b"x", qos=1, packet_id=1),
+            wire.subscribe(1, (topic, 1)),
+            wire.subscribe(1, (wild, 1)),
+            wire.subscribe(1, (wild + "/#", 1)),
+            wire.publish(topic, b"x", retain=True, qos=1, packet_id=1),
+        ):
+            with Peer(broker) as peer:
+                peer.send(packet)
+                others_are_served(broker)
+    watch.check()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {f"unknown{n}": n for n in range(150_000)},
+        {"topic": "t", "payload": "x", "more": {f"unknown{n}": n for n in range(150_000)}},
+        {"messages": [{"topic": 1, "no": 2} for _ in range(10_000)]},
+        {"messages": [{} for _ in range(500_000)]},
+        [[]] * 700_000,
+    ],
+    ids=["unknown members", "nested", "wrong messages", "too many messages", "no object"],
+)
+@pytest.mark.parametrize(
+    "path", ["/v1/publish", "/v1/publish/batch", "/v1/groups", "/v1/streams", "/message"]
+)
+def test_json_that_is_all_wrong(broker: ThreadedBroker, path: str, body: object) -> None:
+    """The answer names a few of the mistakes and is small."""
+    text = json.dumps(body).encode()
+    with LoopWatch(broker) as watch:
+        answer = call(broker.ports["http"], "POST", path, raw=text, Content_Type="application/json")
+        others_are_served(broker)
+    assert 400 <= answer.status < 500
+    assert len(answer.body) < 16_384
+    watch.check()
+
+
+def test_retained_storm_on_a_wildcard_with_100_000_retained() -> None:
+    # Few routes are remembered: what a subscription costs that takes many of them is not the question here.
+    with ThreadedBroker(limits__routes_cached_max=1_000) as broker:
+        with Peer(broker) as peer:
+            for first in range(0, 100_000, 1_000):
+                peer.send(
+                    *(
+                        wire.publish(f"s/{n % 100}/{n}", b"x", retain=True)
+                        for n in range(first, first + 1_000)
+                    )
+                )
+                peer.until_ping()
+        with Peer(broker) as reader, LoopWatch(broker) as watch:
+            reader.send(wire.subscribe(1, ("#", 0)))
+            received = 0
+            while received < 100_000 * 10:
+                received += len(reader.socket.recv(MIB))
+            others_are_served(broker)
+        watch.check()
