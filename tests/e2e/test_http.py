@@ -51,6 +51,30 @@ def test_an_unknown_topic_takes_and_gives_nothing(door: MqttDoor) -> None:
     assert door("GET", "/message", {"topic": "no"}).json == NO_TOPIC
 
 
+def test_one_form_names_all_four_requests(door: MqttDoor) -> None:
+    """The request form of the queue's first clients [G7]."""
+
+    def ask(type: str, method: str, **more: str) -> object:
+        return door("POST", "/", {"type": type, "method": method, **more}).json
+
+    assert ask("topic", "PUT", topic="form") == {"success": True}
+    assert ask("topic", "PUT", topic="form") == {"success": False, "reason": "exists"}
+    topics = ask("topic", "GET")
+    assert isinstance(topics, dict) and topics["success"] and "form" in topics["topics"]
+    assert ask("message", "PUT", topic="form", message="one") == {"success": True}
+    assert ask("message", "PUT", topic="form", message="two") == {"success": True}
+    assert ask("message", "GET", topic="form") == {"success": True, "message": "one"}
+    assert ask("message", "GET", topic="form") == {"success": True, "message": "two"}
+    assert ask("message", "GET", topic="form") == {"success": False, "reason": "empty"}
+    for wrong in (
+        {"type": "topic", "method": "PUT"},
+        {"type": "message", "method": "PUT", "topic": "form"},
+        {"type": "message", "method": "DELETE", "topic": "form"},
+        {"method": "GET", "topic": "form"},
+    ):
+        assert door("POST", "/", wrong).status == 422
+
+
 def test_a_body_that_says_nothing_of_its_type_is_json(door: MqttDoor) -> None:
     """As `curl -d` sends it."""
     raw = b'{"topic": "c2-plain"}'

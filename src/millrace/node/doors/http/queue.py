@@ -5,11 +5,14 @@ MQTT is there too. Every answer has `success`; whether a topic exists or is empt
 `success` is false a `reason` says why. Without
 `ack=manual` a message is done when it is taken: an answer that gets lost on the way is a lost message, unless
 the request named itself (`Millrace-Request-Id`) and is repeated.
+
+`POST /` takes the same four requests in one form, `{"type": "topic" or "message", "method": "PUT" or "GET",
+"topic": ..., "message": ...}`, for clients that know only that.
 """
 
 import asyncio
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -73,6 +76,23 @@ class MessageForm(Form):
 
 class GetForm(TakeForm):
     topic: Topic
+
+
+class QueueRequest(Form):
+    """One of the four requests of the queue, named by `type` and `method`."""
+
+    type: Literal["topic", "message"]
+    method: Literal["PUT", "GET"]
+    topic: Topic | None = None
+    message: str | None = None
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> "QueueRequest":
+        if self.topic is None and (self.type, self.method) != ("topic", "GET"):
+            raise ValueError("give topic")
+        if self.message is None and (self.type, self.method) == ("message", "PUT"):
+            raise ValueError("give message")
+        return self
 
 
 class QueueAck(AckForm):
@@ -264,6 +284,29 @@ async def take_message(
     if "count" in form.model_fields_set:
         return {"success": True, "messages": [_shown(one, is_leased) for one in taken]}
     return {"success": True, **_shown(taken[0], is_leased)}
+
+
+@router.post(
+    "/",
+    summary="Any request of the queue, named in its body",
+    response_model=answers.QueueReply,
+    responses=example({"success": True, "message": "one"}),
+)
+async def queue_request(
+    request: Request, caller: CallerIs, form: QueueRequest, request_id: RequestId = ""
+) -> dict[str, Any]:
+    """`type` and `method` choose what is done: `topic` and `PUT` is `PUT /topic`, `topic` and `GET` is
+    `GET /topic`, `message` and `PUT` is `PUT /message`, `message` and `GET` is `POST /message`."""
+    topic = form.topic or ""
+    match form.type, form.method:
+        case "topic", "PUT":
+            return await put_topic(request, TopicForm(topic=topic), caller)
+        case "topic", _:
+            return await get_topics(request, caller)
+        case _, "PUT":
+            return await put_message(request, MessageForm(topic=topic, message=form.message), caller)
+        case _:
+            return await take_message(request, caller, GetForm(topic=topic), request_id)
 
 
 @router.put(

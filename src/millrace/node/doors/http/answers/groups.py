@@ -95,6 +95,14 @@ class QueueTaken(QueueMessage):
     ] = None
 
 
+class QueueReply(QueueTaken):
+    """What any of the four requests is answered with."""
+
+    topics: Annotated[list[str] | None, Field(description="Topics that have a queue, where asked for.")] = (
+        None
+    )
+
+
 class QueueSettled(QueueAnswer):
     results: Annotated[list[bool], Field(description="Which receipts were still good.")]
 
