@@ -83,10 +83,12 @@ NODE_FILTER_BYTES_MAX = GIB
 # ---- The HTTP door
 
 HTTP_BODY_BYTES_MAX = 16 * MIB
-# The same for JSON, which is parsed in one call: room for a message of 1 MiB in base64, and for 10,000
-# messages of six members [rule 33].
+# The same for JSON, which is parsed in one call: room for a message of 1 MiB in base64, and for a list of
+# 10,000; and for a batch, which is parsed piece by piece, with room for 10,000 messages of six members
+# [rule 33].
 HTTP_JSON_BYTES_MAX = 3 * MIB // 2
-HTTP_JSON_VALUES_MAX = 65_000
+HTTP_JSON_VALUES_MAX = 12_000
+HTTP_BATCH_VALUES_MAX = 65_000
 # Messages and bytes of one answer; of blocks, whole ones until it is passed.
 READ_MESSAGES_MAX = 10_000
 ANSWER_BYTES_MAX = 8 * MIB

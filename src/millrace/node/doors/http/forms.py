@@ -15,7 +15,6 @@ from millrace.limits import (
     DELAY_MS_MAX,
     LEASE_MS_MAX,
     PRODUCER_CHARACTERS_MAX,
-    PUBLISH_BATCH_MAX,
     TAKEN_MAX,
     WAIT_MS_MAX,
 )
@@ -83,10 +82,6 @@ class PublishForm(Form):
     expiry_s: Annotated[int, Field(ge=0, le=2**32 - 1)] | None = None
     user_properties: list[tuple[str, str]] = Field(default_factory=list, max_length=100)
     delay_ms: DelayMs = 0
-
-
-class BatchForm(Form):
-    messages: Annotated[list[PublishForm], Field(fail_fast=True, min_length=1, max_length=PUBLISH_BATCH_MAX)]
 
 
 class TakeForm(Form):

@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
 from millrace.broker.access import Role
 from millrace.broker.groups.definitions import DurableGroupSpec, NewDurableGroup, Start
 from millrace.node.doors.http.answers import groups as answers
-from millrace.node.doors.http.answers.base import AnswerRoute, example
+from millrace.node.doors.http.answers.base import AnswerRoute, example, long_answer
 from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import (
     AckForm,
@@ -135,7 +135,7 @@ async def advance_group(request: Request, name: str, form: AdvanceForm, caller: 
 )
 async def take(
     request: Request, name: str, form: TakeForm, caller: CallerIs, request_id: RequestId = ""
-) -> dict[str, Any]:
+) -> Response:
     """The next messages for one member; each goes to one. With `ack` = manual they are leased."""
     server = server_of(request)
     groups = server.engine.groups
@@ -144,7 +144,7 @@ async def take(
         name, count=form.count, lease_us=form.lease_us, wait_ms=form.wait_ms, request=request_id
     )
     server.broker.stats.read += len(taken)
-    return {"messages": [from_taken(one, is_leased=form.ack == "manual") for one in taken]}
+    return await long_answer("messages", (from_taken(one, is_leased=form.ack == "manual") for one in taken))
 
 
 @router.post(

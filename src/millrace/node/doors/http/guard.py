@@ -116,7 +116,7 @@ class Guard:
                 scope[_CALLER] = await identify(Request(scope))
             bounded = _bounded(receive, bytes_max)
             if has_body and content_type in (*_NOT_SAID, "application/json"):
-                bounded = await json_bodies.checked(bounded)
+                bounded = await json_bodies.checked(bounded, scope["path"])
             await self._app(scope, bounded, send_guarded)
         except Problem as problem:
             if not is_answered:

@@ -14,7 +14,7 @@ import asyncio
 import json
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError, model_validator
 
@@ -24,7 +24,7 @@ from millrace.errors import LocalError
 from millrace.limits import PUT_MESSAGES_MAX
 from millrace.node.doors.http import forms
 from millrace.node.doors.http.answers import groups as answers
-from millrace.node.doors.http.answers.base import AnswerRoute, example
+from millrace.node.doors.http.answers.base import AnswerRoute, example, long_answer
 from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import (
     AckForm,
@@ -239,7 +239,7 @@ async def get_message(
     caller: CallerIs,
     form: Annotated[GetForm, Depends(_get_form)],
     request_id: RequestId = "",
-) -> dict[str, Any]:
+) -> dict[str, Any] | Response:
     """As `POST /message`. It needs a JSON body, or a header `Millrace-Request-Id` or `X-Requested-With`: a
     link in a page must not take a message."""
     return await take_message(request, caller, form, request_id)
@@ -256,7 +256,7 @@ async def take_message(
     caller: CallerIs,
     form: Annotated[GetForm, Depends(_get_form)],
     request_id: RequestId = "",
-) -> dict[str, Any]:
+) -> dict[str, Any] | Response:
     """Take the next message, first in first out; `success` is false if there is none, or no such topic.
 
     The parameters may also stand in a JSON body. Without `ack=manual` the message is done with this answer:
@@ -282,7 +282,7 @@ async def take_message(
         return _no(_EMPTY)
     server.broker.stats.read += len(taken)
     if "count" in form.model_fields_set:
-        return {"success": True, "messages": [_shown(one, is_leased) for one in taken]}
+        return await long_answer("messages", (_shown(one, is_leased) for one in taken), success=True)
     return {"success": True, **_shown(taken[0], is_leased)}
 
 
@@ -294,7 +294,7 @@ async def take_message(
 )
 async def queue_request(
     request: Request, caller: CallerIs, form: QueueRequest, request_id: RequestId = ""
-) -> dict[str, Any]:
+) -> dict[str, Any] | Response:
     """`type` and `method` choose what is done: `topic` and `PUT` is `PUT /topic`, `topic` and `GET` is
     `GET /topic`, `message` and `PUT` is `PUT /message`, `message` and `GET` is `POST /message`."""
     topic = form.topic or ""

@@ -18,11 +18,11 @@ from millrace.broker.streams.switching import consequences
 from millrace.broker.topics.filters import is_valid, matches
 from millrace.errors import LocalError
 from millrace.limits import ANSWER_BYTES_MAX, BLOCKS_ANSWER_BYTES_MAX, READ_MESSAGES_MAX, WAIT_MS_MAX
-from millrace.node.doors.http import forms
+from millrace.node.doors.http import batches, forms
 from millrace.node.doors.http.answers import streams as answers
-from millrace.node.doors.http.answers.base import AnswerRoute, example
+from millrace.node.doors.http.answers.base import AnswerRoute, example, long_answer
 from millrace.node.doors.http.context import ServedNode, server_of
-from millrace.node.doors.http.forms import BatchForm, Form, Producer, PublishForm, Sequence, key_of
+from millrace.node.doors.http.forms import Form, Producer, PublishForm, Sequence, key_of
 from millrace.node.doors.http.guard import Caller, CallerIs, identify, take_part
 from millrace.node.doors.http.problems import Problem
 from millrace.node.doors.http.settings_forms import Given, asked, changed, made
@@ -218,7 +218,7 @@ async def read_messages(
     limit: Annotated[int, Query(ge=1, le=READ_MESSAGES_MAX)] = 100,
     wait_ms: Annotated[int, Query(ge=0, le=WAIT_MS_MAX, description="Wait at the end of the log.")] = 0,
     filter: Annotated[str, Query(description="Only topics of this MQTT filter.")] = "#",
-) -> dict[str, Any]:
+) -> Response:
     """Messages from an offset on, and the offset to ask for next."""
     if not is_valid(filter):
         raise Problem(400, f"{filter!r} is not a topic filter")
@@ -229,13 +229,14 @@ async def read_messages(
     _must_be_there(found, offset)
     messages, offset = await _messages(server, found, offset, limit, filter, caller)
     server.broker.stats.read += len(messages)
-    return {
-        "stream": name,
-        "shard": shard,
-        "messages": messages,
-        "next_offset": offset,
-        "end_offset": found.next_offset,
-    }
+    return await long_answer(
+        "messages",
+        messages,
+        stream=name,
+        shard=shard,
+        next_offset=offset,
+        end_offset=found.next_offset,
+    )
 
 
 @router.get(
@@ -343,6 +344,8 @@ async def _messages(
                     size += len(message.payload)
                     if len(messages) >= limit or size >= ANSWER_BYTES_MAX:
                         return messages, message.offset + 1
+                    if len(messages) % batches.TURN_MESSAGES == 0:
+                        await asyncio.sleep(0)
             offset = max(offset, block.header.next_offset)
         if messages:
             break
@@ -460,31 +463,40 @@ async def publish(
     summary="Publish many messages",
     response_model=answers.PublishedList,
     responses=example({"published": [answers.PUBLISHED]}),
+    openapi_extra=batches.BODY,
 )
 async def publish_batch(
     request: Request,
-    form: BatchForm,
+    messages: batches.Batch,
     caller: CallerIs,
     producer: Producer = None,
     sequence: Sequence = None,
-) -> dict[str, Any]:
+) -> Response:
     """Publish many messages in order; with a producer they are numbered from the given sequence on. After a
     failure send the same batch again under the same numbers."""
     server = server_of(request)
-    for one in form.messages:
-        caller.must_publish(one.topic)
-    keys = [key_of(caller.username, producer, sequence, position) for position in range(len(form.messages))]
-    tasks = [_publish(server, one, caller, key) for one, key in zip(form.messages, keys, strict=True)]
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    for topic in {one.topic for one in messages}:
+        caller.must_publish(topic)
+    under_way: list[asyncio.Future[list[Published | BaseException]]] = []
+    for start in range(0, len(messages), batches.TURN_MESSAGES):
+        turn = enumerate(messages[start : start + batches.TURN_MESSAGES], start)
+        tasks = (
+            _publish(server, one, caller, key_of(caller.username, producer, sequence, position))
+            for position, one in turn
+        )
+        under_way.append(asyncio.gather(*tasks, return_exceptions=True))
+        # These run before the next ones are made, so the messages stay in order.
+        await asyncio.sleep(0)
+    outcomes = [outcome for turn_outcomes in under_way for outcome in await turn_outcomes]
     failed = next((outcome for outcome in outcomes if isinstance(outcome, BaseException)), None)
     if failed is not None:
         raise failed
-    rows = [
+    rows = (
         _outcome(one, outcome)
-        for one, outcome in zip(form.messages, outcomes, strict=True)
+        for one, outcome in zip(messages, outcomes, strict=True)
         if isinstance(outcome, Published)
-    ]
-    return {"published": rows}
+    )
+    return await long_answer("published", rows)
 
 
 async def _publish(server: ServedNode, form: PublishForm, caller: Caller, key: Any) -> Published:
