@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millrace.broker.streams.stream import StreamSpec
-from millrace.client.events import Published
+from millrace.client.conversation.events import Published
 from millrace.lab.sim.cluster.host import Host
 from millrace.lab.sim.cluster.mqtt_clients import History, Publisher
 from millrace.lab.sim.cluster.world import ClusterWorld

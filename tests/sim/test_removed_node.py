@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from millrace.client.protocol import Options, Protocol
+from millrace.client.conversation.protocol import Options, Protocol
 from millrace.kernels.publish import body_start
 from millrace.lab.sim.cluster.host import MQTT_PORT, Host
 from millrace.lab.sim.cluster.world import ClusterWorld

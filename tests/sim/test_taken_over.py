@@ -4,7 +4,7 @@ come late."""
 import asyncio
 from typing import Any
 
-from millrace.client.protocol import Options, Protocol
+from millrace.client.conversation.protocol import Options, Protocol
 from millrace.lab.sim.cluster.host import MQTT_PORT
 from millrace.lab.sim.cluster.world import ClusterWorld
 from millrace.types import Version

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from millrace.client.client import Client
+    from millrace.client.conversation.incoming import Message
     from millrace.client.epochs import Epochs
     from millrace.client.errors import CannotConnect, ClientError, Closed, ConnectionLost, Outdated, Refused
-    from millrace.client.incoming import Message
     from millrace.client.publisher import Publisher
     from millrace.client.subscriber import Subscriber
     from millrace.client.subscription import Subscription
@@ -33,7 +33,7 @@ __all__ = [
 _HOMES = {
     "Client": "client",
     "Epochs": "epochs",
-    "Message": "incoming",
+    "Message": "conversation.incoming",
     "Publisher": "publisher",
     "Subscriber": "subscriber",
     "Subscription": "subscription",

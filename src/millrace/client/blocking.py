@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 from millrace.client import client as asynchronous
 from millrace.client import subscription as asynchronous_subscription
+from millrace.client.conversation.incoming import Message
 from millrace.client.errors import Closed
-from millrace.client.incoming import Message
 from millrace.errors import LocalError
 from millrace.types import NO_PROPERTIES, Properties, Reason
 

@@ -32,9 +32,23 @@ from types import TracebackType
 from typing import assert_never
 
 from millrace.broker.meta.pairs import PAIRS_TOPIC
-from millrace.client.address import BrokerAddress, parse
-from millrace.client.checks import check_message
-from millrace.client.connect import open_link
+from millrace.client.connection.address import BrokerAddress, parse
+from millrace.client.connection.connect import open_link
+from millrace.client.connection.link import Link
+from millrace.client.connection.tls import tls_context
+from millrace.client.conversation.checks import check_message
+from millrace.client.conversation.events import (
+    Connected,
+    ConnectRefused,
+    Delivered,
+    Disconnected,
+    Event,
+    Published,
+    Subscribed,
+    Unsubscribed,
+)
+from millrace.client.conversation.incoming import Message
+from millrace.client.conversation.protocol import Options, Protocol, State
 from millrace.client.epochs import Epochs, Standing
 from millrace.client.errors import (
     CannotConnect,
@@ -45,21 +59,7 @@ from millrace.client.errors import (
     Refused,
     explain,
 )
-from millrace.client.events import (
-    Connected,
-    ConnectRefused,
-    Delivered,
-    Disconnected,
-    Event,
-    Published,
-    Subscribed,
-    Unsubscribed,
-)
-from millrace.client.incoming import Message
-from millrace.client.link import Link
-from millrace.client.protocol import Options, Protocol, State
 from millrace.client.subscription import Subscription
-from millrace.client.tls import tls_context
 from millrace.errors import ConfigError, LocalError, MillraceError
 from millrace.limits import CLIENT_WINDOW_MAX, KEEP_ALIVE_S_TOP, PACKET_ID_TOP, SESSION_EXPIRY_S_NEVER
 from millrace.types import NO_PROPERTIES, Properties, Reason, RetainHandling, Version, Will

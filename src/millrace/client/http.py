@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
+from millrace.client.connection.tls import tls_context
 from millrace.client.http_node import (
     DEFAULT_URL,
     JSON_HEADERS,
@@ -35,7 +36,6 @@ from millrace.client.http_node import (
     TimeLimit,
     json_body,
 )
-from millrace.client.tls import tls_context
 from millrace.errors import ConfigError, LocalError
 
 __all__ = ["DEFAULT_URL", "Http", "HttpError", "NobodyAnswers", "Timeouts"]

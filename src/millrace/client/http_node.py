@@ -20,7 +20,7 @@ from email.message import Message
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from millrace.client.tls import CA_VARIABLE, tls_context
+from millrace.client.connection.tls import CA_VARIABLE, tls_context
 from millrace.errors import ConfigError, LocalError
 
 DEFAULT_URL = "http://127.0.0.1:18831"

@@ -28,8 +28,8 @@ from types import TracebackType
 from typing import Any
 
 from millrace.broker.shards.producers import PRODUCER, SEQUENCE
-from millrace.client.checks import check_message, check_options
 from millrace.client.client import Client
+from millrace.client.conversation.checks import check_message, check_options
 from millrace.client.epochs import Epochs
 from millrace.client.errors import ClientError, Outdated, Refused
 from millrace.errors import LocalError

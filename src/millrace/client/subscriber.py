@@ -21,11 +21,11 @@ from types import TracebackType
 from typing import Any
 
 from millrace.broker.shards.producers import PRODUCER, SEQUENCE, Producers, Verdict
-from millrace.client.checks import check_options, check_subscription
 from millrace.client.client import Client
+from millrace.client.conversation.checks import check_options, check_subscription
+from millrace.client.conversation.incoming import Message
 from millrace.client.epochs import Epochs
 from millrace.client.errors import ClientError
-from millrace.client.incoming import Message
 from millrace.errors import LocalError
 from millrace.limits import PRODUCERS_MAX
 from millrace.types import Subscription, Version

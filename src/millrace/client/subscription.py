@@ -13,8 +13,8 @@ from collections import deque
 from types import TracebackType
 from typing import Protocol
 
+from millrace.client.conversation.incoming import Message
 from millrace.client.errors import ClientError, Closed
-from millrace.client.incoming import Message
 from millrace.errors import LocalError, MillraceError
 from millrace.types import Subscription as Filter
 

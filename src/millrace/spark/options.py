@@ -15,8 +15,8 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from millrace.broker.topics.filters import is_valid
+from millrace.client.connection.tls import CA_VARIABLE
 from millrace.client.http import DEFAULT_URL
-from millrace.client.tls import CA_VARIABLE
 from millrace.errors import ConfigError
 from millrace.spark.offsets import EARLIEST, LATEST, Start, parse_start, parse_time
 

@@ -26,9 +26,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from millrace.client.connection.tls import CA_VARIABLE
 from millrace.client.http import Http, Timeouts
 from millrace.client.http_node import JSON_HEADERS, HttpNode, TimeLimit, json_body
-from millrace.client.tls import CA_VARIABLE
 from millrace.errors import ConfigError, LocalError
 from millrace.limits import PIPELINE_LOG_LINE_CHARACTERS_MAX, PIPELINE_LOG_LINES_MAX
 from millrace.spark.options import URL_VARIABLE, SinkOptions, access, trigger_ms

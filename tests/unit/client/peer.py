@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from millrace.client.events import Connected, Delivered, Event
-from millrace.client.incoming import Message
-from millrace.client.protocol import Options, Protocol
+from millrace.client.conversation.events import Connected, Delivered, Event
+from millrace.client.conversation.incoming import Message
+from millrace.client.conversation.protocol import Options, Protocol
 from millrace.types import Message as PlainMessage
 from millrace.types import Properties, Reason, Subscription, Version
 from millrace.wire.mqtt.codec import decode, encode, split

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace.client.address import BrokerAddress, parse
+from millrace.client.connection.address import BrokerAddress, parse
 from millrace.errors import ConfigError
 
 

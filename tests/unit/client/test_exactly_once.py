@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker
-from millrace.client.events import Connected, Delivered, Event, Published
-from millrace.client.incoming import Message
-from millrace.client.protocol import Options, Protocol, State
+from millrace.client.conversation.events import Connected, Delivered, Event, Published
+from millrace.client.conversation.incoming import Message
+from millrace.client.conversation.protocol import Options, Protocol, State
 from millrace.limits import Limits
 from millrace.node.config import Mqtt
 from millrace.node.doors.mqtt_connection import MqttConnection

@@ -2,8 +2,8 @@
 
 import pytest
 
-from millrace.client.events import Delivered, Disconnected
-from millrace.client.incoming import Message
+from millrace.client.conversation.events import Delivered, Disconnected
+from millrace.client.conversation.incoming import Message
 from millrace.types import Message as PlainMessage
 from millrace.types import Properties, Reason, Subscription, Version
 from millrace.wire.mqtt.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe

@@ -2,8 +2,8 @@
 
 import pytest
 
-from millrace.client.events import Published
-from millrace.client.packet_ids import PacketIds
+from millrace.client.conversation.events import Published
+from millrace.client.conversation.packet_ids import PacketIds
 from millrace.errors import LocalError
 from millrace.limits import CLIENT_WINDOW_MAX
 from millrace.types import Message, Properties, Reason, Version

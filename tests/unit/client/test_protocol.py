@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace.client.events import (
+from millrace.client.conversation.events import (
     Connected,
     ConnectRefused,
     Delivered,
@@ -11,7 +11,7 @@ from millrace.client.events import (
     Subscribed,
     Unsubscribed,
 )
-from millrace.client.protocol import State
+from millrace.client.conversation.protocol import State
 from millrace.errors import LocalError
 from millrace.types import Message, Reason, Subscription, Version, Will
 from millrace.wire.mqtt.codec import encode

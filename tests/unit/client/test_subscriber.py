@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from millrace.client.incoming import Message
+from millrace.client.conversation.incoming import Message
 from millrace.client.subscriber import Subscriber
 from millrace.errors import ConfigError, LocalError
 from millrace.types import Properties

@@ -15,7 +15,7 @@ from millrace.cli.shared.contexts import (
     URL_VARIABLE,
     mqtt_urls,
 )
-from millrace.client.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
+from millrace.client.connection.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 
 if TYPE_CHECKING:
     from millrace.client.blocking import Client
@@ -76,8 +76,8 @@ class ConnectionOptions:
 @contextmanager
 def connected(urls: list[str] | None, given: ConnectionOptions, **options: Any) -> "Iterator[Client]":
     """An open client. What the user got wrong becomes a ConfigError, which is exit status 2."""
-    from millrace.client.address import parse
     from millrace.client.blocking import Client
+    from millrace.client.connection.address import parse
     from millrace.client.errors import CannotConnect, ClientError, Refused
     from millrace.errors import ConfigError, LocalError
     from millrace.types import Reason, Version

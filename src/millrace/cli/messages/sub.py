@@ -18,7 +18,7 @@ from millrace.cli.shared.common import duration_s, example, print_error, single
 from millrace.cli.shared.option_groups import takes
 
 if TYPE_CHECKING:
-    from millrace.client.incoming import Message
+    from millrace.client.conversation.incoming import Message
     from millrace.client.subscriber import Sourced
 
 app = single()

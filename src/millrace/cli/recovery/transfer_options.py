@@ -18,8 +18,8 @@ _PATIENCE_S = 30.0
 
 
 def reader(url: str) -> "Http":
+    from millrace.client.connection.tls import files_of_environment
     from millrace.client.http import Http, Timeouts
-    from millrace.client.tls import files_of_environment
 
     return Http(
         http_urls(url),
@@ -30,7 +30,7 @@ def reader(url: str) -> "Http":
 
 
 def writer(url: str) -> "ClusterWriter":
-    from millrace.client.tls import files_of_environment
+    from millrace.client.connection.tls import files_of_environment
     from millrace.spark.writing import ClusterWriter
 
     return ClusterWriter(

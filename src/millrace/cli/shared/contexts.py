@@ -122,8 +122,8 @@ def mqtt_urls(urls: str | Sequence[str] | None) -> list[str]:
 
 
 def _ask_for_mqtt(urls: Sequence[str]) -> list[str]:
+    from millrace.client.connection.tls import files_of_environment
     from millrace.client.http import Http
-    from millrace.client.tls import files_of_environment
 
     with Http(urls, password=os.environ.get(PASSWORD_VARIABLE), **files_of_environment()) as http:
         members = http.get("/v1/cluster")["members"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millrace.cli.shared.contexts import HTTP_DEFAULT, PASSWORD_VARIABLE, URL_VARIABLE, http_urls
-from millrace.client.tls import CA_VARIABLE
+from millrace.client.connection.tls import CA_VARIABLE
 
 if TYPE_CHECKING:
     from millrace.client.http import Http
@@ -28,8 +28,8 @@ DEFAULT = ""
 
 def door(url: str) -> "Http":
     """A client of these nodes; a wrong address is wrong use of the command."""
+    from millrace.client.connection.tls import files_of_environment
     from millrace.client.http import Http
-    from millrace.client.tls import files_of_environment
 
     return Http(http_urls(url), password=os.environ.get(PASSWORD_VARIABLE), **files_of_environment())
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from millrace.client.events import (
+from millrace.client.conversation.events import (
     Connected,
     ConnectRefused,
     Delivered,
@@ -21,7 +21,7 @@ from millrace.client.events import (
     Subscribed,
     Unsubscribed,
 )
-from millrace.client.protocol import Options, Protocol, State
+from millrace.client.conversation.protocol import Options, Protocol, State
 from millrace.errors import LocalError
 from millrace.lab.sim.cluster.host import MQTT_PORT
 from millrace.lab.sim.surroundings.loop import SimLoop

@@ -7,7 +7,7 @@ subscribes and compares.
 import random
 from typing import Any
 
-from millrace.client.events import Delivered, Event, Published, Subscribed
+from millrace.client.conversation.events import Delivered, Event, Published, Subscribed
 from millrace.lab.sim.cluster.checks import Logs
 from millrace.lab.sim.cluster.mqtt_clients import Client, Publisher
 from millrace.lab.sim.cluster.scene import Scene

@@ -11,8 +11,8 @@ import asyncio
 import random
 from dataclasses import dataclass
 
-from millrace.client.events import Connected
-from millrace.client.protocol import Options, Protocol
+from millrace.client.conversation.events import Connected
+from millrace.client.conversation.protocol import Options, Protocol
 from millrace.lab.sim.cluster.checks import Logs
 from millrace.lab.sim.cluster.host import MQTT_PORT
 from millrace.lab.sim.cluster.scene import Scene

@@ -17,8 +17,8 @@ from wsproto.events import (
 )
 from wsproto.utilities import RemoteProtocolError
 
-from millrace.client.address import BrokerAddress
-from millrace.client.link import Link, Owner
+from millrace.client.connection.address import BrokerAddress
+from millrace.client.connection.link import Link, Owner
 
 # [MQTT-6.0.0-3]
 _SUBPROTOCOL = "mqtt"

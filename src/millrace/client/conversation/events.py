@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from millrace.client.incoming import Message
+from millrace.client.conversation.incoming import Message
 from millrace.types import Reason
 from millrace.wire.mqtt.packets import Connack
 

@@ -14,8 +14,8 @@ finished, because the server had taken it over with PUBREC.
 from collections import deque
 from collections.abc import Iterator
 
-from millrace.client.events import Published
-from millrace.client.packet_ids import Inheritance, PacketIds
+from millrace.client.conversation.events import Published
+from millrace.client.conversation.packet_ids import Inheritance, PacketIds
 from millrace.errors import ProtocolError
 from millrace.limits import CLIENT_WINDOW_MAX
 from millrace.types import Message, Reason, Version

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from millrace.client.checks import check_message, check_subscription
-from millrace.client.events import (
+from millrace.client.conversation.checks import check_message, check_subscription
+from millrace.client.conversation.events import (
     Connected,
     ConnectRefused,
     Delivered,
@@ -27,10 +27,10 @@ from millrace.client.events import (
     Subscribed,
     Unsubscribed,
 )
-from millrace.client.incoming import Incoming, Message, Receipt
-from millrace.client.outgoing import Outgoing
-from millrace.client.packet_ids import PacketIds
-from millrace.client.routes import Route, Routes
+from millrace.client.conversation.incoming import Incoming, Message, Receipt
+from millrace.client.conversation.outgoing import Outgoing
+from millrace.client.conversation.packet_ids import PacketIds
+from millrace.client.conversation.routes import Route, Routes
 from millrace.errors import LocalError, ProtocolError, RemoteError
 from millrace.kernels.publish import body_start
 from millrace.limits import PACKET_BYTES_TOP

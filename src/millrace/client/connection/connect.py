@@ -3,8 +3,8 @@
 import asyncio
 import ssl
 
-from millrace.client.address import BrokerAddress
-from millrace.client.link import Link, Owner
+from millrace.client.connection.address import BrokerAddress
+from millrace.client.connection.link import Link, Owner
 
 
 async def open_link(address: BrokerAddress, owner: Owner, context: ssl.SSLContext | None) -> Link:
@@ -14,7 +14,7 @@ async def open_link(address: BrokerAddress, owner: Owner, context: ssl.SSLContex
         if not address.websocket:
             return Link(owner)
         # Imported on first use: most clients never need it, and it takes longer to load than to connect.
-        from millrace.client.websocket_link import WebSocketLink
+        from millrace.client.connection.websocket_link import WebSocketLink
 
         return WebSocketLink(owner, address)
 
