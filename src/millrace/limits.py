@@ -48,6 +48,9 @@ UNCOMMITTED_BYTES_MAX = 64 * MIB
 UNCOMMITTED_BYTES_PAUSE = UNCOMMITTED_BYTES_MAX // 4
 # Bytes of all topics whose receivers are remembered, beside `routes_cached_max`: a topic may have 64 KiB.
 ROUTES_CACHED_BYTES_MAX = 16 * MIB
+# How far the stamp of another node may be ahead of the clock of the leader that puts it into a log: clocks
+# that a time server sets differ by less.
+STAMP_LEAD_US_MAX = 1_000_000
 # Rules are walked in order once per route; more than this is a data base, not a file.
 ACCESS_RULES_MAX = 10_000
 # Users are state that every node holds and every snapshot of the meta group writes.

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ from millrace.node.doors.mqtt_exchange import Methods
 from millrace.node.doors.text import TextAdapter
 from millrace.node.doors.websocket import WebSocketAdapter
 from millrace.node.engine import Engine
+from millrace.node.running_clock import RunningClock
 from millrace.node.surroundings import SYSTEM, Closeable, Surroundings
 from millrace.types import Reason
 from millrace.version import __version__
@@ -81,7 +83,10 @@ class Server:
         )
         self._random = random or SystemRandom()
         self._methods = {**self.authentication.methods, **(methods or {})}
-        self._surroundings = surroundings
+        # Logins are judged by the clock of the machine; everything that a log keeps by one that only runs.
+        self.machine_us = surroundings.wall_us
+        self.wall_us = RunningClock(surroundings.wall_us, surroundings.running_us)
+        self._surroundings = replace(surroundings, wall_us=self.wall_us)
         self.events = EventLog(config.node.id, surroundings.wall_us)
         self.authentication.events = self.events
         self.admin: Admin
@@ -315,9 +320,6 @@ class Server:
             "counters": broker.stats.as_dict(),
         }
 
-    def wall_us(self) -> int:
-        return self._surroundings.wall_us()
-
     def uptime_s(self) -> int:
         return int(self._loop.time() - self.started_s)
 
@@ -406,6 +408,9 @@ class Server:
         if self._ticks % _SWEEP_EVERY_TICKS == 0:
             self.door.sweep()
             self._renewal.look()
+            if (jump := self.wall_us.look()) is not None:
+                log.warning("%s", jump)
+                self.events.record("node", "warning", jump)
             if reached := self.broker.limits_reached.take_news():
                 log.warning(
                     "limits reached: %s", ", ".join(f"{name} {n} times" for name, n in reached.items())

@@ -60,6 +60,8 @@ class Surroundings:
     """Workers that read logs."""
     wall_us: Callable[[], int]
     """Microseconds since 1970; may jump."""
+    running_us: Callable[[], int]
+    """Microseconds since some moment; nobody sets it, and it also runs while the machine sleeps."""
     listen: Listen
     """For clients: what they connect to, and its port."""
     log_settings: LogSettings = DEFAULT_SETTINGS
@@ -67,6 +69,11 @@ class Surroundings:
 
 def _wall_us() -> int:
     return time.time_ns() // 1000
+
+
+def _running_us() -> int:
+    # CLOCK_MONOTONIC stands still while a machine sleeps.
+    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1000
 
 
 def _readers() -> Executor:
@@ -78,6 +85,7 @@ SYSTEM = Surroundings(
     make_syncer=ThreadSyncer,
     make_readers=_readers,
     wall_us=_wall_us,
+    running_us=_running_us,
     listen=listeners.listen,
     log_settings=LogSettings(fill_bytes=_FILL_BYTES),
 )

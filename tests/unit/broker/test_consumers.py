@@ -267,7 +267,7 @@ def run(
     entry = Consume(now_us, {} if found is None else {1: found}, list(operations))
     (read,) = SHARD_ENTRIES.decode(SHARD_ENTRIES.encode([entry]))
     assert read == entry and isinstance(read, Consume)
-    return consumers.apply(read)
+    return consumers.apply(read, now_us)
 
 
 # --------------------------------------------------------------------------------------------- model

@@ -259,12 +259,24 @@ def test_operations_of_groups_give_their_results() -> None:
     log.messages(3)
     scan = Scan(start=0, end=3, found=(Found(0), Found(1), Found(2)))
     (made, taken) = log.entries(
-        Consume(1, {}, [Create(1, 0, Settings())]), Consume(2, {1: scan}, [Take(1, "", 2, 50)])
+        Consume(1, {}, [Create(1, 0, Settings())]), Consume(2, {1: scan}, [Take(1, "", 2, 50)]), time_us=2
     )
-    assert made == Consumed(results=[True], is_stirring=False)
-    assert taken == Consumed(results=[[(0, 1), (1, 1)]], is_stirring=False)
-    (done,) = log.entries(Consume(3, {}, [Ack(1, 0, [(0, 1), (1, 9)])]))
-    assert done == Consumed(results=[[True, False]], is_stirring=False)
+    assert made == Consumed(results=[True], is_stirring=False, time_us=2)
+    assert taken == Consumed(results=[[(0, 1), (1, 1)]], is_stirring=False, time_us=2)
+    (done,) = log.entries(Consume(3, {}, [Ack(1, 0, [(0, 1), (1, 9)])]), time_us=3)
+    assert done == Consumed(results=[[True, False]], is_stirring=False, time_us=3)
+
+
+def test_leases_run_by_the_time_of_the_leader_not_by_that_of_who_asks() -> None:
+    """[rule 37]: whoever proposes an entry may have a clock that is hours ahead."""
+    log = Log()
+    log.messages(1)
+    scan = Scan(start=0, end=1, found=(Found(0),))
+    log.entries(Consume(1, {}, [Create(1, 0, Settings())]), Consume(1, {1: scan}, [Take(1, "", 1, 50)]))
+    (again,) = log.entries(Consume(9_000_000, {}, [Take(1, "", 1, 50)]), time_us=49)
+    assert again == Consumed(results=[[]], is_stirring=False, time_us=49)
+    (again,) = log.entries(Consume(9_000_000, {}, [Take(1, "", 1, 50)]), time_us=50)
+    assert again == Consumed(results=[[(0, 2)]], is_stirring=False, time_us=50)
 
 
 def test_the_work_of_shared_groups_is_divided_by_entries() -> None:

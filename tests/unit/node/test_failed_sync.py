@@ -104,6 +104,8 @@ class Follower:
             rng=Random(1),
             send=lambda number, to, body: self.sent.append(body),
             forward=lambda number, to, kind, block: False,
+            wall_us=lambda: 0,
+            running_us=lambda: 0,
         )
 
     def hear(self, body: Append) -> None:

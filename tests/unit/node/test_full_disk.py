@@ -117,6 +117,8 @@ def test_no_snapshot_is_taken_while_one_from_the_leader_waits_for_room() -> None
             rng=Random(1),
             send=lambda number, to, body: None,
             forward=lambda number, to, kind, block: False,
+            wall_us=lambda: 0,
+            running_us=lambda: 0,
         )
 
         def hear(body: Append | SnapshotChunk) -> None:

@@ -30,8 +30,8 @@ def test_a_group_without_a_cursor_was_only_just_made() -> None:
 
 def test_asking_an_empty_group_counts() -> None:
     consumers = Consumers()
-    consumers.apply(Consume(1, {}, [Create(1, 0, Settings())]))
-    consumers.apply(Consume(NOW_US, {}, [Touch(1)]))
+    consumers.apply(Consume(1, {}, [Create(1, 0, Settings())]), 1)
+    consumers.apply(Consume(NOW_US, {}, [Touch(1)]), NOW_US)
     assert not is_idle(list(consumers.cursors.values()), NOW_US + GROUP_EXPIRY_US)
 
 

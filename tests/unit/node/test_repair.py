@@ -87,6 +87,8 @@ class Node:
             rng=Random(1),
             send=lambda number, to, body: self.sent.append((to, body)),
             forward=lambda number, to, kind, block: False,
+            wall_us=lambda: 0,
+            running_us=lambda: 0,
         )
 
     @property
@@ -385,6 +387,8 @@ def test_a_replica_alone_passes_over_what_is_damaged_and_serves_the_rest(
                 rng=Random(1),
                 send=lambda number, to, body: None,
                 forward=lambda number, to, kind, block: False,
+                wall_us=lambda: 0,
+                running_us=lambda: 0,
             )
             while syncer.start():
                 """The vote, then the first entry of the term."""

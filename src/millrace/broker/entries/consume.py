@@ -131,8 +131,10 @@ Operation = (
 
 
 class Consume(Entry, frozen=True, tag="consume"):
-    """Operations of one moment, and what whoever proposed them found ahead in the log for each group."""
+    """Operations of one moment, and what whoever proposed them found ahead in the log for each group. They
+    are judged at the time of their block, which is the leader's."""
 
     now_us: int
+    """The time at which the proposer looked ahead."""
     scans: dict[int, Scan]
     operations: list[Operation]

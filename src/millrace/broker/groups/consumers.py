@@ -39,9 +39,9 @@ class Consumers:
     def __init__(self) -> None:
         self.cursors: dict[int, Cursor] = {}
 
-    def apply(self, entry: Consume) -> list[Result]:
-        """The result of each operation."""
-        return [self._do(operation, entry.scans, entry.now_us) for operation in entry.operations]
+    def apply(self, entry: Consume, time_us: int) -> list[Result]:
+        """The result of each operation, at the time that the leader gave the entry [rule 37]."""
+        return [self._do(operation, entry.scans, time_us) for operation in entry.operations]
 
     def _do(self, operation: Operation, scans: dict[int, Scan], now_us: int) -> Result:
         group = operation.group

@@ -95,6 +95,8 @@ class Consumed:
     results: list[Result]
     is_stirring: bool
     """There may be something to take that was not there before."""
+    time_us: int
+    """At which they were judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,9 +187,9 @@ class ShardState:
                 self.retained.announced(generation)
                 return []
             case Consume():
-                results = self.consumers.apply(entry)
+                results = self.consumers.apply(entry, time_us)
                 is_stirring = any(isinstance(operation, _STIRRING) for operation in entry.operations)
-                return [Consumed(results=results, is_stirring=is_stirring)]
+                return [Consumed(results=results, is_stirring=is_stirring, time_us=time_us)]
             case Seal():
                 self.is_finished = True
                 return [SealReached()]

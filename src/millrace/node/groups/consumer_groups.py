@@ -311,7 +311,7 @@ class ConsumerGroups:
         self, group: DurableGroup, shard: Shard, shards: list[Shard], take: Take
     ) -> list[Taken]:
         cursor = await self._cursor(group, shard)
-        if cursor.has_expired(self._wall_us()) and not self._space.is_refusing:
+        if cursor.has_expired(shard.consumers.now_us()) and not self._space.is_refusing:
             # Not with the take: it would give nothing where there is something behind what goes.
             await shard.consumers.do(Tick(group.number))
         if not await shard.consumers.has_some(group, take.count, bool(take.lease_us), self._reading.blocks):
@@ -421,13 +421,12 @@ class ConsumerGroups:
 
     def _slice_s(self, group: DurableGroup, shards: list[Shard], left_s: float) -> float:
         """How long to wait before looking again: until the next lease or delay ends at the latest."""
-        now_us = self._wall_us()
         slices = [left_s, _WAIT_SLICE_S]
         for shard in shards:
             cursor = shard.consumers.state.cursors.get(group.number)
             due_us = None if cursor is None else cursor.next_due_us()
             if due_us is not None:
-                slices.append((due_us - now_us) / 1_000_000)
+                slices.append((due_us - shard.consumers.now_us()) / 1_000_000)
         # A rest that is too small to move the clock would be waited for without end.
         return max(0.001, min(slices))
 
@@ -505,7 +504,7 @@ class ConsumerGroups:
             if not shard.group.status().serving:
                 continue
             try:
-                for operation in consumers.chores(self._wall_us(), self.definitions.is_gone):
+                for operation in consumers.chores(consumers.now_us(), self.definitions.is_gone):
                     await consumers.do(operation)
                 for number, cursor in list(consumers.state.cursors.items()):
                     group = self.definitions.numbered(number)

@@ -138,11 +138,17 @@ class ShardConsumers:
         self._pending: list[tuple[Operation, asyncio.Future[Any]]] = []
         self._task: asyncio.Task[None] | None = None
         self._ahead: dict[int, Ahead] = {}
-        self._last_us = 0
+        # When the last entry was proposed by the clock of this node, and how far that is behind the log's.
+        self._proposed_us = 0
+        self._behind_us = 0
 
     @property
     def state(self) -> Consumers:
         return self._shard.state.consumers
+
+    def now_us(self) -> int:
+        """The time of the log, as far as this node knows: leases and delays run by it."""
+        return self._wall_us() + self._behind_us
 
     # ---------------------------------------------------------------------------------- operations
 
@@ -171,7 +177,7 @@ class ShardConsumers:
                 del self._pending[: len(batch)]
                 applied: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
                 entry = self._entry([operation for operation, _ in batch])
-                if not self._shard.propose_entries([entry], Answer(applied), self._last_us):
+                if not self._shard.propose_entries([entry], Answer(applied), self._proposed_us):
                     applied.set_exception(Unavailable("the log takes nothing right now; try again"))
                 try:
                     results = await applied
@@ -201,24 +207,24 @@ class ShardConsumers:
         for one in operations:
             if isinstance(one, Take):
                 wanted[one.group] = wanted.get(one.group, 0) + one.count
-        # Time never goes back here, whatever the clock does.
-        self._last_us = max(self._last_us, self._wall_us())
-        scans = {group: self._scan(group, count) for group, count in wanted.items()}
-        return Consume(self._last_us, scans, operations)
+        self._proposed_us = self._wall_us()
+        now_us = self._proposed_us + self._behind_us
+        scans = {group: self._scan(group, count, now_us) for group, count in wanted.items()}
+        return Consume(now_us, scans, operations)
 
-    def _scan(self, group: int, count: int) -> Scan:
+    def _scan(self, group: int, count: int, now_us: int) -> Scan:
         """What the look ahead has and what has not expired, up to `count` messages that are not put off."""
         cursor, ahead = self.state.cursors.get(group), self._ahead.get(group)
         if cursor is None or ahead is None or ahead.epoch != cursor.epoch or ahead.end < cursor.position:
             return Scan(start=0, end=0, found=())
         found: list[Found] = []
         for one in ahead.found:
-            if one.offset < cursor.position or one.is_expired(self._last_us):
+            if one.offset < cursor.position or one.is_expired(now_us):
                 continue
             if count <= 0 or len(found) >= _FOUND_MAX:
                 return Scan(start=cursor.position, end=one.offset, found=tuple(found))
             found.append(one)
-            if one.not_before_us <= self._last_us:
+            if one.not_before_us <= now_us:
                 count -= 1
         return Scan(start=cursor.position, end=ahead.end, found=tuple(found))
 
@@ -226,6 +232,7 @@ class ShardConsumers:
 
     def applied(self, effect: Consumed, token: Token | None) -> None:
         if token is not None:
+            self._behind_us = effect.time_us - self._proposed_us
             token.answer(effect.results)
         if effect.is_stirring:
             self.on_data()
@@ -249,20 +256,20 @@ class ShardConsumers:
         cursor = self.state.cursors.get(group.number)
         if cursor is None:
             return False
-        if cursor.has_ready(self._wall_us()):
+        if cursor.has_ready(self.now_us()):
             return True
         ahead = self._ahead.setdefault(group.number, Ahead())
         async with ahead.lock:
-            ahead.align(cursor, group, self._wall_us())
+            ahead.align(cursor, group, self.now_us())
             for _ in range(_READS_MAX):
                 if len(ahead.found) >= count or ahead.end >= self._shard.next_offset:
                     break
                 await self._read_on(ahead, group, read)
-            ahead.align(cursor, group, self._wall_us())
+            ahead.align(cursor, group, self.now_us())
             if not ahead.found:
                 return False
             is_full = len(cursor.items) >= cursor.settings.in_flight_max
-            return not is_full or not (is_leased or ahead.found[0].not_before_us > self._wall_us())
+            return not is_full or not (is_leased or ahead.found[0].not_before_us > self.now_us())
 
     async def _read_on(self, ahead: Ahead, group: DurableGroup, read: ReadBlocks) -> None:
         end = self._shard.next_offset
@@ -277,7 +284,7 @@ class ShardConsumers:
         if not blocks:
             ahead.end = max(ahead.end, end)
         for block in blocks:
-            ahead.read(block, group, self._wall_us())
+            ahead.read(block, group, self.now_us())
 
     def seen_to(self, group: DurableGroup) -> tuple[int, int]:
         """Up to where the log was looked at, and how many messages were found above the position."""

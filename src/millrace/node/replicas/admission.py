@@ -7,8 +7,9 @@ group's state; a leader also knows the numbers it has taken and not applied yet.
 from collections.abc import Callable
 from dataclasses import replace
 
-from millrace.limits import EARLY_BYTES_MAX
+from millrace.limits import EARLY_BYTES_MAX, STAMP_LEAD_US_MAX
 from millrace.node.replicas.app import App, Pending
+from millrace.node.running_clock import RunningClock
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Header
 
@@ -20,11 +21,17 @@ class Admission:
     def __init__(
         self,
         app: App,
-        *,
         append: Callable[[tuple[bytes, ...], EntryKind], bool],
         is_alone: Callable[[], bool],
+        *,
+        wall_us: Callable[[], int],
+        running_us: Callable[[], int],
     ) -> None:
         """`append` puts payloads into the log, all or none, and says whether they are there."""
+        self._wall_us = wall_us
+        self._running_us = running_us
+        # As leader: the time of the log, which goes on from where it was, whatever the clock says.
+        self._clock = RunningClock(wall_us, running_us)
         self._app = app
         self._append = append
         self._is_alone = is_alone
@@ -43,6 +50,8 @@ class Admission:
         are those applied."""
         self._taken = dict(self.origins)
         self._taken_time_us = self.time_us
+        start_us = max(self._wall_us(), self.time_us)
+        self._clock = RunningClock(self._wall_us, self._running_us, start_us)
 
     def applied(self, header: Header) -> None:
         self.time_us = max(self.time_us, header.base_time_us)
@@ -64,7 +73,7 @@ class Admission:
             return False
         runs = self._admitted(fresh)
         for position, (kind, blocks) in enumerate(runs):
-            if not self._append(tuple(self._timed(block).to_bytes() for block in blocks), kind):
+            if not self._append(tuple(self._timed(block, kind).to_bytes() for block in blocks), kind):
                 self._withdraw(runs[position:])
                 return False
             self._taken[origin] = blocks[-1].header.sequence
@@ -87,11 +96,21 @@ class Admission:
     def forget_early(self) -> None:
         self._early, self._early_bytes = [], 0
 
-    def _timed(self, block: Block) -> Block:
-        """Time never goes back in a group, whatever the clocks of nodes do [rule 2]."""
+    def _timed(self, block: Block, kind: EntryKind) -> Block:
+        """Time never goes back in a group [rule 2] and never runs ahead of the leader's clock by more than a
+        bound, whatever the clocks of nodes do. Messages keep the time at which they came to their node, also
+        where they waited for a leader; the time of everything else is that of the leader [rule 37]."""
         header = block.header
-        if header.base_time_us >= self._taken_time_us:
-            self._taken_time_us = header.base_time_us
+        if not header.base_time_us and not self._taken_time_us:
+            # A group without time: the meta group, those of sessions.
+            return block
+        now_us = self._clock()
+        earliest_us = self._taken_time_us
+        if kind is not EntryKind.DATA and header.base_time_us < now_us - STAMP_LEAD_US_MAX:
+            earliest_us = max(earliest_us, now_us)
+        latest_us = max(earliest_us, now_us + STAMP_LEAD_US_MAX)
+        self._taken_time_us = min(max(header.base_time_us, earliest_us), latest_us)
+        if header.base_time_us == self._taken_time_us:
             return block
         return Block(header=replace(header, base_time_us=self._taken_time_us), body=block.body)
 

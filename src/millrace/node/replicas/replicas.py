@@ -65,6 +65,7 @@ class Replicas:
         self._on_failure = on_failure
         self.disk = surroundings.make_disk()
         self._make_syncer = surroundings.make_syncer
+        self._wall_us, self._running_us = surroundings.wall_us, surroundings.running_us
         self._log_settings = surroundings.log_settings
         self.groups: dict[int, ReplicationGroup] = {}
         self.directory: DataDirectory
@@ -177,6 +178,8 @@ class Replicas:
                 # Another one each time: the numbers of an earlier run, or of the group before it began again
                 # with nothing, mean something else.
                 origin=self._random.getrandbits(63) | 1,
+                wall_us=self._wall_us,
+                running_us=self._running_us,
                 rng=Random(self._random.getrandbits(64)),
                 send=self._send,
                 forward=self._forward,

@@ -85,6 +85,8 @@ class ReplicationGroup:
         rng: Random,
         send: Callable[[int, ReplicaId, PeerBody], None],
         forward: Callable[[int, ReplicaId, EntryKind, Block], bool],
+        wall_us: Callable[[], int],
+        running_us: Callable[[], int],
     ) -> None:
         self.number = number
         self.replica = replica
@@ -92,12 +94,13 @@ class ReplicationGroup:
         self.replica_log = replica_log
         self._syncer = syncer
         self._origin = origin
-        self._send = send
-        self._forward = forward
+        self._send, self._forward = send, forward
         # Of a pair's machine only: what the meta group is asked to record, and the end of this replica's log.
         self.on_report: Callable[[int, Report], None] = _no_report
         self.on_start_over: Callable[[int, StartOver], None] = _no_start_over
-        self._admission = Admission(app, append=self._append, is_alone=lambda: self.is_alone)
+        self._admission = Admission(
+            app, self._append, lambda: self.is_alone, wall_us=wall_us, running_us=running_us
+        )
         state = replica_log.initial_state()
         saved = replica_log.snapshot_state()
         if saved is not None:

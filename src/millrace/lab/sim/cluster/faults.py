@@ -8,6 +8,7 @@ from millrace.lab.sim.cluster.scene import Scene
 from millrace.lab.sim.surroundings.clock import US_PER_S
 
 _LASTS_S_MAX = 12.0
+_JUMP_S_MAX = 3 * 60 * 60
 
 
 class ClusterNemesis:
@@ -34,6 +35,7 @@ class ClusterNemesis:
             "split": self._split,
             "one way": self._one_way,
             "bridge": self._bridge,
+            "clock": self._set_clock,
         }
         self._kinds = [faults[name] for name in world.plan.faults]
 
@@ -117,6 +119,17 @@ class ClusterNemesis:
             host.slow_disk = 1
 
         self._undo(usual)
+
+    def _set_clock(self) -> None:
+        """Somebody sets the clock of a machine, far ahead or far back."""
+        host = self._rng.choice(self._world.members)
+        host.jump_us = self._rng.choice((-1, 1)) * self._rng.randint(1, _JUMP_S_MAX) * US_PER_S
+        self._world.note(host.name, f"has its clock set by {host.jump_us // US_PER_S} s")
+
+        def right() -> None:
+            host.jump_us = 0
+
+        self._undo(right)
 
     def _full_disk(self) -> None:
         """Room for a few writes more, and then none."""

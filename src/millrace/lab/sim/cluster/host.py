@@ -124,6 +124,8 @@ class Host:
         """Whether a supervisor starts the process again."""
         self.slow_disk = 1
         """So many times slower than usual."""
+        self.jump_us = 0
+        """By how much somebody has set its clock wrong."""
         self.is_member = False
         """Whether it belongs to the cluster, or should."""
         self.starts = 0
@@ -177,7 +179,8 @@ class Host:
                 loop, failed, in_place=in_place, sync_every_s=sync_every_s, delay_us=self._sync_us
             ),
             make_readers=lambda: SimExecutor(loop),
-            wall_us=lambda: _WALL_US + self._skew_us + self._world.clock.now_us,
+            wall_us=lambda: _WALL_US + self._skew_us + self.jump_us + self._world.clock.now_us,
+            running_us=lambda: self._world.clock.now_us,
             listen=_listen,
             log_settings=self._log_settings,
         )

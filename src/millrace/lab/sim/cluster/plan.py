@@ -27,6 +27,8 @@ FAULTS_OF_THREE = ("damage", "lost tail")
 """What needs two others that are whole."""
 BRIDGE = "bridge"
 """Two nodes do not reach each other, and others reach both."""
+CLOCK = "clock"
+"""The clock of a node is set hours ahead or back."""
 CHANGES = ("stream", "shards", "join", "remove", "drain", "replace")
 WORK = ("shared", "wills", "retained", "groups", "short")
 
@@ -87,13 +89,16 @@ def make_cluster_plan(seed: int) -> ClusterPlan:
     sampled = () if is_calm else tuple(rng.sample(faults, rng.randint(1, len(faults))))
     # Beside the others, so that the plans of all other seeds stay what they are.
     is_bridged = seed % 4 == 3 and nodes > 2 and not is_calm
+    besides: tuple[str, ...] = (BRIDGE, BRIDGE) if is_bridged else ()
+    if seed % 4 == 2 and not is_calm:
+        besides = (CLOCK,)
     return ClusterPlan(
         seed=seed,
         sync="always",
         nodes=nodes,
         spares=1 if nodes > 1 else 0,
         work=tuple(work),
-        faults=(*sampled, BRIDGE, BRIDGE) if is_bridged else sampled,
+        faults=(*sampled, *besides),
         changes=chosen,
         is_wandering=not is_calm,
         messages=rng.choice((20, 60, 120)),

@@ -243,7 +243,7 @@ async def list_tokens(
     names = sorted(
         name for name, token in by_name.items() if name > cursor and (search in name or search in token.user)
     )
-    wall_us = server_of(request).wall_us()
+    wall_us = server_of(request).machine_us()
     return Page[TokenRow](
         items=[_token_row(by_name[name], wall_us) for name in names[:limit]],
         next=names[limit - 1] if len(names) > limit else None,
@@ -264,7 +264,7 @@ async def create_token(request: Request, form: NewToken, caller: CallerIs) -> Ma
         caller.must_be(Role.ADMIN)
     _known_user(request, form.user)
     secret, digest = new_token()
-    wall_us = server_of(request).wall_us()
+    wall_us = server_of(request).machine_us()
     roles = _roles(form.roles) if form.roles is not None else (None if form.allow is None else ())
     token = Token(
         name=form.name,
