@@ -27,6 +27,28 @@ async def test_dup_marks_a_redelivery_and_nothing_else(lab: Lab, version: int, q
 
 
 @both
+@covers("MQTT-4.4.0-1")
+@covers311("MQTT-4.4.0-1")
+@pytest.mark.parametrize("qos", [(1, 2, 1, 2), (2, 1, 2, 1)], ids=["1 first", "2 first"])
+async def test_what_comes_again_comes_in_its_first_order(
+    lab: Lab, version: int, qos: tuple[int, ...]
+) -> None:
+    """4.6, for messages of both QoS between each other, with DUP and under their ids."""
+    name, topic = lab.name(), lab.topic()
+    client = await lab.connect(version, client_id=name, resume=True)
+    await client.subscribe((topic, 2))
+    publisher = await lab.connect(version)
+    for one in qos:
+        await publisher.publish(topic, b"x", qos=one)
+    first = [await client.expect_message(topic, qos=one, dup=False) for one in qos]
+    for _ in range(2):
+        await client.drop()
+        client = await lab.connect(version, client_id=name, resume=True)
+        again = [await client.expect_message(topic, dup=True) for _ in qos]
+        assert [one.packet_id for one in again] == [one.packet_id for one in first]
+
+
+@both
 @covers("MQTT-3.3.1-2", "MQTT-4.3.1-1")
 @covers311("MQTT-3.3.1-2", "MQTT-4.3.1-1")
 async def test_qos_0_is_forwarded_without_dup(lab: Lab, version: int) -> None:

@@ -485,7 +485,8 @@ class Outbound:
         """To a session with a record: its cursor moves, and QoS 2 leaves only once its ids are on disk."""
         self.touched[session] = None
         run = segment.run
-        if segment.qos != 2 or not run.shard:
+        if segment.qos != 2 or not run.shard or segment.is_noted:
+            # Sent again, what is noted leaves in its turn: others at QoS 1 must not come before it.
             self.put(session, data)
             return
         offset, left = segment.offset, segment.count
