@@ -54,6 +54,7 @@ class AtOnce:
         self.serving = asyncio.Event()
         self.serving.set()
         self.replica_log = Kept()
+        self.proposed = 0
 
     @property
     def applied(self) -> int:
@@ -64,6 +65,7 @@ class AtOnce:
 
     def propose(self, blocks: Sequence[Block], tokens: Sequence[Any], kind: EntryKind) -> bool:
         for block, token in zip(blocks, tokens, strict=True):
+            self.proposed += 1
             self._shard.apply(block, token)
         return True
 
@@ -93,6 +95,11 @@ class LoneGroups:
         intakes: Any = SimpleNamespace(find=lambda topic: self.shard.intake)
         parts = (self.definitions, self.shards, self.reading, self.space, leaderless, intakes)
         self.groups = ConsumerGroups(*parts, broker, **clock)
+
+    @property
+    def proposed(self) -> int:
+        """How many entries the log has got."""
+        return self._log.proposed
 
     def _meta_status(self) -> Any:
         self.on_meta_asked()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from millrace.broker.entries.consume import Take
 from millrace.broker.streams.stream import StreamSpec
 from millrace.client import Client
 from millrace.embedded import Broker
@@ -24,6 +25,9 @@ class Function:
     def __init__(self, node: LoneGroups) -> None:
         self._node = node
         self.got: list[bytes] = []
+
+    async def ready(self, edge: str) -> None:
+        pass
 
     async def run(self, edge: str, topic: str, payload: bytes) -> list[Any]:
         self.got.append(payload)
@@ -71,6 +75,54 @@ def test_nothing_is_taken_for_an_edge_function_while_the_disk_is_full() -> None:
     asyncio.run(scene())
 
 
+CORRECTED = StreamSpec.read({"name": "s", "filters": ["t"], "edge": "right:function"})
+
+
+class Corrected(Function):
+    """The first function of the stream does not load."""
+
+    async def ready(self, edge: str) -> None:
+        if edge == "wrong:function":
+            raise EdgeUnavailable("wrong:function does not start")
+
+
+async def hours(monkeypatch: pytest.MonkeyPatch, edge: EdgeStreams) -> None:
+    """The reader tries again and again, and no time passes."""
+    sleep = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda seconds: sleep(0))
+    for _ in range(20):
+        edge.tick()
+        await turns()
+    monkeypatch.undo()
+
+
+def test_a_function_that_cannot_be_loaded_costs_the_log_nothing_and_the_corrected_one_gets_what_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also what was taken before for the wrong one. Its shard is sealed by then."""
+
+    async def scene() -> None:
+        node = LoneGroups()
+        node.shard.stream = replace(node.shard.stream, edges={16: "wrong:function"})
+        function = Corrected(node)
+        node.store(b"1", b"2")
+        edge = EdgeStreams(node.shards, node.reading, node.space, node.groups, function)  # type: ignore[arg-type]
+        shard = node.shard
+        await edge._cursor(shard)
+        await shard.consumers.do(Take(EDGE_CURSOR, "", 1, 3_600_000_000))
+        proposed = node.proposed
+        await hours(monkeypatch, edge)
+        assert node.proposed == proposed and not function.got
+        node.shard.stream = replace(shard.stream, spec=CORRECTED)
+        for _ in range(3):
+            node.space.is_refusing = False
+            await hours(monkeypatch, edge)
+        assert function.got == [b"1", b"2"]
+        await edge.stop()
+
+    asyncio.run(scene())
+
+
 class OneIsSlow:
     """Six results of each input, in turn on topics of two shards; one input takes longer than all others."""
 
@@ -80,6 +132,9 @@ class OneIsSlow:
         self.go_on = asyncio.Event()
 
     def check(self, edge: str) -> None:
+        pass
+
+    async def ready(self, edge: str) -> None:
         pass
 
     async def run(self, edge: str, topic: str, payload: bytes) -> list[tuple[str, bytes]]:

@@ -137,14 +137,29 @@ class EdgeFunctions:
         finally:
             await worker.stop()
 
-    async def run(self, function: str, topic: str, payload: bytes) -> list[tuple[str, bytes]]:
-        """The messages that it makes of one. EdgeFailed is about this message, EdgeUnavailable about all."""
+    async def ready(self, function: str) -> None:
+        """See to it that one of its processes runs; EdgeUnavailable says why none does. Before messages are
+        taken for it: those that it cannot have stay where they are."""
         self.check(function)
+        idle = self._pool(function)
+        worker = await idle.get()
+        try:
+            await worker.start()
+        finally:
+            idle.put_nowait(worker)
+
+    def _pool(self, function: str) -> "asyncio.Queue[_Worker]":
         idle = self._idle.get(function)
         if idle is None:
             idle = self._idle[function] = asyncio.Queue()
             for _ in range(self._count):
                 idle.put_nowait(_Worker(function))
+        return idle
+
+    async def run(self, function: str, topic: str, payload: bytes) -> list[tuple[str, bytes]]:
+        """The messages that it makes of one. EdgeFailed is about this message, EdgeUnavailable about all."""
+        self.check(function)
+        idle = self._pool(function)
         worker = await idle.get()
         try:
             return await worker.call(topic, payload, self._timeout_s)

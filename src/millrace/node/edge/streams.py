@@ -7,7 +7,8 @@ results are stored and delivered with every guarantee of the stream they belong 
 twice because a node died publishes once. A leader that is new gives back what the old one had taken.
 
 A message that the function fails on goes to `dead/STREAM` with the error, and the ones after it go on. A
-function that this node may not run leaves everything waiting, and says so.
+function that this node cannot run leaves everything waiting, and says so; nothing is taken meanwhile. Once
+the stream has another function, that one gets what still waits in the sealed shards of the first.
 """
 
 import asyncio
@@ -42,6 +43,7 @@ _BATCH = 32
 _LEASE_US = 3600 * 1_000_000
 _WAIT_S = 1.0
 _PAUSE_S = 0.5
+_UNAVAILABLE_PAUSE_S = 2.0
 _COMPLAIN_EVERY_S = 60.0
 assert _BATCH < PRODUCER_RANGES_MAX
 # Results of one message are numbered below this, which is the dead letter's.
@@ -89,14 +91,22 @@ class EdgeStreams:
 
     async def _run(self, shard: Shard) -> None:
         try:
-            cursor = await self._open(shard)
+            cursor, function = await self._cursor(shard), ""
+            left = [(o, i.deliveries) for o, i in cursor.items.items() if i.state is State.LEASED]
             while shard.edge and shard.group.is_leader and not self._space.is_refusing:
+                if not left and not await self._has_some(shard):
+                    continue
+                function = function or await self._runnable(shard)
+                if left:
+                    await shard.consumers.do(Nack(EDGE_CURSOR, cursor.epoch, left, 0))
+                    left = []
                 taken = await self._take(shard, cursor)
                 if taken:
-                    await self._process(shard, taken)
+                    await self._process(shard, function, taken)
         except EdgeUnavailable as error:
             self._complain(shard, str(error))
-            await asyncio.sleep(_PAUSE_S)
+            # Each try is a process that is started.
+            await asyncio.sleep(_UNAVAILABLE_PAUSE_S)
         except (Unavailable, NotStored) as error:
             log.info("the edge function of shard %d waits: %s", shard.number, error)
             await asyncio.sleep(_PAUSE_S)
@@ -104,24 +114,38 @@ class EdgeStreams:
             self._complain(shard, str(error))
             await asyncio.sleep(_PAUSE_S)
 
-    async def _open(self, shard: Shard) -> Cursor:
+    async def _runnable(self, shard: Shard) -> str:
+        """The function of this shard; where it cannot be run, the one that its stream has now."""
+        try:
+            await self.functions.ready(shard.edge)
+            return shard.edge
+        except EdgeUnavailable as error:
+            function = shard.stream.spec.edge
+            if function in ("", shard.edge):
+                raise
+            await self.functions.ready(function)
+            log.warning("shard %d: %s gets what is left there: %s", shard.number, function, error)
+            return function
+
+    async def _cursor(self, shard: Shard) -> Cursor:
+        """Where the reader of this shard is."""
         consumers = shard.consumers
         if EDGE_CURSOR not in consumers.state.cursors:
             await consumers.do(Create(EDGE_CURSOR, shard.first_offset, Settings(in_flight_max=10 * _BATCH)))
-        cursor = consumers.state.cursors[EDGE_CURSOR]
-        left = [(o, i.deliveries) for o, i in cursor.items.items() if i.state is State.LEASED]
-        if left:
-            await consumers.do(Nack(EDGE_CURSOR, cursor.epoch, left, 0))
-        return cursor
+        return consumers.state.cursors[EDGE_CURSOR]
+
+    async def _has_some(self, shard: Shard) -> bool:
+        """Whether there is something to take; otherwise after a while."""
+        with self._groups.watching(_GROUP, [shard]) as watcher:
+            if await shard.consumers.has_some(_GROUP, _BATCH, True, self._reading.blocks):
+                return True
+            # Not `wait_for`: it takes a cancellation for an answer where both come at once.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WAIT_S):
+                    await watcher.wait()
+        return False
 
     async def _take(self, shard: Shard, cursor: Cursor) -> list[Taken]:
-        with self._groups.watching(_GROUP, [shard]) as watcher:
-            if not await shard.consumers.has_some(_GROUP, _BATCH, True, self._reading.blocks):
-                # Not `wait_for`: it takes a cancellation for an answer where both come at once.
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_WAIT_S):
-                        await watcher.wait()
-                return []
         found = await shard.consumers.do(Take(EDGE_CURSOR, "", _BATCH, _LEASE_US))
         taken = await self._groups.fetch(shard, cursor, found)
         if len(taken) < len(found):
@@ -131,30 +155,30 @@ class EdgeStreams:
             await shard.consumers.do(Ack(EDGE_CURSOR, cursor.epoch, gone))
         return taken
 
-    async def _process(self, shard: Shard, taken: list[Taken]) -> None:
+    async def _process(self, shard: Shard, function: str, taken: list[Taken]) -> None:
         chains: dict[str, list[Taken]] = {}
         for one in taken:
             chains.setdefault(one.message.topic, []).append(one)
         results = await asyncio.gather(
-            *(self._chain(shard, chain) for chain in chains.values()), return_exceptions=True
+            *(self._chain(shard, function, chain) for chain in chains.values()), return_exceptions=True
         )
         failed = next((result for result in results if isinstance(result, BaseException)), None)
         if failed is not None:
             raise failed
 
-    async def _chain(self, shard: Shard, chain: list[Taken]) -> None:
+    async def _chain(self, shard: Shard, function: str, chain: list[Taken]) -> None:
         """Messages of one topic, in order."""
         cursor = shard.consumers.state.cursors[EDGE_CURSOR]
         for one in chain:
             if not _is_result(one):
-                await self._transform(shard, one)
+                await self._transform(shard, function, one)
             pairs = [(one.message.offset, one.delivery)]
             await shard.consumers.do(Ack(EDGE_CURSOR, cursor.epoch, pairs))
 
-    async def _transform(self, shard: Shard, one: Taken) -> None:
+    async def _transform(self, shard: Shard, function: str, one: Taken) -> None:
         stored = one.message
         try:
-            rows = await self.functions.run(shard.edge, stored.topic, stored.payload)
+            rows = await self.functions.run(function, stored.topic, stored.payload)
         except EdgeFailed as error:
             # U+0000 stands in no string of MQTT [MQTT-1.5.4-2].
             told = str(error)[:_ERROR_CHARACTERS_MAX].replace("\0", " ")
@@ -164,7 +188,7 @@ class EdgeStreams:
                 payload=stored.payload,
                 qos=1,
                 properties=Properties(
-                    user=((_MARK, shard.edge), ("millrace-dead-topic", stored.topic), ("error", told))
+                    user=((_MARK, function), ("millrace-dead-topic", stored.topic), ("error", told))
                 ),
             )
             await self._publish(shard, stored.offset, _DEAD_LETTER, letter)
@@ -176,7 +200,7 @@ class EdgeStreams:
                 for name, value in stored.properties.user
             )
             properties = Properties(
-                content_type=stored.properties.content_type, user=(*user, (_MARK, shard.edge))
+                content_type=stored.properties.content_type, user=(*user, (_MARK, function))
             )
             message = Message(
                 topic=topic, payload=payload, qos=1, retain=stored.retain, properties=properties
