@@ -309,6 +309,7 @@ class Server:
             "accelerated": ACCELERATED,
             "uptime_s": self.uptime_s(),
             "waits_for": self.admin.readiness.waits_for,
+            "waits": list(self.admin.readiness.waits.sentences),
             "listeners": dict(self.ports),
             "clients_connected": broker.connected,
             "sessions": len(broker.sessions),
@@ -420,6 +421,8 @@ class Server:
             if self._http is not None:
                 self._http.sweep()
             self.engine.tick()
+            if not self.admin.readiness.is_removed:
+                self.admin.readiness.waits.look()
             self.engine.interest.note_expired(self.broker.retained.expire_some(self._now_ms()))
         interval_s = self.config.mqtt.sys_interval_s
         if interval_s and self._loop.time() >= self._sys_due_s:

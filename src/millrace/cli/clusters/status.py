@@ -44,6 +44,8 @@ def _facts(answer: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     for name, value in answer.items():
         if name == "counters":
             facts |= {key: inner for key, inner in value.items() if inner}
+        elif name == "waits":
+            facts |= {name: "; ".join(value)} if value else {}
         elif isinstance(value, dict) and name not in _APART:
             facts |= {f"{name} {key}": _by_name(inner, names) for key, inner in value.items()}
         elif name not in _APART:

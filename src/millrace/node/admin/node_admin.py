@@ -93,7 +93,7 @@ class Admin:
         self.logins = PageLogins()
         self.pipelines: dict[str, dict[str, Any]] = {}
         """The last report of every pipeline that told this node."""
-        self.readiness = Readiness(engine)
+        self.readiness = Readiness(engine, events)
         self._watch = Watch(engine, self._broker.stats, events, node)
         self._sampler = figures.Sampler(lambda: asyncio.get_running_loop().time())
         self.lag_times = self._sampler.lag_times
@@ -190,7 +190,7 @@ class Admin:
             clients=self._broker.connected - len(self._tails),
             disk_used_bytes=used,
             disk_free_bytes=free,
-            waits_for=self.readiness.waits_for,
+            waits_for=self.readiness.waits_for or "; ".join(self.readiness.waits.sentences),
             links=tuple(
                 Link(
                     to=name,

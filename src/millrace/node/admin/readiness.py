@@ -4,6 +4,8 @@ after."""
 import asyncio
 
 from millrace.broker.meta import state as meta
+from millrace.node.admin.events import EventLog
+from millrace.node.admin.waits import Waits
 from millrace.node.engine import Engine
 from millrace.node.replicas.replication_group import ReplicationGroup
 
@@ -14,8 +16,10 @@ _PATIENCE_S = 3.0
 class Readiness:
     """`waits_for` is empty while the node serves. `look` is called about four times a second."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, events: EventLog) -> None:
         self._engine = engine
+        self.waits = Waits(engine, events, self._majority)
+        """What somebody waits for here, also where the node serves."""
         self._unserved_since_s: dict[int, float] = {}
         self.is_started = False
         """Whether the node has begun to serve; set by it."""

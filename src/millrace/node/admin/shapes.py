@@ -49,7 +49,9 @@ class Figures(Shape, kw_only=True, frozen=True):
     in_bytes_s: Annotated[float, Meta(description="Bytes per second from clients.")]
     out_bytes_s: Annotated[float, Meta(description="Bytes per second to clients.")]
     dropped: Annotated[int, Meta(description="Messages since the start that somebody wanted and missed.")]
-    waits_for: Annotated[str, Meta(description="Why the node does not serve; empty while it does.")] = ""
+    waits_for: Annotated[
+        str, Meta(description="What the node, or somebody there, waits for; empty: nothing.")
+    ] = ""
     links: Annotated[tuple[Link, ...], Meta(description="Links to the other nodes.")] = ()
 
 

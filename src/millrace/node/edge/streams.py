@@ -69,6 +69,8 @@ class EdgeStreams:
         self._groups = groups
         self.functions = functions
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self.unavailable: dict[int, None] = {}
+        """Shards that wait because their function cannot be run here."""
         self._complaint_due_s = 0.0
 
     def tick(self) -> None:
@@ -79,9 +81,14 @@ class EdgeStreams:
                 del self._tasks[number]
         if self._space.is_refusing:
             return
+        for number in [n for n in self.unavailable if n not in self._shards or not self._leads(n)]:
+            del self.unavailable[number]
         for number, shard in self._shards.items():
             if shard.edge and shard.group.is_leader and shard.group.is_serving and number not in self._tasks:
                 self._tasks[number] = asyncio.get_running_loop().create_task(self._run(shard))
+
+    def _leads(self, number: int) -> bool:
+        return self._shards[number].group.is_leader
 
     async def stop(self) -> None:
         for task in self._tasks.values():
@@ -97,6 +104,7 @@ class EdgeStreams:
                 if not left and not await self._has_some(shard):
                     continue
                 function = function or await self._runnable(shard)
+                self.unavailable.pop(shard.number, None)
                 if left:
                     await shard.consumers.do(Nack(EDGE_CURSOR, cursor.epoch, left, 0))
                     left = []
@@ -104,6 +112,7 @@ class EdgeStreams:
                 if taken:
                     await self._process(shard, function, taken)
         except EdgeUnavailable as error:
+            self.unavailable[shard.number] = None
             self._complain(shard, str(error))
             # Each try is a process that is started.
             await asyncio.sleep(_UNAVAILABLE_PAUSE_S)

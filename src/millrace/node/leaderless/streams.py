@@ -291,6 +291,11 @@ class LeaderlessStream:
 
     # --------------------------------------------------------------------------------------- arrivals
 
+    @property
+    def oldest_unanswered(self) -> int:
+        """The first request that publishers wait for; 0: there is none."""
+        return int(self._batches[0][0]) if self._batches else 0
+
     def cut(self, wall_us: int, is_full: bool) -> None:
         """Publish everything that arrived since the last call."""
         arrivals, self.intake.arrivals = self.intake.arrivals, []

@@ -209,6 +209,11 @@ class ReplicationGroup:
         return any(pending.kind is EntryKind.DATA for pending in self._pending)
 
     @property
+    def oldest_pending(self) -> int:
+        """The number of the first block that was proposed here and is not applied yet; 0: there is none."""
+        return self._pending[0].sequence if self._pending else 0
+
+    @property
     def pending_count(self) -> int:
         return len(self._pending)
 

@@ -77,16 +77,16 @@ async def livez() -> dict[str, str]:
 @router.get(
     "/readyz",
     summary="Can this node serve clients?",
-    response_model=answers.Alive,
-    responses=example(answers.ALIVE),
+    response_model=answers.Ready,
+    responses=example(answers.READY),
 )
-async def readyz(request: Request) -> dict[str, str]:
+async def readyz(request: Request) -> dict[str, Any]:
     """503 with what it waits for: while it starts, after it lost its majority for some seconds, and while it
-    is drained or removed."""
-    waits_for = server_of(request).admin.readiness.waits_for
-    if waits_for:
-        raise problems.Problem(503, waits_for, headers={"Retry-After": "1"})
-    return {"status": "ok"}
+    is drained or removed. A node that serves says what its clients may wait for meanwhile."""
+    readiness = server_of(request).admin.readiness
+    if readiness.waits_for:
+        raise problems.Problem(503, readiness.waits_for, headers={"Retry-After": "1"})
+    return {"status": "ok", "waits": list(readiness.waits.sentences)}
 
 
 @router.get(

@@ -11,6 +11,12 @@ class Alive(Answer):
     status: Annotated[str, Field(description="ok.")]
 
 
+class Ready(Alive):
+    waits: Annotated[
+        list[str], Field(description="What somebody waits for here for more than a second, and why.")
+    ]
+
+
 class Member(Answer):
     node: Annotated[str, Field(description="Its name.")]
     replica: Annotated[str, Field(description="The id in its data directory.")]
@@ -90,6 +96,9 @@ class Status(Answer):
     accelerated: Annotated[bool, Field(description="Whether the C kernels are in use.")]
     uptime_s: Annotated[int, Field(description="Seconds since the start.")]
     waits_for: Annotated[str, Field(description="Why it cannot serve; empty while it can.")]
+    waits: Annotated[
+        list[str], Field(description="What somebody waits for here for more than a second, and why.")
+    ]
     listeners: Annotated[dict[str, int], Field(description="Door -> port.")]
     clients_connected: Annotated[int, Field(description="Clients connected here.")]
     sessions: Annotated[int, Field(description="Sessions that this node looks after.")]
@@ -102,6 +111,10 @@ class Status(Answer):
 
 
 ALIVE = {"status": "ok"}
+READY = {
+    "status": "ok",
+    "waits": ["shard 17: waiting for a majority of the nodes that keep it: n2 does not answer"],
+}
 MEMBER = {
     "node": "n1",
     "replica": "b4a0d6c2",
@@ -148,6 +161,7 @@ STATUS = {
     "accelerated": True,
     "uptime_s": 86_400,
     "waits_for": "",
+    "waits": [],
     "listeners": {"mqtt": 1883, "http": 18831},
     "clients_connected": 1_200,
     "sessions": 1_350,

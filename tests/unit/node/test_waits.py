@@ -1,0 +1,77 @@
+"""Every wait of more than a second has a sentence; what goes on, however slowly, is no wait."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from millrace.node.admin.waits import Waits
+
+
+class Scene:
+    """A node whose parts are set by hand, and a clock that is turned by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 100.0
+        self.group = SimpleNamespace(is_serving=True, oldest_pending=0)
+        self.stream = SimpleNamespace(oldest_unanswered=0)
+        self.engine: Any = SimpleNamespace(
+            replicas=SimpleNamespace(groups={16: self.group}),
+            leaderless=SimpleNamespace(streams={17: self.stream}),
+            edges=SimpleNamespace(unavailable={}),
+            space=SimpleNamespace(is_refusing=False),
+        )
+        self.events: list[str] = []
+        events: Any = SimpleNamespace(record=lambda kind, level, text: self.events.append(text))
+        self.waits = Waits(self.engine, events, lambda group: "nobody leads it")
+        loop = SimpleNamespace(time=lambda: self.now_s)
+        monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
+
+    def after(self, seconds: float) -> list[str]:
+        """What waits after a look before and one after this time."""
+        self.waits.look()
+        self.now_s += seconds
+        self.waits.look()
+        return list(self.waits.sentences)
+
+
+def test_each_kind_of_wait_has_its_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    assert scene.after(5) == []
+    scene.group.is_serving = False
+    assert scene.after(0.5) == []
+    assert scene.after(0.5) == ["shard 16: nobody leads it"]
+    scene.group.is_serving, scene.group.oldest_pending = True, 7
+    assert scene.after(1) == ["shard 16: what was sent to its leader is not stored yet"]
+    scene.group.oldest_pending, scene.stream.oldest_unanswered = 0, 3
+    assert "as many nodes have them as `ack` says" in scene.after(1)[0]
+    scene.stream.oldest_unanswered, scene.engine.edges.unavailable = 0, {16: None}
+    assert "edge function cannot be run" in scene.after(1)[0]
+    scene.engine.edges.unavailable, scene.engine.space.is_refusing = {}, True
+    assert "the disk is full" in scene.after(1)[0]
+    scene.engine.space.is_refusing = False
+    assert scene.after(1) == []
+
+
+def test_a_group_that_stores_slowly_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    for number in range(1, 10):
+        scene.group.oldest_pending = number
+        assert scene.after(0.9) == []
+
+
+def test_a_wait_is_told_once_and_again_only_after_it_was_over_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch)
+    for is_serving in (False, True, False):
+        scene.group.is_serving = is_serving
+        for _ in range(20):
+            scene.after(1)
+    assert scene.events == ["shard 16: nobody leads it"]
+    scene.group.is_serving = True
+    scene.after(61)
+    scene.group.is_serving = False
+    scene.after(1)
+    assert scene.events == ["shard 16: nobody leads it"] * 2
