@@ -115,6 +115,8 @@ class Broker:
         self._interest_changes: list[tuple[str, bool]] = []
         # Who owns the sessions that this broker serves, in their records.
         self.node = ""
+        # False while the sessions here were made of records that may not be all that was written.
+        self.is_settled = True
         # The wall clock, which only records need; the node sets it now and then.
         self.wall_us = 0
         # (due, order, epoch, session, will): the session ends where will is None, else a delayed will.
@@ -165,14 +167,22 @@ class Broker:
 
     def opening(self, request: ConnectRequest, username: str | None) -> Opened | None:
         """What must be on disk before this client is accepted; None for one that leaves nothing behind and
-        resumes nothing that another node served, and where no records are kept."""
+        resumes nothing that another node served or that is provisional, and where no records are kept."""
         if not self.journal.is_on:
             return None
-        is_resuming = not request.clean_start and self._left_elsewhere(request.client_id) is not None
+        client_id = request.client_id
+        is_resuming = not request.clean_start and (
+            self._left_elsewhere(client_id) is not None or self._is_provisional(client_id)
+        )
         if not request.expiry_s and request.will is None and not is_resuming:
             return None
         will = None if request.will is None else request.will.saved()
-        return Opened(request.client_id, request.clean_start, username, request.expiry_s, will, self.node)
+        return Opened(client_id, request.clean_start, username, request.expiry_s, will, self.node)
+
+    def _is_provisional(self, client_id: str) -> bool:
+        """Whether there is a session here that may not know all of its record."""
+        session = None if self.is_settled else self.sessions.get(client_id)
+        return session is not None and session.is_recorded
 
     def _left_elsewhere(self, client_id: str) -> Record | None:
         """The record of a session that another node serves, and that outlives its connection."""
@@ -223,6 +233,8 @@ class Broker:
             self._adopt_record(session)
         elif was_recorded:
             # It ends with this connection, so a restart must not find it.
+            if is_opened:
+                self._adopt_record(session)
             self.journal.add(Ended(session.client_id, session.record_epoch))
         elif request.clean_start and (left := self._left_elsewhere(request.client_id)) is not None:
             # [MQTT-3.1.2-4]. Not waited for [rule 7], and void if somebody opened it meanwhile.

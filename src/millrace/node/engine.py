@@ -241,7 +241,7 @@ class Engine:
         broker.router.intakes = self.intakes
         broker.router.forget_all()
         self.opening.move_retained()
-        self.sessions.begin(self._now_ms())
+        self.sessions.begin()
         self.cluster.run()
         self.writing.start()
 

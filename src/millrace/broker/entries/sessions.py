@@ -2,7 +2,9 @@
 
 A node collects what its sessions do in one turn of the event loop and writes it as one `SessionBatch`, which
 also says who wrote it: the operations of a node that no longer owns a session are void, because another node
-has gone on from the record without them. `SessionStore` applies them.
+has gone on from the record without them. So are those of an older *generation* of a node, which has gone on
+from the record without them itself: because it started again, or because it gave up waiting for them.
+`SessionStore` applies them.
 
 Packet ids are said as runs, a first id and a count, and never wrap inside one operation. Offsets are said as
 ranges, a first offset and a count.
@@ -219,4 +221,16 @@ class SessionBatch(Entry, frozen=True, tag="batch"):
     operations: list[Operation]
 
 
-SESSION_ENTRIES: EntryCodec[SessionBatch] = EntryCodec(SessionBatch)
+class GenerationBegun(Entry, frozen=True, tag="generation"):
+    """A node goes on from the records as they are here: the generation of what it writes is that of this
+    entry. What it wrote before may still be on its way, and changes nothing behind this. `after` is the
+    generation that the node found, 0 for none; where the records know another one, an older entry of this
+    kind came first, and this one is void."""
+
+    node: str
+    after: int
+
+
+SessionEntry = SessionBatch | GenerationBegun
+
+SESSION_ENTRIES: EntryCodec[SessionEntry] = EntryCodec(SessionEntry)

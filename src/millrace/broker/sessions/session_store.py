@@ -19,6 +19,7 @@ from millrace.broker.entries.sessions import (
     CursorsMoved,
     Discarded,
     Ended,
+    GenerationBegun,
     OffsetRange,
     Opened,
     Qos2Acknowledged,
@@ -31,6 +32,7 @@ from millrace.broker.entries.sessions import (
     SavedSubscription,
     SavedWill,
     SessionBatch,
+    SessionEntry,
     StoreOperation,
     Subscribed,
     Unsubscribed,
@@ -90,23 +92,39 @@ class _Snapshot(msgspec.Struct, array_like=True):
     version: int
     incarnations: int
     records: list[Record]
+    generations: dict[str, int] = {}
 
 
 class SessionStore:
     """All records, by client id."""
 
-    __slots__ = ("incarnations", "owners", "records")
+    __slots__ = ("generations", "incarnations", "owners", "records")
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
         self.incarnations = 0
         # Node -> how many records it looks after, as far as there are any.
         self.owners: dict[str, int] = {}
+        # Node -> the generation of it that may write, for nodes that have begun one.
+        self.generations: dict[str, int] = {}
 
     def find(self, client_id: str) -> Record | None:
         return self.records.get(client_id)
 
-    def apply(self, batch: SessionBatch) -> None:
+    def apply(self, entry: SessionEntry, generation: int = 0) -> bool:
+        """What a node wrote in this generation of it. Returns False where it is void as a whole, because the
+        node goes on in another one."""
+        if isinstance(entry, GenerationBegun):
+            if self.generations.get(entry.node, 0) != entry.after:
+                return False
+            self.generations[entry.node] = generation
+            return True
+        if self.generations.get(entry.node, generation) != generation:
+            return False
+        self._apply_batch(entry)
+        return True
+
+    def _apply_batch(self, batch: SessionBatch) -> None:
         """The operations of a batch, in order. One whose session has ended, or moved to another node, before
         it is applied changes nothing."""
         records = self.records
@@ -252,13 +270,15 @@ class SessionStore:
 
     def to_bytes(self) -> bytes:
         """The same on every node that applied the same batches: dictionaries keep their order."""
-        return _encoder.encode(_Snapshot(_STATE_VERSION, self.incarnations, list(self.records.values())))
+        records = list(self.records.values())
+        return _encoder.encode(_Snapshot(_STATE_VERSION, self.incarnations, records, self.generations))
 
     @staticmethod
     def from_bytes(data: bytes) -> "SessionStore":
         snapshot = read_saved(_decoder, data, _STATE_VERSION, "state of the sessions")
         store = SessionStore()
         store.incarnations = snapshot.incarnations
+        store.generations = snapshot.generations
         for record in snapshot.records:
             store.records[record.client_id] = record
             store._count(record.owner, 1)

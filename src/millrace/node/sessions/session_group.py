@@ -2,19 +2,35 @@
 
 The live sessions are the broker's; this is their record. At a restart the records are read back and the
 broker gets its sessions again, away and behind in their logs by their cursors.
+
+A node that starts, or that gave up waiting for its operations, begins a *generation*: what it wrote before
+may still be on its way into the log, and must not change a record that it has made a session of since. Until
+the entry that begins the generation is applied, sessions that were made of records are provisional: they
+take what comes for them, send nothing, and are then made again.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from millrace.broker.entries.sessions import SESSION_ENTRIES, Adopted, Discarded, Opened, SessionBatch
+from millrace.broker.entries.sessions import (
+    SESSION_ENTRIES,
+    Adopted,
+    CursorsMoved,
+    Discarded,
+    Ended,
+    GenerationBegun,
+    Opened,
+    Operation,
+    SessionBatch,
+    WentAway,
+)
 from millrace.broker.machine import Broker
 from millrace.broker.sessions.journal import Continuation, ResumeConnection
 from millrace.broker.sessions.session import Session
 from millrace.broker.sessions.session_store import Record, SessionStore
+from millrace.broker.sessions.unfinished import unfinished
 from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind, opaque_block
@@ -29,7 +45,14 @@ def _let_go(session: Session, owner: str) -> None:
 
 # One entry of the log; a turn with more is cut, so that no entry grows without bound.
 _OPERATIONS_MAX = 10_000
-_AGAIN_S = 10.0
+_AGAIN_S = 1.0
+
+
+class _Begin:
+    """The token of the entry that begins a generation."""
+
+
+_BEGIN = _Begin()
 
 
 class SessionGroup:
@@ -42,44 +65,50 @@ class SessionGroup:
         self.store = SessionStore()
         self.group: ReplicationGroup
         self._is_reset_due = False
+        # Whether the generation in which this node writes has begun.
+        self._begun = asyncio.Event()
         # The record says that another node serves this session. Set by the node.
         self.before_release: Callable[[Session, str], None] = _let_go
 
     async def caught_up(self) -> None:
-        """Wait until every record that was written before is here. An entry of our own comes after them; a
-        leader that is known says nothing about how far this replica is."""
-        applied = asyncio.Event()
-        while not applied.is_set():
-            # Again, should the first be given up for want of a leader.
-            block = opaque_block(Kind.CONTROL, SESSION_ENTRIES.encode([]))
-            self.group.propose([block], [applied], EntryKind.CONTROL)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(applied.wait(), _AGAIN_S)
+        """Begin a generation, and wait until it has: every record that was written before is here then, and
+        nothing changes them that an earlier run of this node wrote. A leader that is known says nothing about
+        how far this replica is."""
+        self._begin_generation()
+        await self._begun.wait()
+
+    def _begin_generation(self) -> None:
+        """From its entry on, what was proposed before it counts no more. Where it does not get there, `lost`
+        begins another one."""
+        node = self.group.replica
+        entry = GenerationBegun(node, self.store.generations.get(node, 0))
+        block = opaque_block(Kind.CONTROL, SESSION_ENTRIES.encode([entry]))
+        if not self.group.propose([block], [_BEGIN], EntryKind.CONTROL):
+            # Overloaded.
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._reset)
 
     def find(self, client_id: str) -> Record | None:
         """The record of this client's session, as the broker asks for it."""
         return self.store.find(client_id)
 
-    def begin(self, now_ms: int) -> None:
+    def begin(self) -> None:
         """The records are complete: make the broker's sessions of them, and write from now on."""
-        broker = self._broker
-        for record in list(self.store.records.values()):
-            if record.owner != self._broker.node:
-                continue
-            broker.restore(record, broker.rules.principal(record.username, record.client_id), now_ms)
-        broker.journal.is_on = True
+        self._look_after()
+        self._broker.journal.is_on = True
         if self.store.records:
             log.info("%d sessions restored", len(self.store.records))
 
     def cut(self) -> None:
         """Propose the operations of this turn."""
         journal = self._broker.journal
-        if not journal.operations:
+        if not journal.operations or self._is_reset_due:
             return
         operations, waiting = journal.take()
+        if not self._begun.is_set():
+            operations = [one for one in operations if not _is_provisional(one)]
         batches = [
             SessionBatch(self._broker.node, operations[at : at + _OPERATIONS_MAX])
-            for at in range(0, len(operations), _OPERATIONS_MAX)
+            for at in range(0, len(operations) or 1, _OPERATIONS_MAX)
         ]
         made = [opaque_block(Kind.CONTROL, SESSION_ENTRIES.encode([batch])) for batch in batches]
         tokens: list[Any] = [None] * (len(made) - 1) + [waiting]
@@ -88,12 +117,17 @@ class SessionGroup:
             journal.put_back(operations, waiting)
 
     def apply(self, block: Block, token: Any) -> None:
-        for batch in SESSION_ENTRIES.decode(block.payload()):
-            self.store.apply(batch)
-            if self._broker.journal.is_on:
-                self._follow(batch)
-        if token:
+        is_taken = True
+        for entry in SESSION_ENTRIES.decode(block.payload()):
+            is_taken = self.store.apply(entry, block.header.origin)
+            if is_taken and isinstance(entry, SessionBatch) and self._broker.journal.is_on:
+                self._follow(entry)
+        if not token:
+            return
+        if is_taken:
             self._go_on(token)
+        else:
+            self.lost(token)
 
     def _follow(self, batch: SessionBatch) -> None:
         """Give up the sessions that another node took, and take in those that this node is to look after."""
@@ -103,6 +137,9 @@ class SessionGroup:
                     self._give_up(operation.client_id, operation.owner, is_ended=operation.is_clean)
                 case Discarded() if self._is_at(operation.client_id, operation.epoch):
                     self._give_up(operation.client_id, batch.node, is_ended=True)
+                case Ended() if self._is_at(operation.client_id, operation.epoch):
+                    # It ended while it was provisional, and was made again.
+                    self._give_up(operation.client_id)
                 case Adopted():
                     self._move(operation.gone, operation.owner)
                 case _:
@@ -149,8 +186,11 @@ class SessionGroup:
         broker = self._broker
         for record in list(self.store.records.values()):
             if record.owner == broker.node and record.client_id not in broker.sessions:
-                principal = broker.rules.principal(record.username, record.client_id)
-                broker.restore(record, principal, self._now_ms())
+                self._make(record)
+
+    def _make(self, record: Record) -> None:
+        principal = self._broker.rules.principal(record.username, record.client_id)
+        self._broker.restore(record, principal, self._now_ms())
 
     def adopt(self, gone: str, time_us: int) -> None:
         """As leader of this group: look after the sessions of a node that is gone."""
@@ -184,30 +224,78 @@ class SessionGroup:
         self._look_after()
 
     def lost(self, token: Any) -> None:
-        """Nobody led the group for too long. Whoever waited is not answered; and as the sessions here are
-        ahead of their records now (an id counts as received whose message went nowhere), they begin again."""
+        """Nobody led the group for too long, or this is of a generation that did not begin. Whoever waited is
+        not answered; and as the sessions here are ahead of their records now (an id counts as received whose
+        message went nowhere), they begin again."""
+        if token is _BEGIN and self._begun.is_set():
+            # Proposed twice.
+            return
         if not self._is_reset_due:
             self._is_reset_due = True
-            log.warning("operations of sessions were given up: no majority of their group is there")
             asyncio.get_running_loop().call_soon(self._reset)
 
     def _reset(self) -> None:
         self._is_reset_due = False
-        for client_id in [s.client_id for s in self._broker.sessions.values() if s.is_recorded]:
-            self._give_up(client_id)
+        if self.group.is_closed:
+            return
+        if self._begun.is_set():
+            self._begun.clear()
+            self._broker.is_settled = False
+            log.warning("operations of sessions were given up: no majority of their group is there")
+            # What was not proposed yet is of the same sessions.
+            self._broker.journal.take()
+            for client_id in [s.client_id for s in self._broker.sessions.values() if s.is_recorded]:
+                self._give_up(client_id)
+            self._look_after()
+        self._begin_generation()
+
+    def _on_begun(self) -> None:
+        """The records are as this node left them. What it had given up may have changed them since its
+        sessions were made of them: they are made again, with the messages that no log holds."""
+        self._begun.set()
+        broker = self._broker
+        broker.is_settled = True
+        if not broker.journal.is_on:
+            return
+        for session in [session for session in broker.sessions.values() if session.is_recorded]:
+            held = unfinished(session)
+            broker.release(session, self._now_ms())
+            record = self.store.records.get(session.client_id)
+            if record is not None and record.owner == broker.node:
+                self._make(record)
+                for segment in held:
+                    segment.first_id = 0
+                    made = broker.sessions[record.client_id]
+                    broker.outbound.send(made, segment, self._now_ms(), is_cleared=False)
+        for record in self.store.records.values():
+            client = broker.sessions.get(record.client_id)
+            is_left = client is not None and not client.is_recorded and record.will is None
+            if is_left and record.owner == broker.node:
+                # The client began a clean session here, and the word that its old one ended was given up.
+                broker.journal.add(Ended(record.client_id, record.epoch))
         self._look_after()
 
     def covered(self, token: Any) -> None:
-        """They happened: the records say so."""
-        self._go_on(token or ())
+        """They happened, or were void: the records say so."""
+        is_begun = self.store.generations.get(self.group.replica) == self.group.origin
+        if token and is_begun and (token is _BEGIN or self._begun.is_set()):
+            self._go_on(token)
+        elif token:
+            self.lost(token)
 
-    def _go_on(self, token: Sequence[Continuation] | asyncio.Event) -> None:
+    def _go_on(self, token: Sequence[Continuation] | _Begin) -> None:
         """What this node proposed is applied: tell whoever waits for it."""
-        if isinstance(token, asyncio.Event):
-            token.set()
+        if isinstance(token, _Begin):
+            self._on_begun()
         else:
             resume_all(self._broker, token)
         self._wake()
+
+
+def _is_provisional(operation: Operation) -> bool:
+    """Whether this is what a session says of itself that may not know all of its record. That it ended, or
+    that its will is stored, is true of the epoch that it names."""
+    return isinstance(operation, CursorsMoved | WentAway)
 
 
 def resume_all(broker: Broker, continuations: Sequence[Continuation]) -> None:

@@ -3,11 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+from millrace.broker.entries.sessions import SessionBatch
 from millrace.broker.groups.cursor import Cursor
 from millrace.broker.messages.inbound import Inbound
 from millrace.broker.messages.intake import Arrival, Intake
 from millrace.broker.sessions.recording import Recording
 from millrace.broker.sessions.session import Session
+from millrace.broker.sessions.session_store import SessionStore
 from millrace.broker.sessions.wills import Wills
 from millrace.broker.shards.block_facts import BlockFacts
 from millrace.broker.shards.producers import Producers
@@ -18,6 +20,7 @@ from millrace.lab.sim.planted.bug import Bugs, Method, Plant
 from millrace.lab.sim.trace import Trace
 from millrace.node.logs.replica_log import ReplicaLog
 from millrace.node.replicas.admission import Admission
+from millrace.node.sessions.session_group import SessionGroup
 from millrace.node.shards.batch import Batch
 from millrace.node.shards.shard import Shard
 
@@ -156,3 +159,21 @@ def answer_not_remembered(plant: Plant) -> None:
         """Forgotten at once."""
 
     plant.instead(Cursor, "_remember", remember)
+
+
+@NODE_BUGS.bug("a node goes on from its records, and what it had given up changes them behind its back")
+def given_up_operations_count(plant: Plant) -> None:
+    def make(original: Method) -> Method:
+        def apply(self: SessionStore, entry: Any, generation: int = 0) -> bool:
+            if isinstance(entry, SessionBatch):
+                self.generations[entry.node] = generation
+            return bool(original(self, entry, generation))
+
+        return apply
+
+    def on_begun(self: SessionGroup) -> None:
+        self._begun.set()
+        self._broker.is_settled = True
+
+    plant.around(SessionStore, "apply", make)
+    plant.instead(SessionGroup, "_on_begun", on_begun)
