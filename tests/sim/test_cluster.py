@@ -14,6 +14,7 @@ import pytest
 from millrace.lab.sim.campaign import replay
 from millrace.lab.sim.cluster.checks import Logs, check_received
 from millrace.lab.sim.cluster.host import Host
+from millrace.lab.sim.cluster.ledger import Batch, Ledger, payload_of
 from millrace.lab.sim.cluster.mqtt_clients import History, Sent
 from millrace.lab.sim.cluster.plan import CHANGES, FAULTS, WORK, ClusterPlan, make_cluster_plan
 from millrace.lab.sim.cluster.world import ClusterWorld, run_cluster_plan
@@ -52,7 +53,7 @@ def run(one: ClusterPlan) -> RunResult:
 
 
 def test_without_a_fault_everything_comes_exactly_once() -> None:
-    run(plan(3, is_wandering=False, work=("shared", "wills", "retained", "groups", "short")))
+    run(plan(3, is_wandering=False, work=("shared", "wills", "retained", "groups", "short", "staging")))
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,7 @@ def test_without_a_fault_everything_comes_exactly_once() -> None:
         (3, ("wills",), ("crash", "broken connections", "clients cut off")),
         (3, ("shared",), ("stop", "one way", "slow disk")),
         (3, ("retained",), ("damage", "power loss")),
+        (3, ("staging",), ("crash", "split", "power loss", "damage")),
         (5, (), ("crash", "split", "power loss of all")),
     ],
 )
@@ -142,7 +144,12 @@ def test_plans_cover_every_size_work_fault_and_change() -> None:
 # --------------------------------------------------------------------------------------- planted bugs
 
 # Each shows in a run without a fault.
-CHEAP = {"will_fired_twice": "wills", "retained_at_one_node": "retained", "fan_out_before_commit": "short"}
+CHEAP = {
+    "will_fired_twice": "wills",
+    "retained_at_one_node": "retained",
+    "fan_out_before_commit": "short",
+    "settled_half_way": "staging",
+}
 
 
 @pytest.mark.parametrize("name", CHEAP)
@@ -176,6 +183,47 @@ def test_a_message_doubled_lost_or_out_of_order_is_seen() -> None:
         assert caught.value.rule == rule
     history.received["d"] = [b"0", b"1", b"2"]
     check_received(history, "d", "q2/#", 2)
+
+
+BATCH: Batch = ("w", 3)
+
+
+def rows(attempt: str, count: int, batch: Batch = BATCH) -> list[bytes]:
+    return [payload_of(batch, attempt, number, 0) for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("visible", "rule"),
+    [
+        ({1: [*rows("a", 2), *rows("a", 1)]}, "staged once"),
+        ({1: rows("a", 2), 2: rows("a", 2)}, "staged once"),
+        ({1: rows("a", 1)}, "staged whole"),
+        ({}, "staged whole"),
+        ({1: rows("a", 2), 2: rows("b", 2)}, "staged winners"),
+        ({1: rows("lost", 2)}, "staged winners"),
+        ({1: [*rows("a", 2), *rows("early", 1, ("w", 2))]}, "staged order"),
+    ],
+)
+def test_staged_rows_doubled_lost_or_of_a_loser_are_seen(visible: dict[int, list[bytes]], rule: str) -> None:
+    ledger = Ledger()
+    for attempt in ("a", "b"):
+        ledger.wish(BATCH, {attempt: rows(attempt, 2)})
+    ledger.wish(("w", 2), {"early": rows("early", 1, ("w", 2))})
+    ledger.answered(BATCH, is_repeat=False, last=-1)
+    for winner in ("a", "b"):
+        ledger.check({1: rows(winner, 2)}, is_whole=True)
+    with pytest.raises(Violation) as caught:
+        ledger.check(visible, is_whole=True)
+    assert caught.value.rule == rule
+
+
+def test_a_batch_that_is_decided_again_is_seen() -> None:
+    ledger = Ledger()
+    ledger.answered(BATCH, is_repeat=True, last=3)
+    ledger.answered(BATCH, is_repeat=False, last=2)
+    for batch in (BATCH, ("w", 2)):
+        with pytest.raises(Violation, match="decided again"):
+            ledger.answered(batch, is_repeat=False, last=ledger.last_decided("w"))
 
 
 # ---------------------------------------------------------------------------------------- determinism

@@ -26,6 +26,7 @@ from millrace.lab.sim.cluster.plan import ClusterPlan, make_cluster_plan
 from millrace.lab.sim.cluster.retained import RetainedWork
 from millrace.lab.sim.cluster.scene import Scene, is_settled
 from millrace.lab.sim.cluster.short import ShortWork
+from millrace.lab.sim.cluster.staging import StagingWork
 from millrace.lab.sim.cluster.wills import Wills
 from millrace.lab.sim.cluster.work import PubSub, Shared, Work
 from millrace.lab.sim.surroundings.clock import US_PER_S
@@ -49,6 +50,7 @@ _WORK: dict[str, type[Work]] = {
     "retained": RetainedWork,
     "groups": GroupWork,
     "short": ShortWork,
+    "staging": StagingWork,
 }
 
 

@@ -7,6 +7,7 @@ from millrace.broker.entries.sessions import SessionBatch
 from millrace.broker.groups.cursor import Cursor
 from millrace.broker.messages.inbound import Inbound
 from millrace.broker.messages.intake import Arrival, Intake
+from millrace.broker.meta.writers import Decision, Writers
 from millrace.broker.sessions.recording import Recording
 from millrace.broker.sessions.session import Session
 from millrace.broker.sessions.session_store import SessionStore
@@ -14,6 +15,7 @@ from millrace.broker.sessions.wills import Wills
 from millrace.broker.shards.block_facts import BlockFacts
 from millrace.broker.shards.producers import Producers
 from millrace.broker.shards.shard_state import ShardState
+from millrace.broker.shards.staging import AttemptKey, BlockKey, SavedStaged, Staged, Taken
 from millrace.lab.sim.cluster.plan import ClusterPlan
 from millrace.lab.sim.cluster.world import ClusterWorld
 from millrace.lab.sim.planted.bug import Bugs, Method, Plant
@@ -177,3 +179,47 @@ def given_up_operations_count(plant: Plant) -> None:
 
     plant.around(SessionStore, "apply", make)
     plant.instead(SessionGroup, "_on_begun", on_begun)
+
+
+@NODE_BUGS.bug("a leader takes a released block again that another leader has released")
+def release_taken_twice(plant: Plant) -> None:
+    def admits(self: Taken, key: BlockKey) -> bool:
+        return True
+
+    plant.instead(Taken, "admits", admits)
+
+
+@NODE_BUGS.bug("what is staged is let go before anybody has decided about it")
+def staged_dropped_undecided(plant: Plant) -> None:
+    def make(original: Method) -> Method:
+        def is_given_up(self: Writers, owner: AttemptKey) -> bool:
+            writer = self.writers.get(owner.writer)
+            return bool(original(self, owner)) or (writer is not None and owner.batch > writer.last)
+
+        return is_given_up
+
+    plant.around(Writers, "is_given_up", make)
+
+
+@NODE_BUGS.bug("a batch is settled in a shard when the first of its attempts is released")
+def settled_half_way(plant: Plant) -> None:
+    def make(original: Method) -> Method:
+        def attempts(self: Decision, shard: int) -> list[tuple[str, int]]:
+            return list(original(self, shard))[:1]
+
+        return attempts
+
+    plant.around(Decision, "attempts", make)
+
+
+@NODE_BUGS.bug("a shard that begins from a snapshot has nothing of what was staged before")
+def staged_not_in_snapshot(plant: Plant) -> None:
+    def make(original: Method) -> Method:
+        def restored(saved: SavedStaged) -> Staged:
+            staged: Staged = original(saved)
+            staged.drop(list(staged.attempts))
+            return staged
+
+        return restored
+
+    plant.around(Staged, "restored", make)
