@@ -46,6 +46,8 @@ export interface NodeRow {
   leads_meta: boolean;
   leads: number;
   addresses: { mqtt: string | null; http: string | null; peer: string | null };
+  /** The machine that it shares with other nodes; empty: a machine of its own. */
+  host: string;
   silent_s: number;
   is_answering: boolean;
   figures: Figures | null;

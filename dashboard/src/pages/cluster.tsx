@@ -142,7 +142,15 @@ function Leaders({ overview: now }: { overview: Overview }) {
 }
 
 const NODE_COLUMNS: Column<NodeRow>[] = [
-  { name: "Node", show: (node) => <a href={href("cluster", [node.node])}>{node.node}</a> },
+  {
+    name: "Node",
+    show: (node) => (
+      <>
+        <a href={href("cluster", [node.node])}>{node.node}</a>
+        {node.host !== "" && <span class="quiet"> on {node.host}</span>}
+      </>
+    ),
+  },
   {
     name: "State",
     show: (node) => (

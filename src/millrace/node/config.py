@@ -66,6 +66,10 @@ class Node(Settings, frozen=True, kw_only=True):
             expected="1 to 64 letters, digits, dots, dashes, underscores",
         ),
     ] = "n1"
+    host: Annotated[
+        str,
+        says("machine that this node shares with others: replicas of a shard are on different ones"),
+    ] = ""
     data: Annotated[
         str,
         says("directory of everything this node keeps", pattern="(?s).", expected="text that is not empty"),
@@ -96,6 +100,13 @@ class Listeners(Settings, frozen=True, kw_only=True):
             "*.NAME is all below it, * is any"
         ),
     ] = ""
+    shared: Annotated[
+        bool,
+        says(
+            "other nodes of this machine listen on the same ports for MQTT, WebSocket and text; the system "
+            "gives each connection to one of them"
+        ),
+    ] = False
     proxy_protocol: Annotated[
         bool, says("connections without TLS begin with a PROXY header; only behind a balancer that sends it")
     ] = False

@@ -344,6 +344,7 @@ class Server:
             self.descriptors,
             context=context,
             handshake_s=self.config.limits.connect_deadline_ms / 1000,
+            is_shared=self.config.listeners.shared,
         )
         self._listeners.append(listener)
 

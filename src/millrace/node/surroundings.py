@@ -49,6 +49,7 @@ class Listen(Protocol):
         *,
         context: Callable[[], ssl.SSLContext] | None = None,
         handshake_s: float | None = None,
+        is_shared: bool = False,
     ) -> tuple[Closeable, int]: ...
 
 

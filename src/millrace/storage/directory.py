@@ -26,8 +26,9 @@ IDENTITY_BYTES = 16
 SALT_BYTES = 8
 SHARD_TOP = 0xFFFF_FFFF
 
-# People add users before the first start; their file may lie here and says nothing about data.
-_OTHERS_WELCOME = frozenset(("LOCK", "users.toml", "users.toml.lock"))
+# What may lie here before the first start and says nothing about data: the file of users that people add, the
+# secret of the cluster, and the directories of further nodes of this machine.
+_OTHERS_WELCOME = frozenset(("LOCK", "users.toml", "users.toml.lock", "cluster.secret", "workers"))
 _FIRST_LINE = re.compile(rb"millrace data directory, format ([0-9]{1,9})")
 _SHARD_NAME = re.compile(r"0|[1-9][0-9]{0,9}")
 

@@ -54,3 +54,15 @@ def test_the_same_name_with_an_empty_directory_is_another_node_and_not_draining(
 def test_a_snapshot_remembers_who_is_draining(state: MetaState) -> None:
     again = MetaState.from_bytes(state.to_bytes())
     assert second(again).is_draining
+
+
+def test_no_two_replicas_of_a_group_share_a_machine() -> None:
+    """A machine that is lost takes one replica of a shard with it, however many nodes run on it."""
+    made = MetaState()
+    apply(made, InitCluster("c", Member(replica="a1", name="a1", peer="h:1", host="a")))
+    for name in ("a2", "a3", "b1", "b2"):
+        apply(made, PutMember(Member(replica=name, name=name, peer="h:1", host=name[0])))
+    chosen = made.members.choose(3)
+    assert sorted(name[0] for name in chosen) == ["a", "b"]
+    assert made.members.choose(3, keep=("a2",), away=("b1",)) == ("a2", "b2")
+    assert made.members.hosts() == {"a", "b"}

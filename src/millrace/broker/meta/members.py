@@ -9,7 +9,7 @@ Membership never shrinks by itself [A6]: a node that is gone is reported, and re
 a command.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import msgspec
 from msgspec.structs import replace
@@ -24,6 +24,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     peer: str
     mqtt: str = ""
     http: str = ""
+    host: str = ""
+    """The machine that it runs on, where others run on it as well; empty: a machine of its own."""
     is_draining: bool = False
     """Keeps what it has to until others have it; gets nothing new and leads nothing it can hand over."""
 
@@ -122,23 +124,36 @@ class Members(msgspec.Struct):
 
     def choose(self, count: int, keep: tuple[str, ...] = (), away: Collection[str] = ()) -> tuple[str, ...]:
         """Nodes for a group of `count` replicas: those it has, then those that keep the fewest groups, and
-        nobody who is `away`. Only a new group (nothing to keep) that finds too few begins with nodes that are
-        away as well, as long as the others are a majority of it and it can work without them."""
+        nobody who is `away`. No two of them share a machine, which may be lost as a whole. Only a new group
+        (nothing to keep) that finds too few begins with nodes that are away as well, as long as the others
+        are a majority of it and it can work without them."""
         load = dict.fromkeys(self.members, 0)
         for assignment in self.assignments.values():
             for replica in assignment.replicas:
                 if replica in load:
                     load[replica] += 1
-        chosen = [r for r in keep if r in self.members and not self.members[r].is_draining][:count]
-        free = sorted(
-            (r for r, member in self.members.items() if not member.is_draining and r not in chosen),
-            key=lambda r: (load[r], r),
-        )
-        chosen += [r for r in free if r not in away][: count - len(chosen)]
+        chosen: dict[str, str] = {}
+        """By machine."""
+        able = [r for r, member in self.members.items() if not member.is_draining]
+        free = sorted(able, key=lambda r: (load[r], r))
+        self._add([r for r in keep if r in able], count, chosen)
+        self._add([r for r in free if r not in away], count, chosen)
         if not keep and len(chosen) < count:
-            most = min(count, 2 * len(chosen) - 1) if chosen else count
-            chosen += [r for r in free if r not in chosen][: most - len(chosen)]
-        return tuple(sorted(chosen))
+            self._add(free, min(count, 2 * len(chosen) - 1) if chosen else count, chosen)
+        return tuple(sorted(chosen.values()))
+
+    def _add(self, candidates: Iterable[str], most: int, chosen: dict[str, str]) -> None:
+        """Candidates in their order, one of a machine, until there are so many."""
+        for replica in candidates:
+            if len(chosen) < most:
+                chosen.setdefault(self.host_of(replica), replica)
+
+    def host_of(self, replica: str) -> str:
+        """The machine of a node; a node without a label is a machine of its own."""
+        return self.members[replica].host or replica
+
+    def hosts(self) -> set[str]:
+        return {self.host_of(replica) for replica in self.members}
 
     def leaders(self, absent: Collection[str] = ()) -> dict[int, str]:
         """The node that should lead each group, so that all lead about as many: the same at every node that

@@ -21,7 +21,7 @@ from millrace.cli.shared.http_options import DEFAULT, HttpUrl, door
 
 app = family("Nodes of the cluster.")
 
-_COLUMNS = ("node", "state", "leads_meta", "leads", "mqtt", "http", "peer")
+_COLUMNS = ("node", "state", "leads_meta", "leads", "host", "mqtt", "http", "peer")
 _POLL_S = 0.5
 _REMOVE_S = 60.0
 
@@ -35,7 +35,7 @@ def list_(url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
     if json:
         print_json(answer)
     else:
-        print_rows(answer["members"], _COLUMNS, as_json=False, optional=("peer", "leads", "mqtt"))
+        print_rows(answer["members"], _COLUMNS, as_json=False, optional=("host", "peer", "leads", "mqtt"))
 
 
 @app.command(

@@ -8,12 +8,12 @@ from millrace.cli.shared.tables import print_facts
 
 app = single()
 
-_MEMBER_COLUMNS = ("node", "state", "silent_s", "leads", "leads_meta", "mqtt", "http", "peer")
+_MEMBER_COLUMNS = ("node", "state", "silent_s", "leads", "leads_meta", "host", "mqtt", "http", "peer")
 _GROUP_COLUMNS = (
     "group", "keeps", "role", "term", "leader", "commit", "applied", "last", "lag", "voters", "learners",
 )  # fmt: skip
 # What goes first where the terminal is narrow.
-_MEMBER_OPTIONAL = ("peer", "silent_s", "mqtt", "http")
+_MEMBER_OPTIONAL = ("host", "peer", "silent_s", "mqtt", "http")
 _GROUP_OPTIONAL = ("learners", "last", "voters", "term", "commit")
 # These have tables of their own.
 _APART = ("cluster", "streams")

@@ -221,6 +221,33 @@ def scale(
         raise typer.Exit(1)
 
 
+@app.command(epilog=example("millrace bench workers", "millrace bench workers --patterns qos0-pairs"))
+def workers(
+    rounds: Rounds = 3,
+    seconds: Seconds = 2.0,
+    patterns: Patterns = None,
+    json: JsonFile = None,
+) -> None:
+    """One worker and two on this machine, each held to half a core: what the second one brings."""
+    from dataclasses import asdict
+
+    from millrace.lab.bench import workers_bench
+    from millrace.lab.bench.generator import build
+
+    cases = workers_bench.CASES if patterns is None else tuple(one.name for one in _patterns(patterns))
+    generator = build()
+    points = []
+    for case in cases:
+        for count in workers_bench.COUNTS:
+            sys.stderr.write(f"{case}: {count} workers\n")
+            points.append(workers_bench.measure(case, count, generator, rounds=rounds, seconds=seconds))
+    rows = workers_bench.rows(points)
+    if json != "-":
+        print_rows(rows, tuple(rows[0]), as_json=False)
+    if json is not None:
+        _write(json, json_module.dumps([asdict(point) for point in points], indent=2) + "\n")
+
+
 @app.command(
     epilog=example("millrace bench routed", "millrace bench routed --plot routed.svg --json routed.json")
 )

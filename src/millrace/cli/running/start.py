@@ -36,14 +36,23 @@ def start(
     join: Annotated[
         list[str] | None, typer.Option("--join", metavar=_ADDRESS, help="A member of the cluster to join.")
     ] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", metavar="N", min=1, max=64, help="Nodes on this machine, one a core.")
+    ] = 1,
     end_with_input: Annotated[
         bool, typer.Option("--end-with-input", hidden=True, help="Stop at the end of the standard input.")
     ] = False,
     set_: Overrides = None,
 ) -> None:
     """Run a broker in the foreground until SIGTERM or Ctrl-C. SIGHUP loads the users file again where
-    access.users_import says so."""
+    access.users_import says so.
+
+    With --workers it runs N nodes that share the ports for MQTT, WebSocket and text, and starts again one
+    that dies. The HTTP and peer ports of a further node are 10 above those of the one before, and its data is
+    in workers/ of the data directory."""
     named = [*(set_ or ())]
+    if data is not None:
+        named.append(f"node.data={data}")
     for key, value in (
         ("node.id", node_id),
         ("listeners.mqtt", mqtt),
@@ -56,7 +65,12 @@ def start(
     ):
         if value is not None:
             named.append(f"{key}={value}")
-    settings = load_config(config, data=data, overrides=named)
+    settings = load_config(config, overrides=named)
+    if workers > 1:
+        from millrace.local_cluster import workers as several
+
+        several.run(settings, ["--config", str(config)] if config else [], named, workers)
+        return
     from millrace.node import run as node
 
     if end_with_input:

@@ -118,6 +118,7 @@ class Builder:
                 addresses=Addresses(
                     mqtt=row["mqtt"] or None, http=row["http"] or None, peer=row["peer"] or None
                 ),
+                host=row["host"],
                 silent_s=row["silent_s"],
                 is_answering=report is not None,
                 figures=None if report is None else report.figures,

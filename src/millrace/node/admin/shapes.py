@@ -72,6 +72,7 @@ class Node(Shape, kw_only=True, frozen=True):
     silent_s: Annotated[float, Meta(description="How long the answering node has not heard it.")]
     is_answering: Annotated[bool, Meta(description="Whether it gave its figures this time.")]
     figures: Annotated[Figures | None, Meta(description="What it says of itself; null without an answer.")]
+    host: Annotated[str, Meta(description="The machine that it shares with others; empty: its own.")] = ""
 
 
 class GroupHere(Shape, kw_only=True, frozen=True):

@@ -209,6 +209,7 @@ class Cluster:
         return Member(
             replica=self._replicas.replica,
             name=self._config.node.id,
+            host=self._config.node.host,
             peer=self._replicas.peer_address,
             mqtt=public("mqtt", listeners.mqtt),
             http=public("http", listeners.http),
@@ -307,7 +308,7 @@ class Cluster:
     def _has_moved(self, mine: Member) -> bool:
         now = self._myself()
         said = ((now.name, mine.name), (now.peer, mine.peer), (now.mqtt, mine.mqtt), (now.http, mine.http))
-        return any(new and new != old for new, old in said)
+        return now.host != mine.host or any(new and new != old for new, old in said)
 
     # --------------------------------------------------------------------------------------- peers
 
@@ -377,6 +378,7 @@ class Cluster:
                 "mqtt": member.mqtt,
                 "http": member.http,
                 "state": self._state_of(member),
+                "host": member.host,
                 "silent_s": round(self._silence.silent_s(replica), 1),
                 "leads_meta": replica == leader,
                 "leads": leads[replica],

@@ -104,6 +104,6 @@ class Placement:
                 names = ", ".join(sorted(silent))
                 says = f"shard {number}: {up} of {len(replicas)} replicas are up, {names} "
                 yield says + f"{'does' if len(silent) == 1 else 'do'} not answer"
-            lacking = min(self._target(number), len(members.members)) - len(replicas)
+            lacking = min(self._target(number), len(members.hosts())) - len(replicas)
             if lacking > 0 and self._silence.since_s.keys() & members.members.keys():
                 yield f"shard {number}: {lacking} more to be kept once all nodes are there"

@@ -174,11 +174,13 @@ async def listen(
     *,
     context: Callable[[], ssl.SSLContext] | None = None,
     handshake_s: float | None = None,
+    is_shared: bool = False,
 ) -> tuple[Listener, int]:
     """Listen; returns the listener and the port it got. `context`: the TLS of a new connection, which may be
-    another one later. `handshake_s`: how long TLS may take to begin."""
+    another one later. `handshake_s`: how long TLS may take to begin. `is_shared`: other nodes of this machine
+    listen on the same port."""
     try:
-        sockets = await _bound(address)
+        sockets = await _bound(address, is_shared)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             who = holder(address.port) or "another process"
@@ -193,7 +195,7 @@ async def listen(
     return Listener(sockets, factory, descriptors, tls), sockets[0].getsockname()[1]
 
 
-async def _bound(address: Address) -> list[socket.socket]:
+async def _bound(address: Address, is_shared: bool) -> list[socket.socket]:
     """A listening socket for each address that the host's name stands for."""
     found = await asyncio.get_running_loop().getaddrinfo(
         address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -203,6 +205,8 @@ async def _bound(address: Address) -> list[socket.socket]:
         for family, kind, protocol, _, name in dict.fromkeys(found):
             sockets.append(listening := socket.socket(family, kind, protocol))
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if is_shared:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             # What is accepted inherits it. A client may ask for no keep alive, and a text client cannot.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if family == socket.AF_INET6:

@@ -423,7 +423,7 @@ def _shown(server: ServedNode, stream: Stream, *, replicas_asked: bool = False) 
                 row.update(server.engine.pairs.shown(server.engine.shards[row["shard"]]))
         shown["topic_classes"] = admit(stream.spec.primary_backup)
         warnings += server.engine.pairs.warnings(stream)
-    nodes = len(server.engine.definitions.state.members.members)
+    nodes = len(server.engine.definitions.state.members.hosts())
     if replicas_asked and stream.spec.replication is Replication.QUORUM and stream.spec.replicas > nodes:
         there, kept = ("1 node is", "1 is") if nodes == 1 else (f"{nodes} nodes are", f"{nodes} are")
         asked_for = f"{stream.spec.replicas} replicas are asked for and {there} there"

@@ -42,6 +42,7 @@ OVERVIEW: dict[str, Any] = {
             "leads_meta": True,
             "leads": 2,
             "addresses": {"mqtt": "10.0.0.1:1883", "http": "10.0.0.1:18831", "peer": "10.0.0.1:18832"},
+            "host": "",
             "silent_s": 0.0,
             "is_answering": True,
             "figures": _FIGURES,

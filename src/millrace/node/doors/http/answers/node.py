@@ -23,6 +23,7 @@ class Member(Answer):
     peer: Annotated[str, Field(description="HOST:PORT for other nodes.")]
     mqtt: Annotated[str, Field(description="HOST:PORT of MQTT; empty without.")]
     http: Annotated[str, Field(description="HOST:PORT of HTTP; empty without.")]
+    host: Annotated[str, Field(description="The machine that it shares with others; empty: its own.")]
     state: Annotated[str, Field(description="up, draining, suspect or unreachable.")]
     silent_s: Annotated[float, Field(description="How long this node has not heard it.")]
     leads_meta: Annotated[bool, Field(description="Whether it leads the group of the definitions.")]
@@ -122,6 +123,7 @@ MEMBER = {
     "mqtt": "10.0.0.1:1883",
     "http": "10.0.0.1:18831",
     "state": "up",
+    "host": "",
     "silent_s": 0.0,
     "leads_meta": True,
     "leads": 2,
