@@ -166,6 +166,8 @@ WRITERS_SETTLED_MAX = 10_000
 # Producers that a shard remembers, and ranges of numbers of each; what is older is refused.
 PRODUCERS_MAX = 10_000
 PRODUCER_RANGES_MAX = 64
+# Wills of a client that later connections displaced and that no log has; beyond it the oldest is given up.
+DISPLACED_WILLS_MAX = 16
 # Deletions of retained messages that a log remembers; beyond it the oldest are forgotten.
 RETAINED_DELETED_MAX = 10_000
 # What a session takes along to another node, and what may be staged at a shard for a snapshot to carry it.

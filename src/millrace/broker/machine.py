@@ -239,6 +239,7 @@ class Broker:
         elif request.clean_start and (left := self._left_elsewhere(request.client_id)) is not None:
             # [MQTT-3.1.2-4]. Not waited for [rule 7], and void if somebody opened it meanwhile.
             self.journal.add(Discarded(session.client_id, left.epoch))
+        self.wills.settle(request.client_id, self.records, self.node)
         session.blocked = False
         self.connected += 1
         session.enter_by(self.stats.door(request.door))
@@ -258,9 +259,10 @@ class Broker:
     def publish_will_on_move(self, session: Session, now_ms: int, *, is_ended: bool) -> None:
         """Another node goes on with this client, in the same session or in a new one: a will that this does
         not stop is published, as it would be at one node (MQTT 5, 3.1.3.2.2)."""
-        is_closing = session.connection is not None
-        plan = session.will if is_closing else session.delayed_will
-        if plan is not None and (is_ended or (is_closing and not plan.delay_s)):
+        plan = session.will if session.connection is not None else session.delayed_will
+        displaced = self.records.displaced_wills(session.client_id)
+        is_due = is_ended or any(one.epoch == session.record_epoch for one in displaced)
+        if plan is not None and is_due:
             self.wills.publish(session, plan, now_ms)
 
     def release(self, session: Session, now_ms: int) -> None:
@@ -294,6 +296,7 @@ class Broker:
 
     def resume(self, session: Session, now_ms: int) -> None:
         """After CONNACK: send again what is unanswered, then what waited, also in its groups."""
+        self.wills.forget_displaced(session, self.records)
         self.joined_need_feeding = bool(self.joined)
         self.outbound.resend(session, now_ms)
         for filter in list(session.subscriptions):

@@ -3,6 +3,7 @@
 import pytest
 
 from millrace.broker.entries.sessions import (
+    Adopted,
     Ended,
     Opened,
     Operation,
@@ -13,7 +14,10 @@ from millrace.broker.entries.sessions import (
 )
 from millrace.broker.messages.intake import Arrival, Intake
 from millrace.broker.sessions.session_store import SessionStore
-from millrace.types import Message, Reason, Will
+from millrace.limits import DISPLACED_WILLS_MAX
+from millrace.types import Message, Reason, Version, Will
+from millrace.wire.mqtt.codec import encode
+from millrace.wire.mqtt.packets import Connect
 from unit.node.house import House
 from unit.node.stand_ins import IntakesBy
 
@@ -114,3 +118,60 @@ def test_a_refused_will_is_forgotten_when_its_client_is_back() -> None:
     house.connect("a", resume=True)
     house.pass_s(2)
     assert len(intake.arrivals) == 1
+
+
+def displaced(store: SessionStore) -> list[tuple[int, str]]:
+    return [(one.epoch, one.owner) for one in store.displaced_wills("a")]
+
+
+def test_the_record_keeps_a_will_that_the_next_connection_displaces_until_it_is_stored() -> None:
+    """Only the node that had the connection would publish it, and that may fall."""
+    store, epoch = opened(0)
+    apply(store, Opened("a", True, None, 0, None, "n2"))
+    assert displaced(store) == [(epoch, "n1")] and store.owners == {"n1": 1, "n2": 1}
+    again = SessionStore.from_bytes(store.to_bytes())
+    assert displaced(again) == [(epoch, "n1")] and again.owners == store.owners
+    apply(store, Adopted("n1", "n3", 5))
+    assert displaced(store) == [(epoch, "n3")] and store.owners == {"n3": 1, "n2": 1}
+    apply(store, WillStored("a", epoch))
+    assert displaced(store) == [] and store.owners == {"n2": 1} and not store.displaced
+
+
+@pytest.mark.parametrize(
+    ("delay_s", "is_clean", "is_due"), [(0, False, True), (9, False, False), (9, True, True)]
+)
+def test_a_will_is_displaced_unless_its_session_goes_on_within_the_delay(
+    delay_s: int, is_clean: bool, is_due: bool
+) -> None:
+    store = SessionStore()
+    will = SavedWill("w", b"", 1, True, False, delay_s, None)
+    apply(store, Opened("a", False, None, 60, will, "n1"), Opened("a", is_clean, None, 60, None, "n2"))
+    assert bool(displaced(store)) is is_due
+
+
+def test_displaced_wills_of_a_client_are_bounded() -> None:
+    store, _ = opened(0)
+    for _ in range(DISPLACED_WILLS_MAX + 3):
+        apply(store, Opened("a", True, None, 0, WILL, "n1"))
+    assert len(displaced(store)) == DISPLACED_WILLS_MAX
+    assert store.owners == {"n1": DISPLACED_WILLS_MAX + 1}
+    assert displaced(store)[-1][0] == store.records["a"].epoch - 1
+
+
+def test_a_will_that_was_displaced_is_done_when_its_log_has_it() -> None:
+    house, intake = house_with_a_log()
+    house.connect("a", resume=True, will=LAST_WORD)
+    epoch = house.store.records["a"].epoch
+    # The next connection is gone by the time at which its record is written: it is not told anything.
+    second = house.open()
+    packet = Connect(client_id="a", version=Version.MQTT_5, clean_start=False, session_expiry_s=60)
+    second.connection.data_received(encode(packet, Version.MQTT_5))
+    second.wire.lose()
+    house.turn()
+    assert displaced(house.store) == [(epoch, "")]
+    arrival = intake.arrivals[-1]
+    assert (arrival.producer, arrival.sequence) == (b"will/a", epoch)
+    house.broker.inbound.committed([arrival], 16, 7, 0)
+    house.is_awake = True
+    house.turn()
+    assert displaced(house.store) == []

@@ -6,10 +6,19 @@ from typing import Any
 import pytest
 
 from millrace.broker.access import AccessRules
-from millrace.broker.entries.sessions import SESSION_ENTRIES, Discarded, SessionBatch
+from millrace.broker.entries.sessions import (
+    SESSION_ENTRIES,
+    Adopted,
+    Discarded,
+    Opened,
+    Operation,
+    SessionBatch,
+)
 from millrace.broker.machine import Broker
 from millrace.broker.messages.message import Segment
 from millrace.broker.sessions.journal import ResumeConnection
+from millrace.broker.sessions.session import WillPlan
+from millrace.broker.sessions.session_store import SessionStore
 from millrace.broker.sessions.unfinished import PackedSegment, pack
 from millrace.limits import Limits
 from millrace.node.peers.messages import HandedOn, HandedOver
@@ -47,9 +56,19 @@ class Two:
         house.store = Told(self.groups)  # type: ignore[assignment]
         return house
 
+    def tell(self, operation: Operation) -> None:
+        """What a node wrote gets into the log, whatever became of whoever waited for it."""
+        Told(self.groups).apply(SessionBatch("a", [operation]))
+
+    def fell(self, name: str) -> None:
+        """This node hears and says nothing any more."""
+        del self.groups[name]
+
     def settle(self) -> None:
         for _ in range(3):
             for house in (self.a, self.b):
+                if house.broker.node not in self.groups:
+                    continue
                 house.is_awake = True
                 house.turn()
 
@@ -250,3 +269,62 @@ def test_a_socket_that_is_gone_hurts_nobody_who_waits_for_the_same_entry() -> No
     resume_all(Broker(Limits(), AccessRules()), waiting)
     assert gone.is_aborted
     assert served.duties == ["second"]
+
+
+def test_the_will_of_a_node_that_fell_outlives_an_older_connection() -> None:
+    """Seed 8102047 of whole nodes: the client gave up a CONNECT at a node that was cut off, and connected at
+    another, which fell. Then the older CONNECT got into the log and took the record. Nobody remembers the
+    will that was in it; whoever looks after what the node left publishes it, once."""
+    two = Two()
+    watcher = two.a.connect("w")
+    watcher.subscribe("gone")
+    two.b.connect("c", will=will("gone", b"newer"))
+    epoch = two.groups["a"].store.records["c"].epoch
+    two.fell("b")
+    saved = WillPlan("gone", run("older", qos=0), 0, None).saved()
+    two.tell(Opened("c", True, None, 0, saved, "a"))
+    assert watcher.payloads() == []
+    assert two.groups["a"].store.owners == {"a": 1, "b": 1}
+    two.tell(Adopted("b", "a", 0))
+    two.settle()
+    assert watcher.payloads() == [b"newer"]
+    assert two.groups["a"].store.displaced_wills("c") == ()
+    assert two.groups["a"].store.records["c"].epoch > epoch
+
+
+def test_a_node_publishes_after_its_start_the_will_that_was_displaced_meanwhile() -> None:
+    two = Two()
+    two.b.connect("c", will=will("gone", b"newer"))
+    two.fell("b")
+    two.tell(Opened("c", True, None, 0, None, "a"))
+    store = two.groups["a"].store
+    two.b = two._house("b")
+    two.groups["b"].store = SessionStore.from_bytes(store.to_bytes())
+    watcher = two.b.connect("w")
+    watcher.subscribe("gone")
+    two.groups["b"].begin()
+    two.settle()
+    assert watcher.payloads() == [b"newer"] and not store.displaced
+
+
+def test_a_goodbye_whose_word_comes_late_is_a_goodbye() -> None:
+    """The next connection is in the log before it: the will is displaced, and not to be published."""
+    two = Two()
+    watcher = two.b.connect("w")
+    watcher.subscribe("gone")
+    client = two.b.connect("c", will=will("gone", b"x"))
+    late, two.b.store = two.b.store, SessionStore()
+    client.disconnect()
+    two.b.store = late
+    two.tell(Opened("c", True, None, 0, None, "a"))
+    two.settle()
+    assert watcher.payloads() == [] and not two.groups["a"].store.displaced
+
+
+def test_a_will_that_nobody_published_is_forgotten_when_its_client_is_back() -> None:
+    two = Two()
+    two.b.connect("c", will=will("gone", b"x"))
+    two.fell("b")
+    two.a.connect("c", will=will("gone", b"y"))
+    two.settle()
+    assert not two.groups["a"].store.displaced

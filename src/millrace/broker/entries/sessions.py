@@ -114,7 +114,8 @@ class Ended(Entry, frozen=True, tag="end"):
 
 
 class WillStored(Entry, frozen=True, tag="will"):
-    """The will of the connection with this epoch is in its log: nobody need publish it again."""
+    """The will of the connection with this epoch is in its log, or was displaced and is not to be published:
+    nobody need publish it again."""
 
     client_id: str
     epoch: int
@@ -193,12 +194,11 @@ class Qos2Completed(Entry, frozen=True, tag="comp"):
     count: int
 
 
-StoreOperation = Opened | Adopted | Discarded
+StoreOperation = Opened | Adopted | Discarded | WillStored
 """What whoever writes it may do to any record."""
 
 RecordOperation = (
     Ended
-    | WillStored
     | WentAway
     | Subscribed
     | Unsubscribed

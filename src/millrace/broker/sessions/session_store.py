@@ -9,7 +9,7 @@ ids are written before the packet that depends on them leaves [rule 8], and the 
 for are remembered above the cursor, so that a cursor from before does not send them again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, get_args
 
 import msgspec
@@ -40,6 +40,7 @@ from millrace.broker.entries.sessions import (
     WillStored,
 )
 from millrace.broker.saved_state import read_saved
+from millrace.limits import DISPLACED_WILLS_MAX
 
 _STATE_VERSION = 2
 
@@ -82,10 +83,24 @@ class Record(msgspec.Struct, array_like=True):
         return f"qos2/{self.incarnation}/{self.client_id}".encode()
 
 
+class DisplacedWill(msgspec.Struct, array_like=True):
+    """The will of a connection whose record is another's by now, and that is due all the same: kept until it
+    is known to be stored, or the client to be back."""
+
+    client_id: str
+    epoch: int
+    owner: str
+    """The node that publishes it: the one that had the connection, until another looks after what it left."""
+    username: str | None
+    will: SavedWill
+
+
 class SessionRecords(Protocol):
     """The records of all sessions of the cluster, as the broker asks for them."""
 
     def find(self, client_id: str) -> Record | None: ...
+
+    def displaced_wills(self, client_id: str) -> Sequence[DisplacedWill]: ...
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
@@ -93,23 +108,29 @@ class _Snapshot(msgspec.Struct, array_like=True):
     incarnations: int
     records: list[Record]
     generations: dict[str, int] = {}
+    displaced: list[DisplacedWill] = []
 
 
 class SessionStore:
     """All records, by client id."""
 
-    __slots__ = ("generations", "incarnations", "owners", "records")
+    __slots__ = ("displaced", "generations", "incarnations", "owners", "records")
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
         self.incarnations = 0
-        # Node -> how many records it looks after, as far as there are any.
+        # By client, the oldest first; a client without any is not in it.
+        self.displaced: dict[str, list[DisplacedWill]] = {}
+        # Node -> how many records and displaced wills it looks after, as far as there are any.
         self.owners: dict[str, int] = {}
         # Node -> the generation of it that may write, for nodes that have begun one.
         self.generations: dict[str, int] = {}
 
     def find(self, client_id: str) -> Record | None:
         return self.records.get(client_id)
+
+    def displaced_wills(self, client_id: str) -> Sequence[DisplacedWill]:
+        return self.displaced.get(client_id, ())
 
     def apply(self, entry: SessionEntry, generation: int = 0) -> bool:
         """What a node wrote in this generation of it. Returns False where it is void as a whole, because the
@@ -132,7 +153,7 @@ class SessionStore:
             kind = type(operation)
             change_record = _RECORD_CHANGES.get(kind)
             if change_record is None:
-                _STORE_CHANGES[kind](self, operation)
+                _STORE_CHANGES[kind](self, operation, batch.node)
                 continue
             record = records.get(operation.client_id)  # type: ignore[union-attr]
             if record is not None and record.owner == batch.node:
@@ -140,7 +161,7 @@ class SessionStore:
 
     # ------------------------------------------------------------------------- who owns a session
 
-    def _opened(self, operation: Opened) -> None:
+    def _opened(self, operation: Opened, _: str) -> None:
         record = self.records.get(operation.client_id)
         if record is not None:
             if record.username not in (None, operation.username):
@@ -148,6 +169,8 @@ class SessionStore:
                 return
             # What was clean did not outlive its connection, whatever its will left behind.
             record.is_resumed = not operation.is_clean and record.expiry_s > 0
+            if record.will is not None and not (record.is_resumed and record.will.delay_s):
+                self._displace(record, record.will)
             self._count(record.owner, -1)
         self.incarnations += 1
         if record is None or not record.is_resumed:
@@ -161,7 +184,7 @@ class SessionStore:
         record.will = operation.will
         record.away_us = None
 
-    def _adopted(self, operation: Adopted) -> None:
+    def _adopted(self, operation: Adopted, _: str) -> None:
         for record in self.records.values():
             if record.owner == operation.gone:
                 self._count(operation.gone, -1)
@@ -169,8 +192,14 @@ class SessionStore:
                 record.owner = operation.owner
                 if record.away_us is None:
                     record.away_us = operation.time_us
+        for wills in self.displaced.values():
+            for one in wills:
+                if one.owner == operation.gone:
+                    self._count(operation.gone, -1)
+                    self._count(operation.owner, 1)
+                    one.owner = operation.owner
 
-    def _discarded(self, operation: Discarded) -> None:
+    def _discarded(self, operation: Discarded, _: str) -> None:
         record = self.records.get(operation.client_id)
         if record is not None and record.epoch == operation.epoch:
             self._forget(record)
@@ -186,11 +215,32 @@ class SessionStore:
         record.expiry_s, record.will = 0, operation.will
         record.away_us = record.away_us or 0
 
-    def _will_stored(self, record: Record, operation: WillStored) -> None:
-        if operation.epoch == record.epoch:
+    def _will_stored(self, operation: WillStored, node: str) -> None:
+        client_id = operation.client_id
+        record = self.records.get(client_id)
+        if record is not None and record.owner == node and operation.epoch == record.epoch:
             record.will = None
             if not record.expiry_s and record.away_us is not None:
                 self._forget(record)
+        for position, one in enumerate(self.displaced.get(client_id, ())):
+            if one.epoch == operation.epoch:
+                self._drop_displaced(client_id, position)
+                return
+
+    def _displace(self, record: Record, will: SavedWill) -> None:
+        """The next connection takes the record, and the will of this one is due: whoever had it publishes it,
+        and might fall before it has."""
+        kept = self.displaced.setdefault(record.client_id, [])
+        kept.append(DisplacedWill(record.client_id, record.epoch, record.owner, record.username, will))
+        self._count(record.owner, 1)
+        if len(kept) > DISPLACED_WILLS_MAX:
+            self._drop_displaced(record.client_id, 0)
+
+    def _drop_displaced(self, client_id: str, position: int) -> None:
+        kept = self.displaced[client_id]
+        self._count(kept.pop(position).owner, -1)
+        if not kept:
+            del self.displaced[client_id]
 
     def _went_away(self, record: Record, operation: WentAway) -> None:
         if operation.epoch == record.epoch:
@@ -271,7 +321,9 @@ class SessionStore:
     def to_bytes(self) -> bytes:
         """The same on every node that applied the same batches: dictionaries keep their order."""
         records = list(self.records.values())
-        return _encoder.encode(_Snapshot(_STATE_VERSION, self.incarnations, records, self.generations))
+        displaced = [one for kept in self.displaced.values() for one in kept]
+        snapshot = _Snapshot(_STATE_VERSION, self.incarnations, records, self.generations, displaced)
+        return _encoder.encode(snapshot)
 
     @staticmethod
     def from_bytes(data: bytes) -> "SessionStore":
@@ -282,20 +334,23 @@ class SessionStore:
         for record in snapshot.records:
             store.records[record.client_id] = record
             store._count(record.owner, 1)
+        for one in snapshot.displaced:
+            store.displaced.setdefault(one.client_id, []).append(one)
+            store._count(one.owner, 1)
         return store
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Snapshot)
 
-_STORE_CHANGES: dict[type, Callable[[SessionStore, Any], None]] = {
+_STORE_CHANGES: dict[type, Callable[[SessionStore, Any, str], None]] = {
     Opened: SessionStore._opened,
     Adopted: SessionStore._adopted,
     Discarded: SessionStore._discarded,
+    WillStored: SessionStore._will_stored,
 }
 _RECORD_CHANGES: dict[type, Callable[[SessionStore, Record, Any], None]] = {
     Ended: SessionStore._ended,
-    WillStored: SessionStore._will_stored,
     WentAway: SessionStore._went_away,
     Subscribed: SessionStore._subscribed,
     Unsubscribed: SessionStore._unsubscribed,

@@ -2,18 +2,22 @@
 
 A will that goes into a log is keyed by its client and the epoch of the session's record: a node that was
 taken for gone, and the one that looks after its sessions since, may both publish it [rule 10]. The record
-keeps the will until it is stored, for a crash before that.
+keeps the will until it is stored, for a crash before that; and where the next connection takes the record
+first, the will is kept beside it as a `DisplacedWill`: that connection may never be accepted, because its
+client gave up waiting for it long ago. Whoever had the earlier connection publishes its will or says that it
+need not be; whoever looks after what that node left does so instead, and so does that node after a restart.
 """
 
 import msgspec
 
+from millrace.broker.access import Principal
 from millrace.broker.entries.sessions import WillStored
 from millrace.broker.messages.inbound import Inbound
 from millrace.broker.messages.intake import Arrival
 from millrace.broker.messages.message import Run
 from millrace.broker.sessions.journal import Journal
 from millrace.broker.sessions.session import Session, WillPlan
-from millrace.broker.sessions.session_store import SessionRecords
+from millrace.broker.sessions.session_store import DisplacedWill, SessionRecords
 from millrace.broker.shards.shard_state import WILLS
 from millrace.broker.topics.routing import Router
 
@@ -28,14 +32,20 @@ class LoggedWill(msgspec.Struct, frozen=True):
     """Of the session's record when the will was due."""
     plan: WillPlan
 
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.session.client_id, self.epoch
+
 
 class Wills:
     def __init__(self, router: Router, inbound: Inbound, journal: Journal) -> None:
         self._router = router
         self._inbound = inbound
         self._journal = journal
-        # By client: wills that their log could not take.
-        self._refused: dict[str, LoggedWill] = {}
+        # By client and epoch: wills that were handed to a log and are not in it yet, and those of them that
+        # it could not take.
+        self._under_way: dict[tuple[str, int], LoggedWill] = {}
+        self._refused: dict[tuple[str, int], LoggedWill] = {}
         self._retry_at_ms = 0
 
     def publish(self, session: Session, plan: WillPlan, now_ms: int) -> None:
@@ -46,10 +56,40 @@ class Wills:
         run = plan.due(now_ms)
         arrival = None
         if session.is_recorded:
-            arrival = self._keyed(LoggedWill(session, session.record_epoch, plan), run)
-        if arrival is not None:
-            session.firing_will = plan
+            will = LoggedWill(session, session.record_epoch, plan)
+            arrival = self._keyed(will, run)
+            if arrival is not None:
+                session.firing_will = plan
+                self._under_way[will.key] = will
         self._inbound.enter(plan.topic, run, now_ms, arrival)
+
+    def publish_displaced(self, one: DisplacedWill, principal: Principal, now_ms: int) -> None:
+        """Publish the will of a connection that nobody here remembers."""
+        if (one.client_id, one.epoch) in self._under_way:
+            return
+        session = Session(one.client_id, principal)
+        session.is_recorded = True
+        session.record_epoch = one.epoch
+        self.publish(session, WillPlan.restored(one.will), now_ms)
+        self._settle(one)
+
+    def settle(self, client_id: str, records: SessionRecords, node: str) -> None:
+        """The next connection has taken the record of the one that was here. Of that one's will it is known
+        now whether it is on its way into a log; if not, it is nobody's to publish."""
+        for one in records.displaced_wills(client_id):
+            if one.owner == node:
+                self._settle(one)
+
+    def forget_displaced(self, session: Session, records: SessionRecords) -> None:
+        """The client is back, and was told so. A will from before that nobody has published by then, because
+        its node fell, would say that the client is gone."""
+        for one in records.displaced_wills(session.client_id):
+            if one.epoch < session.record_epoch:
+                self._journal.add(WillStored(one.client_id, one.epoch))
+
+    def _settle(self, one: DisplacedWill) -> None:
+        if (one.client_id, one.epoch) not in self._under_way:
+            self._journal.add(WillStored(one.client_id, one.epoch))
 
     def retry(self, now_ms: int, records: SessionRecords, node: str) -> None:
         """Publish wills that their log could not take, for want of room or of a leader, once more: except
@@ -58,15 +98,16 @@ class Wills:
             return
         self._retry_at_ms = now_ms + _RETRY_MS
         refused, self._refused = self._refused, {}
-        for client_id, will in refused.items():
-            record = records.find(client_id)
-            if record is None or record.epoch != will.epoch or record.owner != node:
+        for key, will in refused.items():
+            if not _is_kept(will, records, node):
+                del self._under_way[key]
                 continue
             run = will.plan.due(now_ms)
             arrival = self._keyed(will, run)
             self._inbound.enter(will.plan.topic, run, now_ms, arrival)
             if arrival is None:
-                self._journal.add(WillStored(client_id, will.epoch))
+                del self._under_way[key]
+                self._journal.add(WillStored(*key))
 
     def _keyed(self, will: LoggedWill, run: Run) -> Arrival | None:
         """The will as an arrival that its log keeps once; None where no log keeps it."""
@@ -83,13 +124,21 @@ class Wills:
 
     def finished(self, will: LoggedWill, offset: int | None) -> None:
         """The log took the will at `offset`, or refused it (None)."""
-        session = will.session
-        client_id = session.client_id
         if offset is None:
-            known = self._refused.get(client_id)
-            if known is None or known.epoch <= will.epoch:
-                self._refused[client_id] = will
+            if will.key in self._under_way:
+                self._refused[will.key] = will
             return
-        if session.firing_will is will.plan:
-            session.firing_will = None
-        self._journal.add(WillStored(client_id, will.epoch))
+        self._under_way.pop(will.key, None)
+        self._refused.pop(will.key, None)
+        if will.session.firing_will is will.plan:
+            will.session.firing_will = None
+        self._journal.add(WillStored(*will.key))
+
+
+def _is_kept(will: LoggedWill, records: SessionRecords, node: str) -> bool:
+    """Whether it is still this node's to publish."""
+    client_id, epoch = will.key
+    record = records.find(client_id)
+    if record is not None and record.epoch == epoch and record.owner == node:
+        return True
+    return any(one.epoch == epoch and one.owner == node for one in records.displaced_wills(client_id))

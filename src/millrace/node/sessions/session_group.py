@@ -29,7 +29,7 @@ from millrace.broker.entries.sessions import (
 from millrace.broker.machine import Broker
 from millrace.broker.sessions.journal import Continuation, ResumeConnection
 from millrace.broker.sessions.session import Session
-from millrace.broker.sessions.session_store import Record, SessionStore
+from millrace.broker.sessions.session_store import DisplacedWill, Record, SessionStore
 from millrace.broker.sessions.unfinished import unfinished
 from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.replication.contract import EntryKind
@@ -91,10 +91,14 @@ class SessionGroup:
         """The record of this client's session, as the broker asks for it."""
         return self.store.find(client_id)
 
+    def displaced_wills(self, client_id: str) -> Sequence[DisplacedWill]:
+        """Of this client, likewise."""
+        return self.store.displaced_wills(client_id)
+
     def begin(self) -> None:
         """The records are complete: make the broker's sessions of them, and write from now on."""
-        self._look_after()
         self._broker.journal.is_on = True
+        self._look_after()
         if self.store.records:
             log.info("%d sessions restored", len(self.store.records))
 
@@ -134,7 +138,8 @@ class SessionGroup:
         for operation in batch.operations:
             match operation:
                 case Opened() if operation.owner != self._broker.node:
-                    self._give_up(operation.client_id, operation.owner, is_ended=operation.is_clean)
+                    self._give_up(operation.client_id, operation.owner)
+                    self._broker.wills.settle(operation.client_id, self.store, self._broker.node)
                 case Discarded() if self._is_at(operation.client_id, operation.epoch):
                     self._give_up(operation.client_id, batch.node, is_ended=True)
                 case Ended() if self._is_at(operation.client_id, operation.epoch):
@@ -151,8 +156,8 @@ class SessionGroup:
         return session is not None and session.is_recorded and session.record_epoch == epoch
 
     def _give_up(self, client_id: str, owner: str = "", *, is_ended: bool = False) -> None:
-        """The client connected at another node (`is_ended`: with a clean session), or this node was taken for
-        gone and nobody named an owner: here it is served no longer [E4]."""
+        """The client connected at another node (`is_ended`: and leaves nothing behind), or this node was
+        taken for gone and nobody named an owner: here it is served no longer [E4]."""
         session = self._broker.sessions.get(client_id)
         if session is not None:
             connection = session.connection
@@ -182,11 +187,21 @@ class SessionGroup:
             self._look_after()
 
     def _look_after(self) -> None:
-        """Take in sessions that are this node's by their records."""
+        """Take in sessions that are this node's by their records, and wills that connections left."""
         broker = self._broker
         for record in list(self.store.records.values()):
             if record.owner == broker.node and record.client_id not in broker.sessions:
                 self._make(record)
+
+        self._publish_displaced()
+
+    def _publish_displaced(self) -> None:
+        """Wills that are this node's to publish, of connections that it may know nothing of."""
+        broker = self._broker
+        for one in [one for kept in self.store.displaced.values() for one in kept]:
+            if one.owner == broker.node:
+                principal = broker.rules.principal(one.username, one.client_id)
+                broker.wills.publish_displaced(one, principal, self._now_ms())
 
     def _make(self, record: Record) -> None:
         principal = self._broker.rules.principal(record.username, record.client_id)

@@ -223,3 +223,11 @@ def staged_not_in_snapshot(plant: Plant) -> None:
         return restored
 
     plant.around(Staged, "restored", make)
+
+
+@NODE_BUGS.bug("the will of a connection that another one displaces is forgotten with its record")
+def displaced_will_forgotten(plant: Plant) -> None:
+    def displace(*arguments: Any) -> None:
+        """Only the node that has the connection knows."""
+
+    plant.instead(SessionStore, "_displace", displace)
