@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.broker.shards.staging import BlockKey, make_key
 from millrace.broker.streams.stream import StreamSpec
-from millrace.client.events import Delivered
+from millrace.client.conversation.events import Delivered
 from millrace.kernels.blocks import Run
 from millrace.kernels.publish import head
 from millrace.lab.sim.cluster.calls import NoAnswer, call
