@@ -17,7 +17,7 @@ from millrace.broker.entries.sessions import (
     SessionBatch,
     Subscribed,
 )
-from millrace.broker.machine import Broker
+from millrace.broker.machine import Broker, ConnectRequest
 from millrace.broker.messages.message import Segment
 from millrace.broker.sessions.journal import ResumeConnection
 from millrace.broker.sessions.session_store import Record, SessionStore
@@ -222,6 +222,82 @@ def test_what_an_earlier_run_of_the_node_wrote_changes_nothing_after_its_start()
         await node.begin()
         node.log.late([block for block, _ in earlier.log.pending])
         assert node.record.sent == {}
+
+    asyncio.run(story())
+
+
+def request(broker: Broker, *, clean_start: bool, expiry_s: int = 0) -> ConnectRequest:
+    return ConnectRequest(
+        client_id="c",
+        clean_start=clean_start,
+        expiry_s=expiry_s,
+        v5=True,
+        window=10,
+        packet_bytes_max=0,
+        alias_max=0,
+        principal=broker.rules.principal(None, "c"),
+        will=None,
+    )
+
+
+def test_a_provisional_session_that_ends_does_not_come_back() -> None:
+    """Its record was there when the generation began, and ends behind that."""
+
+    async def story() -> None:
+        node = Node()
+        await node.begin()
+        node.write(Qos2Sent("c", 1, 1, SHARD, 12))
+        node.log.give_up()
+        await turn()
+        node.broker.end(node.broker.sessions["c"], 1_000)
+        node.group.cut()
+        node.log.commit()
+        assert not node.group.store.records and not node.broker.sessions
+
+    asyncio.run(story())
+
+
+def test_a_provisional_session_is_resumed_once_its_record_is_known() -> None:
+    """Also by a client that keeps it no longer, which waits for nothing otherwise."""
+
+    async def story() -> None:
+        node = Node()
+        await node.begin()
+        asked = request(node.broker, clean_start=False)
+        assert node.broker.opening(asked, None) is None
+        node.write(Qos2Sent("c", 1, 1, SHARD, 12))
+        given_up = node.log.give_up()
+        await turn()
+        opening = node.broker.opening(asked, None)
+        assert opening is not None
+        node.write(opening)
+        node.log.late(given_up)
+        node.log.commit()
+        session, is_present, _ = node.broker.connect(asked, Connection(), 1_000)
+        assert is_present and session.restored == {1: (SHARD, 12)}
+        node.group.cut()
+        node.log.commit()
+        assert not node.group.store.records, "it ends with its connection"
+
+    asyncio.run(story())
+
+
+def test_a_session_that_a_clean_one_ended_stays_ended_though_the_word_on_it_was_given_up() -> None:
+    """[MQTT-3.1.2-4]"""
+
+    async def story() -> None:
+        node = Node()
+        await node.begin()
+        asked = request(node.broker, clean_start=True)
+        node.broker.connect(asked, Connection(), 1_000, is_opened=False)
+        node.group.cut()
+        node.log.give_up()
+        await turn()
+        node.log.commit()
+        assert "c" in node.group.store.records
+        node.group.cut()
+        node.log.commit()
+        assert not node.group.store.records and not node.broker.sessions["c"].is_recorded
 
     asyncio.run(story())
 
