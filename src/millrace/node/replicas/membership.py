@@ -25,10 +25,18 @@ def next_change(
     if not set(voters) <= set(config.voters):
         # Nobody leaves before those who take over are there.
         return None
-    for replica in config.members:
-        if replica not in voters and replica not in learners and replica != status.replica:
-            return ChangeKind.REMOVE, replica
-    for replica in config.voters:
-        if replica in learners and replica != status.replica:
-            return ChangeKind.DEMOTE, replica
+    leaving = [replica for replica in config.members if replica not in voters and replica not in learners]
+    demoted = [replica for replica in config.voters if replica in learners]
+    for kind, some in ((ChangeKind.REMOVE, leaving), (ChangeKind.DEMOTE, demoted)):
+        for replica in some:
+            if replica != status.replica and (replica in silent or _is_dispensable(status, replica)):
+                return kind, replica
     return None
+
+
+def _is_dispensable(status: Status, replica: ReplicaId) -> bool:
+    """Whether the voters that stay are a majority of themselves without those that are away or behind: one
+    may have lost what it had, and with the vote of this replica there is one to spare."""
+    staying = [voter for voter in status.config.voters if voter != replica]
+    whole = {peer.replica for peer in status.peers if peer.is_active and peer.is_caught_up} | {status.replica}
+    return replica not in status.config.voters or 2 * len(whole.intersection(staying)) > len(staying)
