@@ -1,6 +1,7 @@
 """Campaigns add up over slices, and the command says what happened by text, JSON and exit status."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from typer.testing import CliRunner
 
 from millrace.cli.lab.sim import app
 from millrace.errors import LocalError
+from millrace.lab.sim import campaign
 from millrace.lab.sim.campaign import CampaignFile, results, run_slice
+from millrace.lab.sim.verdict import RunResult
 
 
 def invoke(*arguments: str) -> tuple[int, str]:
@@ -39,6 +42,24 @@ def test_a_file_that_is_no_campaign_is_refused_and_left_alone(tmp_path: Path) ->
 def test_two_processes_give_the_same_results_in_the_same_order() -> None:
     seeds = range(4)
     assert list(results(seeds, frozenset(), jobs=2)) == list(results(seeds, frozenset(), jobs=1))
+
+
+def test_a_slice_begins_no_seed_after_its_time_and_keeps_all_that_it_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+
+    def run(seed: int, trace: object) -> RunResult:
+        nonlocal now_s
+        now_s += 1
+        return replace(result, seed=seed)
+
+    (result,) = results(range(1), frozenset(), jobs=1)
+    monkeypatch.setitem(campaign.RUNS, "raft", run)
+    monkeypatch.setattr(campaign.time, "monotonic", lambda: now_s)
+    assert [one.seed for one in results(range(9), frozenset(), jobs=1, until_s=2.5)] == [0, 1, 2]
+    now_s = 0.0
+    assert run_slice(range(9), seconds_max=2.5).seeds == 3
 
 
 def test_one_seed_prints_its_trace_and_its_hash() -> None:

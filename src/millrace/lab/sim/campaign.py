@@ -7,11 +7,12 @@ told apart even between commits.
 """
 
 import json
+import math
 import multiprocessing
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from hashlib import blake2b
@@ -118,21 +119,35 @@ def run_with(bugs: frozenset[str], seed: int, mode: str, trace: Trace | None = N
         return RUNS[mode](seed, trace)
 
 
-def _run(job: tuple[str, int, frozenset[str]]) -> RunResult:
-    mode, seed, bugs = job
-    return run_with(bugs, seed, mode)
+def _run(job: tuple[str, int, frozenset[str], float]) -> RunResult | None:
+    """None where there is no time left to begin."""
+    mode, seed, bugs, until_s = job
+    return run_with(bugs, seed, mode) if time.monotonic() < until_s else None
 
 
-def results(seeds: range, bugs: frozenset[str], jobs: int, mode: str = "raft") -> Iterator[RunResult]:
-    """In the order of the seeds, whatever the number of processes."""
-    work = ((mode, seed, bugs) for seed in seeds)
+def results(
+    seeds: range, bugs: frozenset[str], jobs: int, mode: str = "raft", until_s: float = math.inf
+) -> Iterator[RunResult]:
+    """In the order of the seeds, whatever the number of processes. None is begun after `until_s`, by the
+    clock that all processes share; each that was begun is told."""
+    work = ((mode, seed, bugs, until_s) for seed in seeds)
     if jobs == 1:
-        yield from map(_run, work)
+        yield from _begun(map(_run, work))
         return
+    # In chunks, seeds behind one that was not begun would be done, and lost.
+    chunk = _CHUNK if until_s == math.inf else 1
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         # A window, so that an early stop does not leave thousands of seeds behind.
-        while batch := list(islice(work, _CHUNK * jobs * 4)):
-            yield from pool.imap(_run, batch, chunksize=_CHUNK)
+        batches = iter(lambda: list(islice(work, chunk * jobs * 4)), [])
+        yield from _begun(one for batch in batches for one in pool.imap(_run, batch, chunksize=chunk))
+
+
+def _begun(found: Iterable[RunResult | None]) -> Iterator[RunResult]:
+    """Up to the first seed that was not begun."""
+    for one in found:
+        if one is None:
+            return
+        yield one
 
 
 def replay(
@@ -185,8 +200,9 @@ def run_slice(
     """Run these seeds, or as many as the time allows. Ctrl-C ends the slice and keeps what it did."""
     current = Slice(commit=code_commit(), sources=code_sources(mode), mode=mode, first_seed=seeds.start)
     started_s = saved_s = time.monotonic()
+    until_s = math.inf if seconds_max is None else started_s + seconds_max
     try:
-        for result in results(seeds, frozenset(), jobs, mode):
+        for result in results(seeds, frozenset(), jobs, mode, until_s):
             current.add(result)
             now_s = time.monotonic()
             current.wall_s = round(now_s - started_s, 1)
@@ -196,8 +212,6 @@ def run_slice(
                 saved_s = now_s
                 file.write(current)
             if len(current.violations) >= VIOLATIONS_MAX:
-                break
-            if seconds_max is not None and current.wall_s >= seconds_max:
                 break
     except KeyboardInterrupt:
         pass
