@@ -275,14 +275,15 @@ class Log:
             self._segments[-1].sync()
             self._segments[-1].checkpoint()
 
-    def truncate_from(self, index: Index) -> None:
+    def truncate_from(self, index: Index, *, is_noted: bool = False) -> None:
         """Drop this block and all after it; durable when this returns. Nothing to do above last_index.
-        RangeDamaged if an earlier block of its segment is damaged: begin with that one, or repair before."""
+        RangeDamaged if an earlier block of its segment is damaged: begin with that one, repair before, or
+        note elsewhere that it is lost (`is_noted`)."""
         self._check()
         if index > self.last_index:
             return
         segment = self._segment_of(index)
-        tail, position = self._end_before(segment, index)
+        tail, position = self._end_before(segment, index, is_noted)
         with self._writing():
             self._drop_behind(segment)
             segment.cut(tail, position)
@@ -462,14 +463,14 @@ class Log:
             raise LocalError(f"{self._home.directory}: index {index} is beyond {self.last_index}")
         return segments[bisect_right(segments, int(index), key=_first_index) - 1]
 
-    def _end_before(self, segment: Segment, index: Index) -> tuple[Tail, int]:
+    def _end_before(self, segment: Segment, index: Index, is_noted: bool) -> tuple[Tail, int]:
         """How the log ends, and where, if the block of `index` and all behind it go."""
         if index == segment.first_index and segment.start.is_known:
             return segment.start, MARK_BYTES
         for _ in range(2):
             damage = segment.damage_at(index)
             # What is cut off may be all that proves damage before it to be no torn tail.
-            for earlier in segment.damages:
+            for earlier in () if is_noted else segment.damages:
                 if earlier.is_loss and earlier.first_index < index:
                     raise RangeDamaged(earlier)
             # A damaged block does not say what it follows; the one before it does.

@@ -2,12 +2,15 @@
 
 from random import Random
 
+import pytest
+
 from millrace.kernels.blocks import Run
 from millrace.lab.sim.surroundings.disk import Keep, SimDisk
 from millrace.node.logs.replica_log import ReplicaLog
-from millrace.replication.contract import Entry, EntryKind, ReplicaId
+from millrace.replication.contract import Entry, EntryKind, Persist, ReplicaId
 from millrace.storage.block import Block, data_blocks
 from millrace.storage.directory import DataDirectory
+from millrace.storage.scan import RangeDamaged
 from millrace.types import Index, Term
 
 PACKET = b"\x32\x06\x00\x01t\x00\x01x"
@@ -107,6 +110,25 @@ def test_what_was_cut_on_purpose_is_not_lost() -> None:
     log = reopened(disk, has_peers=True)
     assert log.last_index() == 3
     assert log.initial_state().damage is None
+
+
+@pytest.mark.parametrize("first", [3, 4, 5, 8])
+def test_what_another_leader_replaces_behind_damage_stops_no_node(first: int) -> None:
+    """The replica goes on, and remembers that it lost something, also where the damage is at its end now."""
+    disk = SimDisk(Random(1))
+    log = written(disk, 10)
+    (path,) = (path for path in disk.paths() if path.endswith(".log"))
+    third = log.log.read(Index(3), Index(3))[0]
+    disk.flip_bit(path, 8 * disk.content(path).index(third.to_bytes()) + 8 * (len(third.to_bytes()) - 1))
+    with pytest.raises(RangeDamaged):
+        log.log.read(Index(3), Index(3))
+    log.rewind(Index(first), None)
+    fresh = stamp(log, first, 9)
+    log.write(Persist(number=1, truncate_from=Index(first)), [fresh])
+    log.sync()
+    assert log.last_index() == first and log.term(Index(first)) == 9
+    damage = reopened(disk, has_peers=True).initial_state().damage
+    assert first == 3 or (damage is not None and damage.last_index >= first - 1)
 
 
 def test_what_was_not_synced_is_not_lost() -> None:

@@ -293,7 +293,16 @@ class ReplicaLog:
         if index <= self.log.last_index:
             # The term is one that the entry before may have: only where the log ends is looked at.
             self._synced.lower(LogEnd(Index(index - 1), self.log.last_term))
-        self.log.truncate_from(index)
+        try:
+            self.log.truncate_from(index)
+        except RangeDamaged as error:
+            if not self._has_peers:
+                raise
+            # What goes may be all that tells the damage from a torn tail: from now on a note does. While the
+            # node runs, it is repaired where it is read; the next start has all of it fetched again.
+            log.error("group %d: %s; what is behind it is replaced nevertheless", self.group, error)
+            self._note_damage(int(index) - 1)
+            self.log.truncate_from(index, is_noted=True)
 
     def _reset(self, next_index: Index, last_term: Term, next_offset: Offset) -> None:
         self._synced.lower(LogEnd(Index(next_index - 1), last_term))
@@ -377,7 +386,13 @@ class ReplicaLog:
         `stamped` is the first of them, where it may not be written yet."""
         if stamped is None and index > self.log.last_index:
             return
-        header = (stamped or self.log.read(index, index)[0]).header
+        try:
+            header = (stamped or self.log.read(index, index)[0]).header
+        except RangeDamaged:
+            # It does not say what it follows; the one before it does.
+            before = self.log.read(Index(index - 1), Index(index - 1))[0].header
+            self._last_term, self._next_offset = before.term, before.next_offset
+            return
         self._last_term = header.previous_term
         self._next_offset = header.base_offset
 
