@@ -238,6 +238,25 @@ def test_a_connection_that_went_while_its_session_was_fetched_displaces_none_tha
     assert not second.is_closed
 
 
+@pytest.mark.parametrize("is_first_fetched_first", [True, False])
+def test_of_two_connections_whose_session_is_fetched_the_later_one_stays(
+    is_first_fetched_first: bool,
+) -> None:
+    """The messages of the later one may be here first; its client has given up the earlier one."""
+    house = House(keeps_records=True)
+    fetched: list[Callable[[], None]] = []
+    house.door.fetch_session = lambda _, user, then: fetched.append(then)
+    clients = [house.open() for _ in range(2)]
+    for client in clients:
+        client.connect("c", version=Version.MQTT_5, clean_start=False, session_expiry_s=86_400)
+    for then in fetched if is_first_fetched_first else reversed(fetched):
+        then()
+    house.turn()
+    first, second = clients
+    assert [connack.reason for connack in second.take(Connack)] == [Reason.SUCCESS]
+    assert first.is_closed and not second.is_closed
+
+
 class _GoneSocket:
     """A connection whose socket was closed: the event loop's transport raises when it is told to read on."""
 

@@ -536,17 +536,17 @@ class MqttConnection(PacedOutput):
         """Whoever leaves something behind is accepted once that is on disk [rules 7, 10]."""
         door, client_id = self._door, request.client_id
         self._state = _OPENING
+        # Of two connections of one client that both wait the later one counts, whosever messages are fetched
+        # first: the earlier one would take the record of the later one for its own.
+        earlier = door.opening.get(client_id)
+        door.opening[client_id] = self
+        if earlier is not None:
+            earlier.supersede()
 
         def begin() -> None:
             if self._state != _OPENING:
-                # It went away while its messages were fetched; the client may be back by another one.
+                # It went away, or was superseded, while its messages were fetched.
                 return
-            # Of two connections whose records are being written the later one counts: the first would take
-            # the record of the second for its own.
-            earlier = door.opening.get(client_id)
-            door.opening[client_id] = self
-            if earlier is not None:
-                earlier.supersede()
             duty = AcceptClient(packet=packet, request=request, answer=answer)
             door.broker.journal.add(operation, ResumeConnection(self, duty))
             self._wake()
