@@ -115,6 +115,15 @@ def test_a_session_is_listed_shown_and_deleted_after_a_question(millrace: Run, n
     assert node.asked[-1][:2] == ("DELETE", "/v1/sessions/sensor-17")
 
 
+def test_a_log_of_a_leaderless_stream_is_shown_with_its_node(millrace: Run, node: FakeNode) -> None:
+    row = {"shard": 17, "first_offset": 0, "next_offset": 9, "bytes": 99, "role": "copy", "origin": "n2"}
+    node.answers["GET", "/v1/streams/s"] = {"name": "s", "replication": "leaderless", "shard_list": [row]}
+    result = millrace("stream", "show", "s", "--url", node.address)
+    assert result.status == 0
+    head, line = (line.split() for line in result.out.splitlines()[-2:])
+    assert line[head.index("node")] == "n2"
+
+
 def test_events_come_with_the_newest_at_the_end(millrace: Run, node: FakeNode) -> None:
     event = {
         "time_us": 1_760_000_000_000_000,

@@ -82,6 +82,10 @@ def show(name: Name, url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
     print_facts({key: value for key, value in found.items() if key not in ("shard_list", "warnings")})
     print_line()
     columns = _SHARD_COLUMNS + (_PAIR_COLUMNS if is_pair else ())
+    if any("origin" in row for row in found["shard_list"]):
+        # Each log of a leaderless stream belongs to the node that writes it.
+        columns = ("shard", "node", *_SHARD_COLUMNS[1:])
+        found["shard_list"] = [{**row, "node": row.get("origin", "")} for row in found["shard_list"]]
     print_rows(found["shard_list"], columns, as_json=False, optional=("staged_bytes", "term", "sealed"))
     if classes:
         print_rows([_class_row(row) for row in classes], _CLASS_COLUMNS, as_json=False, optional=("why",))
