@@ -11,7 +11,7 @@ from millrace.client import Client, ClientError
 from millrace.embedded import Broker
 from millrace.errors import LocalError
 from millrace.node.pairs.frame_shard import FrameShard, Measured
-from millrace.node.pairs.pair_keeper import PairGroup, admit, options_of
+from millrace.node.pairs.pair_keeper import PairGroup, admit, check_classes, options_of
 from millrace.replication.contract import Appointed, ReplicaId
 from millrace.replication.raft.messages import Heartbeat
 from millrace.types import Index, Term
@@ -35,6 +35,17 @@ def test_a_class_that_cannot_be_met_is_named_with_its_number() -> None:
     topics = (TopicClass(filter="a/#", period_ms=100, deadline_ms=5),)
     with pytest.raises(LocalError, match=r"'a/#' cannot be admitted: the dispatch deadline would be -5 ms"):
         admit(PairSpec(topics=topics))
+
+
+def test_a_class_without_a_topic_of_the_stream_is_refused() -> None:
+    fields = {"name": "s", "filters": ["line/#"], "replication": "primary-backup"}
+    for filter in ("line/a/#", "line/+", "#"):
+        check_classes(
+            StreamSpec.read({**fields, "primary_backup": {"topics": [CLASSES[0] | {"filter": filter}]}})
+        )
+    outside = {"topics": [*CLASSES, CLASSES[0] | {"filter": "lines/#"}]}
+    with pytest.raises(LocalError, match=r"'lines/#' has no topic of the stream, whose filters are line/#"):
+        check_classes(StreamSpec.read({**fields, "primary_backup": outside}))
 
 
 def test_a_p99_above_its_bound_is_an_alert() -> None:

@@ -23,7 +23,7 @@ from millrace.broker.entries.meta import META_ENTRIES, ReplaceBackup, ReportPair
 from millrace.broker.meta import state as meta
 from millrace.broker.meta.pairs import PAIRS_TOPIC, QUORUM_MEMBERS, Pair
 from millrace.broker.streams.pair_spec import PairSpec
-from millrace.broker.streams.stream import Replication, Stream
+from millrace.broker.streams.stream import Replication, Stream, StreamSpec
 from millrace.broker.topics.filters import overlaps
 from millrace.errors import LocalError
 from millrace.node.peers.messages import PairSwitched, SwitchPair
@@ -83,6 +83,17 @@ def admit(spec: PairSpec) -> list[dict[str, Any]]:
             raise LocalError(f"topic class {one.filter!r} cannot be admitted: {error}") from None
         rows.append({**one.plain(), **asdict(found)})
     return rows
+
+
+def check_classes(spec: StreamSpec) -> None:
+    """LocalError names a topic class that no topic of the stream can belong to: whoever gave it has mistyped
+    something, and its deadline would be kept for nobody."""
+    for one in spec.primary_backup.topics if spec.filters else ():
+        if not any(overlaps(filter, one.filter) for filter in spec.filters):
+            told = ", ".join(spec.filters)
+            raise LocalError(
+                f"topic class {one.filter!r} has no topic of the stream, whose filters are {told}"
+            )
 
 
 def bounds_of(spec: PairSpec) -> LinkBounds:

@@ -21,7 +21,7 @@ from millrace.node.leaderless.streams import LeaderlessStreams
 from millrace.node.logs.retention import Retention
 from millrace.node.logs.space import DiskSpace
 from millrace.node.pairs.frame_shard import FrameShard
-from millrace.node.pairs.pair_keeper import PairKeeper, admit
+from millrace.node.pairs.pair_keeper import PairKeeper, admit, check_classes
 from millrace.node.peers.interest import Interest
 from millrace.node.replicas import waiting
 from millrace.node.replicas.replicas import Replicas
@@ -103,6 +103,7 @@ class Opening:
         """Make or change a stream; LocalError says why not."""
         if spec.replication is Replication.PRIMARY_BACKUP:
             admit(spec.primary_backup)
+            check_classes(spec)
         await self._definitions.command(PutStream(spec, create_only=create, away=tuple(sorted(self._silent))))
         stream = self._definitions.table.streams.get(spec.name)
         if stream is None:
