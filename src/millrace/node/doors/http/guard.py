@@ -25,6 +25,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millrace.broker.access import Principal, Role
@@ -126,6 +127,9 @@ class Guard:
             # Whoever reads JSON here goes one call deeper for each bracket.
             if not is_answered:
                 await response(400, "the body is nested too deeply")(scope, receive, send_guarded)
+        except ClientDisconnect:
+            # In the middle of what it sent, or of what it asked for: nobody is there to be told.
+            log.info("%s %s: the client went away", scope["method"], scope["path"])
         except Exception:
             # Our fault: the caller gets a problem like any other, and the log tells us.
             log.exception("%s %s failed", scope["method"], scope["path"])
