@@ -411,7 +411,6 @@ class Server:
             self.door.sweep()
             self._renewal.look()
             if (jump := self.wall_us.look()) is not None:
-                log.warning("%s", jump)
                 self.events.record("node", "warning", jump)
             if reached := self.broker.limits_reached.take_news():
                 log.warning(

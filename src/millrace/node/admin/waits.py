@@ -1,20 +1,17 @@
 """What somebody waits for at this node: every wait of more than a second has a sentence with its reason, in
-`/readyz`, in the status, in the dashboard, and once in the log and among the events.
+`/readyz`, in the status, in the dashboard, and once among the events, which are lines of the log.
 
 A wait is known by its subject and a mark. It lasts while both stay the same: a group that stores one block
 after another, however slowly, is at work and not stuck.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator
 
 from millrace.broker.meta import state as meta
 from millrace.node.admin.events import EventLog
 from millrace.node.engine import Engine
 from millrace.node.replicas.replication_group import ReplicationGroup
-
-log = logging.getLogger("millrace.node")
 
 _WAIT_S_MIN = 1.0
 # A subject that waits again and again is told of once in so long.
@@ -55,7 +52,6 @@ class Waits:
 
     def _tell(self, subject: str, text: str, now_s: float) -> None:
         if subject not in self._told_s:
-            log.warning("%s", text)
             self._events.record("node", "warning", text)
         # While it lasts nothing more is said of it.
         self._told_s[subject] = now_s
