@@ -6,6 +6,9 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Nodes are started hundreds of times: what one has compiled, the others need not compile again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 settings.register_profile(
     "millrace",
     deadline=None,

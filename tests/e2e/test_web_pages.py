@@ -8,7 +8,7 @@ import pytest
 
 from e2e.conftest import StartBroker
 from e2e.device import V5, Device
-from e2e.http_calls import call
+from e2e.http_calls import Answer, call
 from e2e.processes import BrokerProcess, millrace
 
 Devices = Callable[..., Device]
@@ -62,6 +62,23 @@ def test_own_names_and_numbers_are_served(node: BrokerProcess, host: str) -> Non
 def test_probes_may_call_by_any_name(node: BrokerProcess) -> None:
     for path in ("/livez", "/readyz"):
         assert call(node.ports["http"], "GET", path, Host="node.cluster.example").status == 200
+
+
+def test_probes_are_answered_alike_before_and_after_the_first_request(start_broker: StartBroker) -> None:
+    """Until a request needs the application, the door answers them by itself."""
+    port = start_broker().ports["http"]
+
+    def probes() -> list[Answer]:
+        return [call(port, "GET", path) for path in ("/livez", "/readyz")]
+
+    before = probes()
+    assert {answer.headers.pop("connection") for answer in before} == {"close"}
+    assert call(port, "GET", "/status").status == 200
+    after = probes()
+    assert all("connection" not in answer.headers for answer in after)
+    for answer in (*before, *after):
+        assert answer.headers.pop("date").endswith(" GMT")
+    assert before == after
 
 
 def upgrade(host: str) -> bytes:

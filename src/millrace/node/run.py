@@ -11,13 +11,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from millrace.errors import ConfigError
 from millrace.kernels import ACCELERATED
 from millrace.node import log_lines as logs
 from millrace.node.config import Config
 from millrace.node.doors import descriptors
+from millrace.node.loading import uncollected
 from millrace.node.server import Server
+from millrace.node.surroundings import SYSTEM
 
 log = logging.getLogger("millrace.node")
 
@@ -79,7 +82,7 @@ def run(config: Config, announce: Callable[[str], None]) -> None:
 
 
 async def _serve(config: Config, announce: Callable[[str], None]) -> None:
-    server = Server(config)
+    server = Server(config, surroundings=replace(SYSTEM, loading=uncollected))
     held = server.descriptors
     log.info("%d descriptors, %d of them for connections as well", held.limit, held.open_to_clients)
     loop = asyncio.get_running_loop()
@@ -100,7 +103,8 @@ async def _serve(config: Config, announce: Callable[[str], None]) -> None:
             raise server.failure
         return
     await starting
-    # What exists now stays: the collector need not look at it again, which keeps its pauses short.
+    # What exists now stays: the collector need not look at it again, which keeps its pauses short. What was
+    # loaded is frozen already, so that this takes no time.
     gc.collect()
     gc.freeze()
     doors = " ".join(f"{name}={port}" for name, port in server.ports.items())

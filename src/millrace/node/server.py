@@ -9,8 +9,9 @@ import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millrace.broker.access import AccessRules
 from millrace.broker.machine import Broker
@@ -30,20 +31,17 @@ from millrace.node.config import Address, Config
 from millrace.node.doors.client_events import ClientEvents
 from millrace.node.doors.descriptors import Descriptors
 from millrace.node.doors.hosts import Hosts
+from millrace.node.doors.http_front.door import Application, HttpDoor
 from millrace.node.doors.listeners import ProxyHeader, Tuned
 from millrace.node.doors.mqtt_connection import MqttConnection
 from millrace.node.doors.mqtt_door import MqttDoor
 from millrace.node.doors.mqtt_exchange import Methods
 from millrace.node.doors.text import TextAdapter
-from millrace.node.doors.websocket import WebSocketAdapter
 from millrace.node.engine import Engine
 from millrace.node.running_clock import RunningClock
 from millrace.node.surroundings import SYSTEM, Closeable, Surroundings
 from millrace.types import Reason
 from millrace.version import __version__
-
-if TYPE_CHECKING:
-    from millrace.node.doors.http import HttpDoor
 
 log = logging.getLogger("millrace.node")
 
@@ -179,6 +177,8 @@ class Server:
         listeners = self.config.listeners
         for name, address in (("mqtt", listeners.mqtt), ("mqtts", listeners.mqtts)):
             await self._open(name, address, self._tcp_connection)
+        if listeners.ws is not None or listeners.wss is not None:
+            import_module("millrace.node.doors.websocket")
         for name, address in (("ws", listeners.ws), ("wss", listeners.wss)):
             await self._open(name, address, self._websocket_connection)
         for name, address in (("text", listeners.text), ("texts", listeners.texts)):
@@ -201,13 +201,22 @@ class Server:
 
             self._renewal.watch(links.tls, renew)
 
-    async def _open_http(self) -> None:
-        # Loaded only where it is used: an embedded broker starts without a web framework.
-        from millrace.node.doors.http import HttpDoor, make_app
+    def _make_http(self) -> Application:
+        # Loaded when a request needs it: it takes longer than everything else.
+        with self._surroundings.loading():
+            from millrace.node.doors.http.app import make_app
+            from millrace.node.doors.http.serving import Serving
 
+            return Serving(make_app(self), self.broker.stats.door("http"))
+
+    async def _open_http(self) -> None:
         listeners = self.config.listeners
-        self._http = HttpDoor(make_app(self), self.config.limits, self.broker.stats.door("http"))
-        await self._http.start()
+        self._http = HttpDoor(
+            self._make_http,
+            self.admin.readiness,
+            self.config.limits,
+            self.broker.stats.door("http"),
+        )
         for name, address in (("http", listeners.http), ("https", listeners.https)):
             if address is not None:
                 self.ports[name] = await self._http.open(
@@ -359,6 +368,9 @@ class Server:
         return self._behind_proxy(connection, connection) if is_behind_proxy else connection
 
     def _websocket_connection(self, listener: str, is_behind_proxy: bool) -> Any:
+        # Loaded where there is such a door; `_open_doors` does it before the node serves.
+        from millrace.node.doors.websocket import WebSocketAdapter
+
         connection = self._new_connection(listener)
         origins = frozenset(o.strip() for o in self.config.listeners.ws_origins.split(",") if o.strip())
         adapter = WebSocketAdapter(connection, origins, self._hosts, is_secure=listener in _OVER_TLS)

@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -66,6 +67,8 @@ class Surroundings:
     listen: Listen
     """For clients: what they connect to, and its port."""
     log_settings: LogSettings = DEFAULT_SETTINGS
+    loading: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Around what loads modules."""
 
 
 def _wall_us() -> int:

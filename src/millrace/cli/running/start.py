@@ -65,13 +65,17 @@ def start(
     ):
         if value is not None:
             named.append(f"{key}={value}")
-    settings = load_config(config, overrides=named)
     if workers > 1:
         from millrace.local_cluster import workers as several
 
+        settings = load_config(config, overrides=named)
         several.run(settings, ["--config", str(config)] if config else [], named, workers)
         return
-    from millrace.node import run as node
+    from millrace.node.loading import uncollected
+
+    with uncollected():
+        settings = load_config(config, overrides=named)
+        from millrace.node import run as node
 
     if end_with_input:
         node.end_with_input()

@@ -2,6 +2,7 @@
 after."""
 
 import asyncio
+from typing import Any
 
 from millrace.broker.meta import state as meta
 from millrace.node.admin.events import EventLog
@@ -47,6 +48,10 @@ class Readiness:
         if why := self._engine.cluster.removal.why:
             return why
         return self._after_start() if self.is_started else self._before_start()
+
+    def answer(self) -> dict[str, Any]:
+        """What a node that serves says: what its clients may wait for meanwhile."""
+        return {"status": "ok", "waits": list(self.waits.sentences)}
 
     def _before_start(self) -> str:
         engine = self._engine

@@ -25,6 +25,7 @@ from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import ServedNode, server_of
 from millrace.node.doors.http.dashboard import router as dashboard
 from millrace.node.doors.http.guard import COOKIE, Guard, observe
+from millrace.node.doors.http_front import documents
 from millrace.node.metrics import text
 from millrace.node.metrics.collect import MetricsReader
 from millrace.version import __version__
@@ -71,7 +72,7 @@ _TAGS = [
 )
 async def livez() -> dict[str, str]:
     """The process answers."""
-    return {"status": "ok"}
+    return documents.ALIVE
 
 
 @router.get(
@@ -85,8 +86,8 @@ async def readyz(request: Request) -> dict[str, Any]:
     is drained or removed. A node that serves says what its clients may wait for meanwhile."""
     readiness = server_of(request).admin.readiness
     if readiness.waits_for:
-        raise problems.Problem(503, readiness.waits_for, headers={"Retry-After": "1"})
-    return {"status": "ok", "waits": list(readiness.waits.sentences)}
+        raise problems.Problem(503, readiness.waits_for, headers=documents.RETRY_AFTER)
+    return readiness.answer()
 
 
 @router.get(

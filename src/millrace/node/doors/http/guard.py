@@ -36,6 +36,7 @@ from millrace.node.doors.hosts import Hosts, refusal
 from millrace.node.doors.http import json_bodies
 from millrace.node.doors.http.context import CERTIFICATE, ServedNode
 from millrace.node.doors.http.problems import Problem, response
+from millrace.node.doors.http_front import documents
 
 log = logging.getLogger("millrace.http")
 
@@ -56,16 +57,9 @@ _NOT_SAID = ("", "application/x-www-form-urlencoded")
 _CLIENT_ID = "http"
 _CALLER = "millrace.caller"
 
-API_POLICY = "default-src 'none'; frame-ancestors 'none'"
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-_HEADERS = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
 )
 
 
@@ -95,11 +89,11 @@ class Guard:
             if message["type"] == "http.response.start":
                 is_answered = True
                 present = {name.lower() for name, _ in message["headers"]}
-                extra = list(_HEADERS)
+                extra = list(documents.SAFE_HEADERS)
                 if b"content-security-policy" not in present:
-                    extra.append((b"content-security-policy", API_POLICY.encode()))
+                    extra.append((b"content-security-policy", documents.API_POLICY.encode()))
                 if b"cache-control" not in present:
-                    extra.append((b"cache-control", b"no-store"))
+                    extra.append((b"cache-control", documents.NO_STORE.encode()))
                 message["headers"] = [*message["headers"], *extra]
             await send(message)
 
@@ -166,7 +160,7 @@ def _not_yet(scope: Scope) -> ASGIApp | None:
     path = scope["path"]
     if path in (_ABOUT_ITSELF if readiness.is_removed else EARLY) or readiness.is_serving:
         return None
-    return response(503, readiness.waits_for, {"Retry-After": "1"})
+    return response(503, readiness.waits_for, documents.RETRY_AFTER)
 
 
 _OWN_SITE = ("none", "same-origin")

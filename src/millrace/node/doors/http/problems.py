@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from millrace.errors import LocalError, StorageError
+from millrace.node.doors.http_front import documents
 from millrace.node.groups.consumer_groups import GroupExists, NoSuchGroup
 from millrace.node.groups.leaderless_consumers import OrderNeeded
 from millrace.node.groups.shard_consumers import Unavailable
@@ -20,28 +21,12 @@ from millrace.storage.log import Trimmed
 from millrace.storage.scan import RangeDamaged
 from millrace.types import Reason
 
-MEDIA_TYPE = "application/problem+json"
+MEDIA_TYPE = documents.PROBLEM_TYPE
 # After a refusal for want of room or a leader.
 _RETRY_AFTER_S = "1"
 # Mistakes in one request that are named, and how much of their places.
 _ERRORS_MAX = 20
 _WHERE_MAX = 200
-
-_TITLES = {
-    400: "Bad request",
-    401: "Who are you?",
-    403: "Not allowed",
-    404: "Not found",
-    405: "Method not allowed",
-    409: "Conflict",
-    410: "Gone",
-    413: "Too large",
-    421: "Somebody else's name",
-    422: "Not the right form",
-    500: "Internal error",
-    503: "Not now",
-    507: "No room",
-}
 
 SCHEMA: dict[str, Any] = {
     "title": "Problem",
@@ -70,14 +55,7 @@ class Problem(HTTPException):
 
 
 def response(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> JSONResponse:
-    body = {
-        "type": "about:blank",
-        "title": _TITLES.get(status, "Error"),
-        "status": status,
-        "detail": detail,
-        **more,
-    }
-    return JSONResponse(body, status, headers, media_type=MEDIA_TYPE)
+    return JSONResponse(documents.problem(status, detail, **more), status, headers, media_type=MEDIA_TYPE)
 
 
 def of_local(error: LocalError) -> JSONResponse:

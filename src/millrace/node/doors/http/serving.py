@@ -1,13 +1,11 @@
 """uvicorn without its own signal handling and its own sockets: the node decides when to stop, and which
-connections are kept.
+connections are kept (`http_front`).
 
 uvicorn closes a connection that is silent between two requests, and no other. So the node looks at all of
 them now and then: one that we wait for, and which does not send or take what it should, is cut off.
 """
 
 import asyncio
-import ssl
-from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -15,11 +13,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from millrace.broker.stats import DoorTraffic
-from millrace.limits import Limits
-from millrace.node.config import Address
-from millrace.node.doors.descriptors import Descriptors
 from millrace.node.doors.http.context import CERTIFICATE
-from millrace.node.surroundings import Closeable, Listen
 
 _GOODBYE_S = 1.0
 # How long a body may stay away in the middle, or an answer be left where it is.
@@ -49,6 +43,10 @@ class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def connection_made(self, transport: Any) -> None:
         self.traffic.connects += 1
         self.traffic.open += 1
+        self.take_over(transport)
+
+    def take_over(self, transport: Any) -> None:
+        """Begin with a connection that the door counted when it was made."""
         super().connection_made(_CountedTransport(transport, self.traffic))
         # Each request gets a copy of this state.
         self.app_state: dict[str, Any] = {**self.app_state, CERTIFICATE: transport.get_extra_info("peercert")}
@@ -81,10 +79,11 @@ class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         return not is_ours and now_s - self._moved_s > _STILL_S
 
 
-class HttpDoor:
-    def __init__(self, app: FastAPI, limits: Limits, traffic: DoorTraffic) -> None:
+class Serving:
+    """The application and its connections."""
+
+    def __init__(self, app: FastAPI, traffic: DoorTraffic) -> None:
         self._traffic = traffic
-        self._head_s = limits.connect_deadline_ms / 1000
         self._config = uvicorn.Config(
             app,
             log_config=None,
@@ -97,28 +96,13 @@ class HttpDoor:
         self._config.load()
         self._server = uvicorn.Server(self._config)
         self._server.lifespan = self._config.lifespan_class(self._config)
-        self._listeners: list[Closeable] = []
         self._loop_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         await self._server.startup(sockets=[])
         self._loop_task = asyncio.create_task(self._server.main_loop())
 
-    async def open(
-        self,
-        address: Address,
-        listen: Listen,
-        descriptors: Descriptors,
-        context: Callable[[], ssl.SSLContext] | None = None,
-    ) -> int:
-        """Serve at one more address; returns the port."""
-        listener, port = await listen(
-            address, self._connection, descriptors, context=context, handshake_s=self._head_s
-        )
-        self._listeners.append(listener)
-        return port
-
-    def _connection(self) -> HttpConnection:
+    def connection(self) -> HttpConnection:
         connection = HttpConnection(
             config=self._config,
             server_state=self._server.server_state,
@@ -127,16 +111,13 @@ class HttpDoor:
         connection.traffic = self._traffic
         return connection
 
-    def sweep(self) -> None:
-        """Cut off who keeps us waiting. Called about once a second."""
-        now_s = asyncio.get_running_loop().time()
+    def sweep(self, now_s: float, head_s: float) -> None:
+        """Cut off who keeps us waiting."""
         for connection in list(self._server.server_state.connections):
-            if isinstance(connection, HttpConnection) and connection.is_late(now_s, self._head_s):
+            if isinstance(connection, HttpConnection) and connection.is_late(now_s, head_s):
                 connection.transport.abort()
 
     async def stop(self) -> None:
-        for listener in self._listeners:
-            listener.close()
         if self._loop_task is None:
             return
         # Whoever waits for a message was told that the node stops; the answers may leave first.
