@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from millrace.cli.shared.common import print_error, print_json_error
+from millrace.cli.shared.plain_values import keep_plain
 from millrace.errors import ConfigError, MillraceError
 from millrace.version import __version__
 
@@ -63,6 +64,10 @@ _WRONG_USE: Any = typer.BadParameter.__base__
 class Families(TyperGroup):
     """The commands of FAMILIES, each imported on first use."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        keep_plain(self)
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(FAMILIES)
 
@@ -72,6 +77,7 @@ class Families(TyperGroup):
         module = _MODULES.get(cmd_name, cmd_name)
         command = typer.main.get_command(import_module(f"millrace.cli.{FAMILIES[cmd_name]}.{module}").app)
         command.name = cmd_name
+        keep_plain(command)
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

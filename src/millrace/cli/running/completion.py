@@ -86,8 +86,9 @@ def offered(command: Any, typed: list[str]) -> list[str]:
         ]
         found.append("--help")
     elif hasattr(command, "list_commands"):
-        names = command.list_commands(None)
-        found = [name for name in names if not command.get_command(None, name).hidden]
+        # No word of the first level is hidden, and to ask would load every family.
+        known = getattr(command, "commands", {})
+        found = [n for n in command.list_commands(None) if n not in known or not known[n].hidden]
     else:
         found = _names(command)
     return [word for word in found if word.startswith(last)]
