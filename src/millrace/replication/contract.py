@@ -41,9 +41,10 @@ the view shows at that moment counts as durable, so recovery syncs what it found
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NewType, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from millrace.errors import LocalError
 from millrace.types import Index, Term
@@ -81,16 +82,14 @@ class EntryKind(IntEnum):
     """The payload is `Config.encode()`; it is in force from the moment it is in the log."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     term: Term
     index: Index
     kind: EntryKind
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(Struct, frozen=True, kw_only=True):
     """Who counts. Voters decide; learners receive everything and count for nothing."""
 
     voters: tuple[ReplicaId, ...]
@@ -121,8 +120,7 @@ class Config:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigAt:
+class ConfigAt(Struct, frozen=True, kw_only=True):
     """`config` is the one in force at `index`: no configuration entry lies between the entry that set it
     and `index`."""
 
@@ -130,8 +128,7 @@ class ConfigAt:
     config: Config
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, kw_only=True):
     """Names one snapshot: the state after `index`, whose entry has `term`. Two snapshots that are equal as
     values have equal bytes, so a transfer may be resumed from another leader."""
 
@@ -172,16 +169,14 @@ class LogView(Protocol):
 # ------------------------------------------------------------------------------------------- state
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HardState:
+class HardState(Struct, frozen=True, kw_only=True):
     """What must be on disk before any message that depends on it leaves. A new replica has term 0."""
 
     term: Term
     vote: ReplicaId | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
+class Damage(Struct, frozen=True, kw_only=True):
     """This replica once held entries up to `last_index` and was at `term` when some were found damaged; the
     log was cut before the first bad one (and starts after the snapshot if that covers the cut). It takes
     appends, votes only for those whose log is not behind the one it had, and does not stand for election,
@@ -194,8 +189,7 @@ class Damage:
     """The term of the entry at `last_index`, where it can still be told; else `term` bounds it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitialState:
+class InitialState(Struct, frozen=True, kw_only=True):
     """What a restart found on disk. The log itself comes as a `LogView`."""
 
     hard_state: HardState
@@ -215,26 +209,21 @@ class InitialState:
 # ------------------------------------------------------------------------------------------ events
 
 
-class PeerBody:
+class PeerBody(Struct, frozen=True):
     """Base of all that replicas say to each other. Each protocol has its own closed union of frozen values;
     to the driver they are opaque."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class Tick(Struct, frozen=True, kw_only=True):
     """One unit of time has passed. The driver decides how many milliseconds that is, the same everywhere."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerMessage:
+class PeerMessage(Struct, frozen=True, kw_only=True):
     sender: ReplicaId
     body: PeerBody
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Propose:
+class Propose(Struct, frozen=True, kw_only=True):
     """Append these payloads in this order, all or none. Answered by `Accepted` or `Refused` in the same
     step's list. Offsets and duplicates are the driver's business, before it proposes."""
 
@@ -243,8 +232,7 @@ class Propose:
     kind: EntryKind = EntryKind.DATA
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadIndex:
+class ReadIndex(Struct, frozen=True, kw_only=True):
     """Ask for an index such that a state that has applied it is not older than this request. Answered by
     `ReadReady` or `Refused`, perhaps steps later."""
 
@@ -260,8 +248,7 @@ class ChangeKind(Enum):
     REMOVE = "remove"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeMembership:
+class ChangeMembership(Struct, frozen=True, kw_only=True):
     """One replica in or out. `Accepted` tells the index of the configuration entry."""
 
     request: RequestId
@@ -269,8 +256,7 @@ class ChangeMembership:
     replica: ReplicaId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferLeadership:
+class TransferLeadership(Struct, frozen=True, kw_only=True):
     """Hand over to `target`, or to the best follower if None. Answered by `Transferred` when this replica
     has stepped down for it, or `Refused`."""
 
@@ -278,22 +264,19 @@ class TransferLeadership:
     target: ReplicaId | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Persisted:
+class Persisted(Struct, frozen=True, kw_only=True):
     """All `Persist` effects up to this number are on disk."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class Applied(Struct, frozen=True, kw_only=True):
     """The state machine has applied everything up to this index (or loaded a snapshot of it)."""
 
     index: Index
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotTaken:
+class SnapshotTaken(Struct, frozen=True, kw_only=True):
     """The driver has made a snapshot durable; `LogView.snapshot()` returns it, and `first_index()` may rise
     up to `index + 1` at any time after this step, not before. `Replica.config_at(index)` gives its config."""
 
@@ -302,20 +285,17 @@ class SnapshotTaken:
     config: Config
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkOpened:
+class LinkOpened(Struct, frozen=True, kw_only=True):
     peer: ReplicaId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkClosed:
+class LinkClosed(Struct, frozen=True, kw_only=True):
     """The connection to the peer was closed or refused. A hint about liveness, never about membership."""
 
     peer: ReplicaId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appointed:
+class Appointed(Struct, frozen=True, kw_only=True):
     """What the authority above a primary-backup pair has on record; other protocols have none. Stepped at the
     start and whenever the record changes; an older version says nothing. Without `has_quorum` there is no
     authority that could decide while one of the two is away, and the pair decides alone."""
@@ -351,14 +331,12 @@ Event: TypeAlias = (
 # ----------------------------------------------------------------------------------------- effects
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
+class Send(Struct, frozen=True, kw_only=True):
     to: ReplicaId
     body: PeerBody
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Persist:
+class Persist(Struct, frozen=True, kw_only=True):
     number: int
     hard_state: HardState | None = None
     snapshot: Snapshot | None = None
@@ -378,15 +356,13 @@ class Persist:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class Commit(Struct, frozen=True, kw_only=True):
     """Everything up to `index` is committed and on this disk: apply it."""
 
     index: Index
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageSnapshot:
+class StageSnapshot(Struct, frozen=True, kw_only=True):
     """Write these bytes of an incoming snapshot aside, at `position`. Position 0 starts over and drops what
     was staged. No sync needed before the `Persist` that names the snapshot."""
 
@@ -395,8 +371,7 @@ class StageSnapshot:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallSnapshot:
+class InstallSnapshot(Struct, frozen=True, kw_only=True):
     """The snapshot is this disk's now: load the state machine from it (unless it is already past it)."""
 
     snapshot: Snapshot
@@ -415,8 +390,7 @@ class RefusedReason(Enum):
     TIMED_OUT = "timed out"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Accepted(Struct, frozen=True, kw_only=True):
     """Entries first_index..last_index of `term` are in this replica's log (see duty 8)."""
 
     term: Term
@@ -424,18 +398,15 @@ class Accepted:
     last_index: Index
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadReady:
+class ReadReady(Struct, frozen=True, kw_only=True):
     index: Index
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transferred:
+class Transferred(Struct, frozen=True, kw_only=True):
     target: ReplicaId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refused(Struct, frozen=True, kw_only=True):
     """Nothing was done. `leader` is the best guess whom to ask instead, this replica itself included."""
 
     reason: RefusedReason
@@ -445,14 +416,12 @@ class Refused:
 Outcome: TypeAlias = Accepted | ReadReady | Transferred | Refused
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(Struct, frozen=True, kw_only=True):
     request: RequestId
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleChanged:
+class RoleChanged(Struct, frozen=True, kw_only=True):
     """For status, logs and checkers. `serving`: a leader that takes proposals (its own-term entry is
     applied)."""
 
@@ -462,13 +431,11 @@ class RoleChanged:
     serving: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repaired:
+class Repaired(Struct, frozen=True, kw_only=True):
     """The damage given at the start is healed: forget it on disk."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """Ask the authority above the pair to record this, if its record still has version `after`; the answer
     is an `Appointed`, whoever's request was first. May be lost and repeated."""
 
@@ -481,8 +448,7 @@ class Report:
     """Decided without the authority, while it had no quorum."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartOver:
+class StartOver(Struct, frozen=True, kw_only=True):
     """This replica committed what a higher epoch never had, which only a pair without an authority can do.
     The machine has stopped: drop log and snapshots, keep `damage`, and begin again with an empty disk."""
 
@@ -508,8 +474,7 @@ Effect: TypeAlias = (
 # ----------------------------------------------------------------------------------------- machine
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerStatus:
+class PeerStatus(Struct, frozen=True, kw_only=True):
     """What a leader knows of one member."""
 
     replica: ReplicaId
@@ -519,8 +484,7 @@ class PeerStatus:
     is_caught_up: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class Status(Struct, frozen=True, kw_only=True):
     """A picture of one replica for people and checkers; never an input of another machine."""
 
     replica: ReplicaId
@@ -534,7 +498,7 @@ class Status:
     durable: Index
     last: Index
     config: Config
-    peers: tuple[PeerStatus, ...] = field(default=())
+    peers: tuple[PeerStatus, ...] = ()
 
 
 EventT_contra = TypeVar("EventT_contra", contravariant=True)

@@ -11,7 +11,8 @@ in it: what is missing there is damage.
 """
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from millrace.errors import StorageError
 from millrace.storage.disk import File
@@ -25,8 +26,7 @@ _NAME = re.compile(r"([0-9]{20})(\.log|\.idx|\.bad)")
 _WRITE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexLost:
+class IndexLost(Struct, frozen=True, kw_only=True):
     """An index file was missing or damaged; the segment was read instead."""
 
     file: str
@@ -38,15 +38,13 @@ class IndexLost:
 Report = Damage | TornTail | IndexLost
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class Recovered(Struct, frozen=True, kw_only=True):
     segments: list[Segment]
     """In order; the last is active."""
     reports: list[Report]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Found(Struct, frozen=True, kw_only=True):
     """A segment file as it lies there."""
 
     first_index: int
@@ -100,8 +98,7 @@ def _find(home: Home) -> list[_Found]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Indexed:
+class _Indexed(Struct, frozen=True, kw_only=True):
     """What the index file of a segment says; the points only where they are needed."""
 
     head: IndexFile | None

@@ -12,7 +12,8 @@ Nothing is guessed from bytes that merely look like a block: they may be a paylo
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from millrace.errors import StorageError
 from millrace.storage.block import HEAD_BYTES, Block, BlockDamaged, Header, attach_body, parse_header
@@ -25,8 +26,7 @@ _WINDOW_BYTES_FIRST = 64 << 10
 _WINDOW_BYTES_MAX = 2 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
+class Damage(Struct, frozen=True, kw_only=True):
     """Blocks that were on disk once and cannot be read. Never served; to be had again from peers."""
 
     file: str
@@ -54,8 +54,7 @@ class Damage:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TornTail:
+class TornTail(Struct, frozen=True, kw_only=True):
     """The end of the last group commit, cut because a crash left it incomplete."""
 
     file: str
@@ -183,8 +182,7 @@ class Source:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanResult:
+class ScanResult(Struct, frozen=True, kw_only=True):
     end: int
     """Position behind the last good record."""
     tail: Tail

@@ -199,8 +199,6 @@ def test_an_unbounded_flood_of_proposals_is_refused(subject: Subject) -> None:
 class Nonsense(PeerBody):
     """A message of no protocol."""
 
-    __slots__ = ()
-
 
 def test_nonsense_closes_the_link_and_changes_nothing(subject: Subject) -> None:
     """Told by comparison with a twin that never heard it."""

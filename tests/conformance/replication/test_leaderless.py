@@ -162,8 +162,6 @@ def test_a_stalled_disk_bounds_what_is_owed() -> None:
 class Nonsense(PeerBody):
     """A message of no protocol."""
 
-    __slots__ = ()
-
 
 def test_nonsense_closes_the_link_and_changes_nothing() -> None:
     """Told by comparison with a twin that never heard it."""

@@ -237,8 +237,6 @@ def test_whatever_was_lost_doubled_or_late_all_agree_once_it_is_calm(seed: int) 
 class Nonsense(PeerBody):
     """A message of no protocol."""
 
-    __slots__ = ()
-
 
 @pytest.mark.parametrize(
     "body",

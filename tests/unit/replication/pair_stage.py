@@ -6,7 +6,8 @@ histories are what it is about.
 """
 
 import random
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from millrace.broker.meta.pairs import Pair, Pairs
 from millrace.driver.effects import Runner

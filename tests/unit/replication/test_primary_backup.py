@@ -1,9 +1,10 @@
 """The machine of a primary-backup pair where the stories in `tests/scenarios/pairs` are not close enough."""
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from millrace.broker.meta.pairs import Pair
 from millrace.replication.contract import PeerMessage, ReplicaId
@@ -202,7 +203,7 @@ def test_a_question_that_comes_twice_lengthens_no_lease() -> None:
 
 def test_a_backup_whose_disk_does_not_keep_up_does_not_follow_on_a_primary_that_it_hears() -> None:
     """It takes no new epoch until then, but a partner of a newer one lives."""
-    options = replace(SMALL, persists_pending_max=1)
+    options = dataclasses.replace(SMALL, persists_pending_max=1)
     stage = settled(has_authority=False, may_split=True, options=options)
     stage.stalled.add(N2)
     stage.propose(N1)

@@ -10,10 +10,10 @@ admitted and has not seen applied [rule 2].
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 import msgspec
+from msgspec import Struct
 
 from millrace.broker.entries.consume import Advance, Configure, Consume, Nack, Reset, Tick
 from millrace.broker.entries.shard import (
@@ -53,8 +53,7 @@ WILLS = b"will/"
 """Begins the producer of the wills of a client, which are numbered by the epochs of its record."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetainedChanged:
+class RetainedChanged(Struct, frozen=True, kw_only=True):
     """A topic has another value, or, where that is empty, none; unless a newer log has spoken of it."""
 
     topic: str
@@ -63,15 +62,13 @@ class RetainedChanged:
     stamp: Stamp
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetainedForgotten:
+class RetainedForgotten(Struct, frozen=True, kw_only=True):
     """That a topic was deleted is not remembered any more."""
 
     topic: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetainedRestored:
+class RetainedRestored(Struct, frozen=True, kw_only=True):
     """These are the topics of the log, the oldest first, in place of all it said before; `gone` it knows no
     more."""
 
@@ -79,8 +76,7 @@ class RetainedRestored:
     gone: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkChanged:
+class WorkChanged(Struct, frozen=True, kw_only=True):
     """The work of shared groups is divided in another way."""
 
     news: Sequence[News]
@@ -88,8 +84,7 @@ class WorkChanged:
     """By the entry that begins a run of a node."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consumed:
+class Consumed(Struct, frozen=True, kw_only=True):
     """One result for each operation of durable groups, for whoever proposed them."""
 
     results: list[Result]
@@ -99,30 +94,25 @@ class Consumed:
     """At which they were judged."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class Answered(Struct, frozen=True, kw_only=True):
     """What an entry came to, for whoever proposed it."""
 
     result: bool | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealReached:
+class SealReached(Struct, frozen=True, kw_only=True):
     """The log is complete."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkerReached:
+class MarkerReached(Struct, frozen=True, kw_only=True):
     """Everything before this entry is applied."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotTaken:
+class NotTaken(Struct, frozen=True, kw_only=True):
     """In place of a block that the leader refused, because the log is being sealed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllRepeated:
+class AllRepeated(Struct, frozen=True, kw_only=True):
     """In place of a block whose every message was left out."""
 
 

@@ -8,11 +8,12 @@ Everything shown is made of numbers and names of the world. Nothing depends on `
 set, on an address or on the wall clock.
 """
 
-import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
+
+from msgspec import Struct
 
 from millrace.replication.contract import (
     Accepted,
@@ -43,7 +44,7 @@ _NAMES: dict[type, tuple[str, ...]] = {}
 def _fields(value: Any) -> tuple[str, ...]:
     kind = type(value)
     if kind not in _NAMES:
-        _NAMES[kind] = tuple(field.name for field in dataclasses.fields(kind))
+        _NAMES[kind] = kind.__struct_fields__
     return _NAMES[kind]
 
 
@@ -67,7 +68,7 @@ def show(value: Any) -> str:
         return "(" + ",".join(map(show, value)) + ")"
     if isinstance(value, HardState):
         return f"{value.term}/{show(value.vote)}"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, Struct):
         inner = " ".join(f"{name}={show(getattr(value, name))}" for name in _fields(value))
         return f"{type(value).__name__}({inner})"
     if hasattr(value, "value"):

@@ -10,7 +10,6 @@ import base64
 import json
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -44,8 +43,7 @@ class Value(NamedTuple):
     v5: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retained(PeerBody):
+class Retained(PeerBody, frozen=True, kw_only=True):
     """To a node that does not get the entries which told of them: they are removed here."""
 
     values: tuple[Value, ...]

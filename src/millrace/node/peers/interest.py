@@ -10,9 +10,10 @@ subscriber [E6]."""
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict
 from random import Random
 from typing import Any, Protocol
+
+from msgspec.structs import asdict
 
 from millrace.broker.machine import Broker
 from millrace.broker.messages.inbound import topic_of

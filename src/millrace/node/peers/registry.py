@@ -11,6 +11,7 @@ What is well formed and wrong is for the machine or the part that gets it to ref
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -220,12 +221,16 @@ class _Reader(NamedTuple):
     body_bytes_max: int
 
 
-def _reader(kind: type) -> _Reader:
+@cache
+def _reader(tag: int) -> _Reader | None:
+    """Made when the first message of its kind arrives: a node alone gets none."""
+    kind = TYPES.get(tag)
+    if kind is None:
+        return None
     read = _RAW[kind][1] if kind in _RAW else msgspec.msgpack.Decoder(kind).decode
     return _Reader(read, _CHECKS.get(kind), _NUMBERS_BYTES_MAX if kind in _NUMBERS_ONLY else FRAME_BYTES_MAX)
 
 
-_READERS = {tag: _reader(kind) for tag, kind in TYPES.items()}
 _TAGS = {kind: tag for tag, kind in TYPES.items()}
 assert len(_TAGS) == len(TYPES), "each type has one tag"
 
@@ -247,7 +252,7 @@ def encode(message: NodeMessage, number: int = 0) -> bytes | bytearray:
 
 def decode(tag: int, body: bytes) -> NodeMessage:
     """The message of a frame. Raises MalformedPacket, which closes the link; `UnknownTag` is one."""
-    reader = _READERS.get(tag)
+    reader = _reader(tag)
     if reader is None:
         raise UnknownTag(f"a message of an unknown kind {tag}")
     if len(body) > reader.body_bytes_max:

@@ -4,16 +4,16 @@ A run is a number of messages of one class that arrived together; it is known by
 message. The messages themselves stay with the driver, except for copies, which the backup keeps as bytes.
 """
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from millrace.replication.frame.schedule import Deadlines
 
 # ------------------------------------------------------------------------------------------ events
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrived:
+class Arrived(Struct, frozen=True, kw_only=True):
     """At the primary: so many messages of one class. Answered by `Queued` or `Overloaded`."""
 
     wanted: Deadlines
@@ -22,30 +22,26 @@ class Arrived:
     has_backup: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class Ready(Struct, frozen=True, kw_only=True):
     """One more job can be done now. Answered by `Replicate` or `Dispatch`, or by nothing where none is
     queued."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replicated:
+class Replicated(Struct, frozen=True, kw_only=True):
     """The copy of a run has left for the backup."""
 
     number: int
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dispatched:
+class Dispatched(Struct, frozen=True, kw_only=True):
     """The messages of a run are with their subscribers. Answered by `Discard` where a copy has left."""
 
     number: int
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
+class Copied(Struct, frozen=True, kw_only=True):
     """At the backup: the primary of this epoch sent the copy of a run."""
 
     epoch: int
@@ -54,16 +50,14 @@ class Copied:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Discarded:
+class Discarded(Struct, frozen=True, kw_only=True):
     """At the backup: the primary of this epoch dispatched a run."""
 
     epoch: int
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promoted:
+class Promoted(Struct, frozen=True, kw_only=True):
     """This side is primary from now on. Answered by `Recover`."""
 
 
@@ -73,22 +67,19 @@ FrameEvent: TypeAlias = Arrived | Ready | Replicated | Dispatched | Copied | Dis
 # ----------------------------------------------------------------------------------------- effects
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queued:
+class Queued(Struct, frozen=True, kw_only=True):
     """The run is taken; its first message has this number."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overloaded:
+class Overloaded(Struct, frozen=True, kw_only=True):
     """The queue has no room: refuse these messages."""
 
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replicate:
+class Replicate(Struct, frozen=True, kw_only=True):
     """Send the run to the backup, then step `Replicated`."""
 
     number: int
@@ -96,8 +87,7 @@ class Replicate:
     due_us: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dispatch:
+class Dispatch(Struct, frozen=True, kw_only=True):
     """Give the run to its subscribers, then step `Dispatched`."""
 
     number: int
@@ -105,15 +95,13 @@ class Dispatch:
     due_us: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Discard:
+class Discard(Struct, frozen=True, kw_only=True):
     """Tell the backup that this run is dispatched."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recover:
+class Recover(Struct, frozen=True, kw_only=True):
     """Dispatch these runs before anything else: they were copied and not discarded, in order of arrival."""
 
     runs: tuple[bytes, ...]

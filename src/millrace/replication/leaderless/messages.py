@@ -6,9 +6,10 @@ them only; an entry has an index in its log and, if it is data, offsets for its 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from millrace.replication.contract import (
     EntryKind,
@@ -77,8 +78,7 @@ class Span(NamedTuple):
 Spans = tuple[Span, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogEntry:
+class LogEntry(Struct, frozen=True, kw_only=True):
     kind: EntryKind
     """DATA or CONTROL; control entries are the machine's own and hold no messages."""
     count: int
@@ -105,8 +105,7 @@ class OriginLogs(Protocol):
 # ------------------------------------------------------------------------------------------ events
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publish:
+class Publish(Struct, frozen=True, kw_only=True):
     """Append these blocks (messages in each, bytes) to the own log. Answered `Placed` or `Overloaded` in the
     same list, and `Acknowledged` once the level is reached."""
 
@@ -114,16 +113,14 @@ class Publish:
     blocks: tuple[tuple[int, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Await:
+class Await(Struct, frozen=True, kw_only=True):
     """Answer `Acknowledged`, behind what was published before, once everything that is here now has reached
     the level: a publisher repeats a message of which nobody knows how far it got. Or `Overloaded`."""
 
     request: RequestId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscribe:
+class Subscribe(Struct, frozen=True, kw_only=True):
     """A client is a member of a group, which is made with these filters if nobody knows it: it begins at the
     end of the logs here, or at their beginning. Answered `Acknowledged` when the own disk has it."""
 
@@ -138,8 +135,7 @@ class Subscribe:
     """Of a group that `GroupRemoved`: where it was, if it must be made again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unsubscribe:
+class Unsubscribe(Struct, frozen=True, kw_only=True):
     """A client is not a member any more. With `is_last_out` the group goes with its last client."""
 
     request: RequestId
@@ -149,75 +145,65 @@ class Unsubscribe:
     is_last_out: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveGroup:
+class RemoveGroup(Struct, frozen=True, kw_only=True):
     request: RequestId
     group: str
     wall_us: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connected:
+class Connected(Struct, frozen=True, kw_only=True):
     """So many members of the group are connected at this node now."""
 
     group: str
     members: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Take:
+class Take(Struct, frozen=True, kw_only=True):
     """Ask for up to `count` messages of a group for a member here. Answered by `Given`."""
 
     group: str
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settle:
+class Settle(Struct, frozen=True, kw_only=True):
     """Members acknowledged these messages, or the group does not want them."""
 
     group: str
     spans: Spans
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class Release(Struct, frozen=True, kw_only=True):
     """Given messages came back: their member went without an acknowledgement."""
 
     group: str
     spans: Spans
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetMembers:
+class SetMembers(Struct, frozen=True, kw_only=True):
     """The nodes that keep this stream, this one among them."""
 
     members: tuple[ReplicaId, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetHolds:
+class SetHolds(Struct, frozen=True, kw_only=True):
     """Nothing from these offsets on may be removed yet, whatever the groups say; the rest may. To be told
     again and again: what was true a while ago is not asked."""
 
     holds: tuple[tuple[Origin, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slept:
+class Slept(Struct, frozen=True, kw_only=True):
     """So many ticks went by that this node was not given: it stood still. To be told before anything else
     that happens then, above all before a `Take`."""
 
     ticks: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetLevel:
+class SetLevel(Struct, frozen=True, kw_only=True):
     level: Level
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reorganise:
+class Reorganise(Struct, frozen=True, kw_only=True):
     """Begin a session now; with `order`, these nodes are the result, whatever numbers they draw."""
 
     group: str
@@ -250,8 +236,7 @@ LeaderlessEvent: TypeAlias = (
 # ----------------------------------------------------------------------------------------- effects
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PersistLog:
+class PersistLog(Struct, frozen=True, kw_only=True):
     """Numbered and ordered like `Persist`. With `begin` the log of this origin is empty and begins behind
     that position, and `state`, merged into what is on disk, takes the place of what was there before."""
 
@@ -263,8 +248,7 @@ class PersistLog:
     state: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class Stored(Struct, frozen=True, kw_only=True):
     """Everything up to `index` of this log is on this disk: give it to the clients here. In order, each index
     once; what a `begin` passed over is left out."""
 
@@ -272,37 +256,32 @@ class Stored:
     index: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class Placed(Struct, frozen=True, kw_only=True):
     request: RequestId
     origin: Origin
     first_index: int
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overloaded:
+class Overloaded(Struct, frozen=True, kw_only=True):
     """Too much waits for its level or for the disk, or there are too many groups or clients: nothing was
     done."""
 
     request: RequestId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledged:
+class Acknowledged(Struct, frozen=True, kw_only=True):
     request: RequestId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class Given(Struct, frozen=True, kw_only=True):
     """Messages that are this node's to deliver now; none where there is nothing to do."""
 
     group: str
     spans: Spans
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divided:
+class Divided(Struct, frozen=True, kw_only=True):
     """The work of a group is divided: look for work. `order` are the nodes that deliver."""
 
     group: str
@@ -310,8 +289,7 @@ class Divided:
     order: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRemoved:
+class GroupRemoved(Struct, frozen=True, kw_only=True):
     """The group was removed: if clients here still want it, whether or not they are connected, subscribe them
     again with this saved position, so that it goes on where it was."""
 
@@ -319,16 +297,14 @@ class GroupRemoved:
     saved_position: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remove:
+class Remove(Struct, frozen=True, kw_only=True):
     """Everything below `offset` in this log is done with, everywhere: the disk may forget it."""
 
     origin: Origin
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overtaken:
+class Overtaken(Struct, frozen=True, kw_only=True):
     """A peer holds more of this node's own log than this node does: the log was not whole. Stop this machine
     and start one under another incarnation."""
 
@@ -369,8 +345,7 @@ class Heard(NamedTuple):
     it is not left out of a division."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pulse(PeerBody):
+class Pulse(PeerBody, frozen=True, kw_only=True):
     """Every few ticks to every member: what the sender holds, whom it hears, how its work is divided."""
 
     boot: int
@@ -384,32 +359,28 @@ class Pulse(PeerBody):
     """The division in force of each group; those in between two are left out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entries(PeerBody):
+class Entries(PeerBody, frozen=True, kw_only=True):
     origin: Origin
     first_index: int
     base_offset: int
     entries: tuple[LogEntry, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Have(PeerBody):
+class Have(PeerBody, frozen=True, kw_only=True):
     """The sender's disk holds this log up to here."""
 
     origin: Origin
     position: Position
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pull(PeerBody):
+class Pull(PeerBody, frozen=True, kw_only=True):
     """Send this log from that index on."""
 
     origin: Origin
     first_index: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begin(PeerBody):
+class Begin(PeerBody, frozen=True, kw_only=True):
     """What comes before was removed here. `state` is all that control entries said up to now."""
 
     origin: Origin
@@ -417,16 +388,14 @@ class Begin(PeerBody):
     state: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reorg(PeerBody):
+class Reorg(PeerBody, frozen=True, kw_only=True):
     """A session begins: stop taking work of this group and answer."""
 
     group: str
     generation: Generation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(PeerBody):
+class Answer(PeerBody, frozen=True, kw_only=True):
     group: str
     generation: Generation
     number: int | None
@@ -436,8 +405,7 @@ class Answer(PeerBody):
     positions: WirePositions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Install(PeerBody):
+class Install(PeerBody, frozen=True, kw_only=True):
     """The session's result."""
 
     group: str
@@ -452,8 +420,7 @@ class Install(PeerBody):
     """What a node must hold before it takes work: every mark that anybody had made."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Superseded(PeerBody):
+class Superseded(PeerBody, frozen=True, kw_only=True):
     """Your session is older than one I answered."""
 
     group: str

@@ -35,8 +35,9 @@ get to the other replica, are in `appending/`, which Raft uses too.
 """
 
 import random
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from millrace.errors import ProtocolError
 from millrace.replication.appending.core import Core, check_proposal

@@ -4,7 +4,6 @@ The backup asks on an interval whether the primary is well. The question also ca
 last to arrive: that is how the primary knows that its word was heard, and for how long nobody takes over.
 """
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from millrace.replication.contract import PeerBody
@@ -21,8 +20,7 @@ from millrace.replication.raft.messages import (
 from millrace.types import Term
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check(PeerBody):
+class Check(PeerBody, frozen=True, kw_only=True):
     """Are you well? `answered` is the number of the last answer that came in time to count, 0 for none."""
 
     term: Term
@@ -30,8 +28,7 @@ class Check(PeerBody):
     answered: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckReply(PeerBody):
+class CheckReply(PeerBody, frozen=True, kw_only=True):
     """Yes. `is_in_sync`: the one who asked holds whatever this primary acknowledged."""
 
     term: Term

@@ -4,7 +4,6 @@ A heartbeat is small and separate from appends, so that a driver can pack those 
 nodes into one frame.
 """
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from millrace.errors import ProtocolError
@@ -12,8 +11,7 @@ from millrace.replication.contract import Entry, PeerBody, Snapshot
 from millrace.types import Index, Term
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteRequest(PeerBody):
+class VoteRequest(PeerBody, frozen=True, kw_only=True):
     """`is_pre` asks whether a vote would be given in `term`, which nobody has entered yet."""
 
     term: Term
@@ -24,8 +22,7 @@ class VoteRequest(PeerBody):
     """The leader of the term before asked for this election: its followers need not stick to it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteReply(PeerBody):
+class VoteReply(PeerBody, frozen=True, kw_only=True):
     """A granted pre-vote repeats the term that was asked about; all others carry the voter's own."""
 
     term: Term
@@ -33,8 +30,7 @@ class VoteReply(PeerBody):
     is_pre: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Append(PeerBody):
+class Append(PeerBody, frozen=True, kw_only=True):
     """Entries that follow (prev_index, prev_term), possibly none."""
 
     term: Term
@@ -44,16 +40,14 @@ class Append(PeerBody):
     entries: tuple[Entry, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendReply(PeerBody):
+class AppendReply(PeerBody, frozen=True, kw_only=True):
     """Up to `matched` this replica's disk holds what the leader of `term` has."""
 
     term: Term
     matched: Index
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendReject(PeerBody):
+class AppendReject(PeerBody, frozen=True, kw_only=True):
     """There is no entry (prev_index, prev_term) here. No index above `hint_index` can match, and the entry
     there has `hint_term`. `is_repairing`: entries that were acknowledged before are lost (see `Damage`)."""
 
@@ -64,8 +58,7 @@ class AppendReject(PeerBody):
     is_repairing: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat(PeerBody):
+class Heartbeat(PeerBody, frozen=True, kw_only=True):
     """`commit` is never above what this follower reported as matched. `context` numbers the leader's rounds
     within its term and is never used again; 0 is no round, only news of the commit index, not answered."""
 
@@ -74,14 +67,12 @@ class Heartbeat(PeerBody):
     context: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatReply(PeerBody):
+class HeartbeatReply(PeerBody, frozen=True, kw_only=True):
     term: Term
     context: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotChunk(PeerBody):
+class SnapshotChunk(PeerBody, frozen=True, kw_only=True):
     """Bytes of a snapshot from `position`. No bytes is the offer: how much of it do you hold?"""
 
     term: Term
@@ -90,8 +81,7 @@ class SnapshotChunk(PeerBody):
     data: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotReply(PeerBody):
+class SnapshotReply(PeerBody, frozen=True, kw_only=True):
     """The first `position` bytes of the snapshot with this index are staged here. Once it is installed an
     `AppendReply` says so."""
 
@@ -100,8 +90,7 @@ class SnapshotReply(PeerBody):
     position: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeoutNow(PeerBody):
+class TimeoutNow(PeerBody, frozen=True, kw_only=True):
     """The leader asks this follower to stand for election at once."""
 
     term: Term

@@ -33,9 +33,10 @@ complete or it is not, and a new question makes it incomplete at any time.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias, assert_never
+
+from msgspec import Struct, field
 
 from millrace.errors import ProtocolError
 from millrace.replication.contract import (
@@ -68,8 +69,7 @@ from millrace.replication.routed.retained import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutedOptions:
+class RoutedOptions(Struct, frozen=True, kw_only=True):
     filters_per_message_max: int = 2_000
     filter_bytes_per_message_max: int = 256 * 1024
     filters_per_node_max: int = 1_000_000
@@ -80,15 +80,13 @@ class RoutedOptions:
     retained: RetainedOptions = field(default_factory=RetainedOptions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noted:
+class Noted(Struct, frozen=True, kw_only=True):
     """Subscriptions that clients of this node made (True) and gave up (False), in order."""
 
     changes: tuple[tuple[str, bool], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class Published(Struct, frozen=True, kw_only=True):
     """A client of this node published a retained message (None: deleted it) that no log keeps."""
 
     topic: str
@@ -96,15 +94,13 @@ class Published:
     wall_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetainedCarriedOver:
+class RetainedCarriedOver(Struct, frozen=True, kw_only=True):
     """Retained messages of a log whose stream is routed from now on."""
 
     topics: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forgotten:
+class Forgotten(Struct, frozen=True, kw_only=True):
     """Retained messages that expired, or that a log keeps from now on."""
 
     topics: tuple[str, ...]
@@ -115,8 +111,7 @@ RoutedEvent: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InterestChanged:
+class InterestChanged(Struct, frozen=True, kw_only=True):
     """Routes of topics that these filters take are out of date; None: all routes."""
 
     filters: tuple[str, ...] | None
@@ -128,8 +123,7 @@ Wanted: TypeAlias = tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ..
 """Nodes with clients that want a topic, and groups with the nodes that have a member of each."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutedStatus:
+class RoutedStatus(Struct, frozen=True, kw_only=True):
     """A picture for people and checkers."""
 
     announced: int

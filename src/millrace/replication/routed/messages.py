@@ -5,7 +5,6 @@ carries that number back, so that what a connection of earlier days still brings
 Retained values need no such number: their stamps say which is newer, however late they come.
 """
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from millrace.replication.contract import PeerBody
@@ -15,8 +14,7 @@ Stamp: TypeAlias = tuple[int, str]
 two writes are never equal, and all nodes order them alike [rule 17]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hello(PeerBody):
+class Hello(PeerBody, frozen=True, kw_only=True):
     """Tell me all your filters, and from now on every change, under this number."""
 
     session: int
@@ -25,8 +23,7 @@ class Hello(PeerBody):
     end has seen, a deletion included, of which nothing else may be told."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filters(PeerBody):
+class Filters(PeerBody, frozen=True, kw_only=True):
     """One part of all filters as they were at `version`; with the last part they replace what was known."""
 
     session: int
@@ -36,8 +33,7 @@ class Filters(PeerBody):
     filters: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change(PeerBody):
+class Change(PeerBody, frozen=True, kw_only=True):
     """What changed from the version before this one."""
 
     session: int
@@ -46,16 +42,14 @@ class Change(PeerBody):
     withdrawn: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known(PeerBody):
+class Known(PeerBody, frozen=True, kw_only=True):
     """The filters up to this version are known here: what is published here from now on goes by them."""
 
     session: int
     version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Digest(PeerBody):
+class Digest(PeerBody, frozen=True, kw_only=True):
     """Said once in a while, so that whoever missed the last word notices."""
 
     session: int
@@ -64,15 +58,13 @@ class Digest(PeerBody):
     """All buckets of retained stamps together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary(PeerBody):
+class Summary(PeerBody, frozen=True, kw_only=True):
     """A checksum over the stamps in each bucket of topics."""
 
     buckets: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stamps(PeerBody):
+class Stamps(PeerBody, frozen=True, kw_only=True):
     """Every topic of a bucket after `after` and up to `upto` (None: to its end), with its stamp."""
 
     bucket: int
@@ -81,15 +73,13 @@ class Stamps(PeerBody):
     entries: tuple[tuple[str, int, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Want(PeerBody):
+class Want(PeerBody, frozen=True, kw_only=True):
     """Send me what you have for these topics."""
 
     topics: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value(PeerBody):
+class Value(PeerBody, frozen=True, kw_only=True):
     """A retained message, or with None its deletion. `is_live`: just published, so clients get it too."""
 
     topic: str

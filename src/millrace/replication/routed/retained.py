@@ -16,10 +16,11 @@ The values themselves are the driver's: read through `RetainedView`, stored by `
 """
 
 from collections import deque
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
 from zlib import crc32
+
+from msgspec import Struct
 
 from millrace.errors import ProtocolError
 from millrace.replication.contract import ReplicaId, Send
@@ -31,16 +32,14 @@ INHERITED: Stamp = (0, "")
 """Of a value that a log kept before its stream was switched: older than any write, the same everywhere."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keep:
+class Keep(Struct, frozen=True, kw_only=True):
     """The newest retained message of this topic; None: there is none any more."""
 
     topic: str
     value: bytes | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deliver:
+class Deliver(Struct, frozen=True, kw_only=True):
     """A retained message just published at another node: for the clients of this one and nobody else."""
 
     topic: str
@@ -54,8 +53,7 @@ class RetainedView(Protocol):
         """The message as `Keep` brought it, with what is left of its time; None where it is gone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetainedOptions:
+class RetainedOptions(Struct, frozen=True, kw_only=True):
     tombstones_max: int = 100_000
     tombstone_age_ms_max: int = 24 * 3600 * 1000
     entries_per_message_max: int = 2_000

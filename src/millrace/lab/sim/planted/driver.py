@@ -1,8 +1,9 @@
 """Bugs of a driver, planted by name: what no pure machine can get wrong (see `planted/bug.py`)."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from millrace.driver.effects import EffectDriver
 from millrace.lab.sim.planted.bug import Bugs, Method, Plant
