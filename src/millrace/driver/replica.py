@@ -122,6 +122,11 @@ class ReplicaDriver(EffectDriver[Event, Effect]):
         """Nobody has the entries up to `last`: the state goes on without them."""
         self.applied = last
 
+    @property
+    def has_told_applied(self) -> bool:
+        """Whether the machine knows how far the state is."""
+        return self._told == self.applied
+
     def tell_applied(self) -> None:
         """Step `Applied`, unless the machine knows."""
         if self._told != self.applied:

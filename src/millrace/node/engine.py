@@ -382,8 +382,9 @@ class Engine:
                 "staged_bytes": shard.staging.state.size_bytes,
                 "staged_attempts": len(shard.staging.state.attempts),
                 "sealed": shard.intake.is_sealed,
-                "role": shard.group.status().role,
-                "term": shard.group.status().term,
+                "role": status.role,
+                "term": status.term,
             }
             for number, shard in sorted(self.shards.items())
+            for status in (shard.group.status(),)
         ] + self.leaderless.status()

@@ -127,16 +127,19 @@ class Members(msgspec.Struct):
         nobody who is `away`. No two of them share a machine, which may be lost as a whole. Only a new group
         (nothing to keep) that finds too few begins with nodes that are away as well, as long as the others
         are a majority of it and it can work without them."""
+        able = [r for r, member in self.members.items() if not member.is_draining]
+        chosen: dict[str, str] = {}
+        """By machine."""
+        self._add([r for r in keep if r in able], count, chosen)
+        if len(chosen) in (count, len(able)):
+            # Asked again and again for every group: whom to prefer costs a look at all of them.
+            return tuple(sorted(chosen.values()))
         load = dict.fromkeys(self.members, 0)
         for assignment in self.assignments.values():
             for replica in assignment.replicas:
                 if replica in load:
                     load[replica] += 1
-        chosen: dict[str, str] = {}
-        """By machine."""
-        able = [r for r, member in self.members.items() if not member.is_draining]
         free = sorted(able, key=lambda r: (load[r], r))
-        self._add([r for r in keep if r in able], count, chosen)
         self._add([r for r in free if r not in away], count, chosen)
         if not keep and len(chosen) < count:
             self._add(free, min(count, 2 * len(chosen) - 1) if chosen else count, chosen)

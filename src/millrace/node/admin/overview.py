@@ -60,9 +60,11 @@ def names_of(engine: Engine) -> dict[str, str]:
 def stored_offsets(engine: Engine) -> dict[str, float]:
     """How far the logs of each stream are, for rates: stream -> the sum of its logs' next offsets."""
     ends: dict[str, float] = {}
-    for row in engine.status():
-        name = f"stream/{row['stream']}"
-        ends[name] = ends.get(name, 0) + row["next_offset"]
+    logs = [(shard.stream.spec.name, shard.next_offset) for shard in engine.shards.values()]
+    logs += [(row["stream"], row["next_offset"]) for row in engine.leaderless.status()]
+    for stream, next_offset in logs:
+        name = f"stream/{stream}"
+        ends[name] = ends.get(name, 0) + next_offset
     return ends
 
 

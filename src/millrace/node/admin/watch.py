@@ -11,6 +11,7 @@ from millrace.node.admin.events import EventLog, Kind, Severity
 from millrace.node.admin.overview import names_of
 from millrace.node.cluster.cluster import keeps
 from millrace.node.engine import Engine
+from millrace.node.replicas.replication_group import ReplicationGroup
 
 LOOK_S = 0.5
 
@@ -34,6 +35,8 @@ class Watch:
         self._events = events
         self._node = node
         self._roles: dict[int, tuple[str, int, str | None]] | None = None
+        # Each group as it was looked at, and how often its role had changed by then.
+        self._looked: dict[int, tuple[ReplicationGroup, int]] = {}
         self._members: dict[str, Any] | None = None
         self._names: dict[str, str] = {}
         self._states: dict[str, str] = {}
@@ -60,8 +63,12 @@ class Watch:
 
     def _look_at_roles(self) -> None:
         engine = self._engine
+        looked = {number: (group, group.role_changes) for number, group in engine.replicas.groups.items()}
+        if looked == self._looked:
+            return
+        self._looked = looked
         now: dict[int, tuple[str, int, str | None]] = {}
-        for number, group in engine.replicas.groups.items():
+        for number, (group, _) in looked.items():
             status = group.status()
             leader = None if status.leader is None else self._name(status.leader)
             now[number] = (str(status.role), int(status.term), leader)

@@ -280,7 +280,8 @@ class Cluster:
         if scene != self._scene:
             self._scene, self._calm_since_s = scene, now_s
         calm_s = _CALM_WITHOUT_ALL_S if self._silence.since_s else _CALM_S
-        if now_s - self._calm_since_s < calm_s or not self._placement.is_settled():
+        is_calm = now_s - self._calm_since_s >= calm_s
+        if len(members) == 1 or not is_calm or not self._placement.is_settled():
             return
         for number, replica in self.members.leaders(self._silence.since_s).items():
             if (
@@ -315,8 +316,8 @@ class Cluster:
     def _counted(self) -> set[str]:
         """The nodes that a group here counts on, also those that were removed: until its configuration lets
         them go, one of them may lead it, and its vote may be needed."""
-        configs = [group.status().config for group in self._replicas.groups.values()]
-        return {str(replica) for config in configs for replica in config.members}
+        members = {group.config.members for group in self._replicas.groups.values()}
+        return {str(replica) for group in members for replica in group}
 
     def _want(self, peers: dict[str, str]) -> None:
         released_by = self.removal.released_by

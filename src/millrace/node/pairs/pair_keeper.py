@@ -206,6 +206,10 @@ class PairGroup(ReplicationGroup):
     def _step_tick(self) -> None:
         """The pair's own timer does."""
 
+    def _may_sleep(self) -> bool:
+        """A pair watches its other side, and its lease, all the time."""
+        return False
+
     @property
     def _is_answered(self) -> bool:
         """A primary that has lost its lease, and whom to ask for the record, takes nothing and settles

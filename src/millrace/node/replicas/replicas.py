@@ -155,7 +155,8 @@ class Replicas:
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         for group in list(self.groups.values()):
-            group.tick()
+            if not group.is_asleep:
+                group.tick()
         self.on_tick()
 
     # -------------------------------------------------------------------------------------- groups

@@ -31,6 +31,7 @@ from millrace.node.replicas.moment import Moment
 from millrace.replication.contract import (
     Accepted,
     ChangeMembership,
+    Config,
     Entry,
     EntryKind,
     Event,
@@ -121,6 +122,10 @@ class ReplicationGroup:
         self._is_refused = False
         self._quiet_ticks = 0
         self._leaderless_ticks = 0
+        self.is_asleep = False
+        """Nothing happens here before somebody proposes or speaks: ticks may be left out."""
+        self.role_changes = 0
+        """How often role, term, leader, or whether this replica serves, changed."""
         self.elections = 0
         """How often this replica stood for election."""
         self.leader_changes = 0
@@ -185,6 +190,11 @@ class ReplicationGroup:
         return self._machine.status()
 
     @property
+    def config(self) -> Config:
+        """Who counts, as far as this replica knows; cheaper than `status`."""
+        return self._machine.config
+
+    @property
     def is_alone(self) -> bool:
         config = self._machine.config
         return config.voters == (self.replica,) and not config.learners
@@ -228,6 +238,7 @@ class ReplicationGroup:
         assert not self._driver.is_stepping
         if self._pending_bytes > PENDING_BYTES_MAX:
             return False
+        self.is_asleep = False
         # Others may be gone by the time it is offered, and what they brought is in the log.
         is_judged = is_judged or not self.is_alone
         for block, token in zip(blocks, tokens, strict=True):
@@ -240,6 +251,7 @@ class ReplicationGroup:
 
     def _append(self, payloads: tuple[bytes, ...], kind: EntryKind) -> bool:
         """As leader: put these into the log."""
+        self.is_asleep = False
         request = Propose(request=self._new_request(), payloads=payloads, kind=kind)
         return isinstance(self._driver.ask(request), Accepted)
 
@@ -327,6 +339,12 @@ class ReplicationGroup:
             self._offer()
         if self._machine.is_serving:
             self._admission.take_early()
+        self.is_asleep = self._may_sleep()
+
+    def _may_sleep(self) -> bool:
+        """A leader alone that has written, applied and told everything. Any event wakes it."""
+        machine = self._machine
+        return not self._pending and machine.is_serving and self.is_alone and self._driver.has_told_applied
 
     @property
     def _is_answered(self) -> bool:
@@ -338,12 +356,17 @@ class ReplicationGroup:
             self.step(Tick())
 
     def on_peer(self, sender: ReplicaId, body: PeerBody) -> None:
+        self.is_asleep = False
         self._driver.step(PeerMessage(sender=sender, body=body))
 
     # ---------------------------------------------------------------------------------- membership
 
     def approach(self, voters: tuple[str, ...], learners: tuple[str, ...]) -> None:
         """As leader: one step from the present configuration toward this one."""
+        config = self.config
+        is_there = set(config.voters) == set(voters) and set(config.learners) == set(learners)
+        if is_there and self.replica in voters:
+            return
         status = self.status()
         if not status.serving:
             return
@@ -423,6 +446,7 @@ class ReplicationGroup:
 
     def step(self, event: Event) -> None:
         """One event. Called while the effects of another run, it waits its turn: lists keep their order."""
+        self.is_asleep = False
         self._driver.step(event)
 
     def send(self, to: ReplicaId, body: PeerBody) -> None:
@@ -447,6 +471,7 @@ class ReplicationGroup:
 
     def on_role_changed(self, change: RoleChanged) -> None:
         log.debug("group %d: %s in term %d, leader %s", self.number, change.role, change.term, change.leader)
+        self.role_changes += 1
         if change.role == "candidate":
             self.elections += 1
         if change.leader is not None and change.leader != self._last_leader:
