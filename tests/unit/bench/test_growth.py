@@ -13,8 +13,9 @@ def cost(units: int, cpu_us: float) -> growth.Cost:
 
 @pytest.mark.parametrize("row", growth.ROWS, ids=lambda row: row.name)
 def test_every_row_runs_against_a_real_broker(row: growth.Row) -> None:
-    found = growth.measure(row, peers.this_broker("python"), 100)
-    assert (found.row, found.broker, found.units) == (row.name, peers.MILLRACE, 100)
+    units = min(100, row.units // 4)
+    found = growth.measure(row, peers.this_broker("python"), units)
+    assert (found.row, found.broker, found.units) == (row.name, peers.MILLRACE, units)
     assert found.seconds > 0
 
 

@@ -188,7 +188,8 @@ def scale(
     against: Annotated[str, typer.Option(metavar="PEER", help="mosquitto, or nothing.")] = "mosquitto",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """What topics, filters, retained messages, sessions and connections cost each, and how the cost grows.
+    """What topics, filters, retained messages, sessions, connections, starts and idle streams cost each, and
+    how the cost grows.
 
     Ends with status 1 where one of ours costs more than twice as much at four times the number.
     """
@@ -208,7 +209,7 @@ def scale(
     costs = []
     for row in chosen:
         for units in (row.units // 4, row.units):
-            for broker in brokers:
+            for broker in brokers[:1] if row.is_ours_alone else brokers:
                 sys.stderr.write(f"{row.name}: {units:,} at {broker.name}\n")
                 costs.append(growth.measure(row, broker, units))
     shown = [asdict(cost) for cost in costs] if json else growth.table(costs)

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,8 @@ _STILL_S = 0.015
 _LOOK_S = 0.25
 # The cost of one unit may rise by so much from the small size to the large one: caches, and the machine.
 GROWTH_MAX = 2.0
+# How long a broker is watched that has nothing to do.
+_IDLE_S = 5.0
 _PAYLOAD = bytes(64)
 _FILTERS_PER_CLIENT = 1_000
 _FILTERS_PER_PACKET = 100
@@ -71,6 +73,15 @@ class Account:
             if now - last < _STILL_S:
                 return now
             last = now
+
+    def exact_cpu_s(self) -> float:
+        """To the nanosecond, for one that does almost nothing; a thread that ended meanwhile is left out."""
+        used_ns = 0
+        for pid in self._started.pids():
+            for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                with suppress(OSError):
+                    used_ns += int(thread.read_text().split()[0])
+        return used_ns / 1e9
 
     def memory_bytes(self) -> int:
         pages = (Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in self._started.pids())
@@ -173,12 +184,60 @@ def _connections(account: Account, count: int) -> None:
         account.still_cpu_s()
 
 
+def _starts(broker: peers.Broker, count: int) -> Cost:
+    """From the start of the process until it takes connections, with an empty directory, again and again."""
+    cpu_s = memory_bytes = seconds = 0.0
+    for _ in range(count):
+        begin_s = time.monotonic()
+        with peers.running(broker, durable=True) as started:
+            seconds += time.monotonic() - begin_s
+            account = Account(started)
+            cpu_s += account.exact_cpu_s()
+            memory_bytes += account.memory_bytes()
+    return Cost(
+        row="start",
+        broker=broker.name,
+        units=count,
+        cpu_us=cpu_s / count * 1e6,
+        memory_bytes=memory_bytes / count,
+        seconds=seconds,
+    )
+
+
+def _idle_streams(broker: peers.Broker, count: int) -> Cost:
+    """Streams that nobody uses. The CPU time is that of one second of one of them."""
+    with peers.running(broker, durable=True) as started:
+        account = Account(started)
+        before_bytes = account.memory_bytes()
+        for number in range(count):
+            peers.make_stream(started, f"idle-{number}", f"idle/{number}/#")
+        account.still_cpu_s()
+        before_s, begin_s = account.exact_cpu_s(), time.monotonic()
+        time.sleep(_IDLE_S)
+        seconds = time.monotonic() - begin_s
+        cpu_s = account.exact_cpu_s() - before_s
+        memory_bytes = max(0, account.memory_bytes() - before_bytes)
+    return Cost(
+        row="idle-streams",
+        broker=broker.name,
+        units=count,
+        cpu_us=cpu_s / seconds / count * 1e6,
+        memory_bytes=memory_bytes / count,
+        seconds=seconds,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     name: str
-    operate: Callable[[Account, int], None]
     units: int
     """At the larger of two sizes; the smaller is a quarter of it."""
+    operate: Callable[[Account, int], None] | None = None
+    """What is done to a broker that runs."""
+    observe: Callable[[peers.Broker, int], Cost] | None = None
+    """In its place, for what is more than that."""
+    is_ours_alone: bool = False
+    """The peer has nothing of the kind."""
 
 
 ROWS = (
@@ -188,11 +247,16 @@ ROWS = (
     Row(name="retained-set", operate=_retained, units=20_000),
     Row(name="durable-sessions", operate=_durable_sessions, units=2_000),
     Row(name="connections", operate=_connections, units=2_000),
+    Row(name="start", observe=_starts, units=8),
+    Row(name="idle-streams", observe=_idle_streams, units=100, is_ours_alone=True),
 )
 
 
 def measure(row: Row, broker: peers.Broker, units: int) -> Cost:
     """One run against a fresh broker."""
+    if row.observe is not None:
+        return row.observe(broker, units)
+    assert row.operate is not None
     with peers.running(broker, durable=True) as started:
         account = Account(started)
         before_s, before_bytes = account.still_cpu_s(), account.memory_bytes()
@@ -251,6 +315,7 @@ def table(costs: Sequence[Cost]) -> list[dict[str, object]]:
                 "units": f"{small.units:,} / {large.units:,}",
                 "cpu_us": f"{small.cpu_us:.1f} / {large.cpu_us:.1f}",
                 "bytes": f"{large.memory_bytes:,.0f}",
+                "wall_us": f"{large.seconds / large.units * 1e6:,.0f}",
                 "growth": f"{growth(small, large):.2f}",
             }
         )

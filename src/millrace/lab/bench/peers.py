@@ -111,18 +111,26 @@ def this_broker(kernels: str) -> Broker:
 
 
 def _choose_capture(ports: Ports, durable: bool) -> None:
-    if durable:
-        return
+    if not durable:
+        _command(ports.control, "PATCH", "/v1/streams/default", {"capture": "none"})
+
+
+def make_stream(started: Running, name: str, filter: str) -> None:
+    """At this broker, which alone has streams."""
+    _command(started.control_port, "POST", "/v1/streams", {"name": name, "filters": [filter]})
+
+
+def _command(port: int, method: str, path: str, body: dict[str, object]) -> None:
     request = urllib.request.Request(
-        f"http://{_HOST}:{ports.control}/v1/streams/default",
-        data=json.dumps({"capture": "none"}).encode(),
+        f"http://{_HOST}:{port}{path}",
+        data=json.dumps(body).encode(),
         headers={"content-type": "application/json"},
-        method="PATCH",
+        method=method,
     )
     try:
         urllib.request.urlopen(request, timeout=_START_S_MAX).close()
     except (urllib.error.URLError, TimeoutError) as error:
-        raise PeerError(f"{MILLRACE} would not keep the default stream in memory: {error}") from error
+        raise PeerError(f"{MILLRACE} would not {method} {path}: {error}") from error
 
 
 def find_peer(name: str) -> Broker | None:
