@@ -129,7 +129,7 @@ class Broker:
         return bool(
             self.outbound.dirty
             or self.inbound.waiting
-            or self.journal.operations
+            or self.journal.is_due
             or self.outbound.behind
             or self.inbound.relays
             or self.inbound.retained_here
@@ -325,7 +325,9 @@ class Broker:
             else:
                 self.wills.publish(session, plan, now_ms)
         if keep:
-            self._record_away(session)
+            # A will that a goodbye took back must not be found by whoever looks after the session next, and
+            # cursors that moved are written at disconnect [rule 8].
+            self._record_away(session, can_wait=plan is None and session not in self.touched)
         if not keep:
             self._end(session, now_ms)
         elif session.expiry_s != SESSION_EXPIRY_S_NEVER:
@@ -448,7 +450,7 @@ class Broker:
             self.journal.add(Unsubscribed(session.client_id, filter))
             if not session.subscriptions and session.cursors:
                 # As in its record: the next subscription begins where the logs end then.
-                session.cursors.clear()
+                session.cursors = frozenset()
         return Reason.SUCCESS
 
     def _detach(self, session: Session, filter: str) -> None:
@@ -698,9 +700,9 @@ class Broker:
 
     # -------------------------------------------------------------------------------------- records
 
-    def _record_away(self, session: Session) -> None:
+    def _record_away(self, session: Session, *, can_wait: bool = False) -> None:
         if session.is_recorded:
-            self.recording.went_away(session, self.wall_us)
+            self.recording.went_away(session, self.wall_us, can_wait=can_wait)
             self.touched.pop(session, None)
 
     def checkpoint(self) -> None:
@@ -710,6 +712,7 @@ class Broker:
         for session in touched:
             if session.is_recorded:
                 self.recording.cursors_moved(session)
+        self.journal.hurry()
 
     def restore(self, record: Record, principal: Principal, now_ms: int) -> None:
         """A session from its record, after a restart: away, and behind in every log by its cursor."""
@@ -718,7 +721,7 @@ class Broker:
         session.is_recorded = True
         session.record_epoch = record.epoch
         session.username = record.username
-        session.cursors = set(record.cursors)
+        session.add_cursors(record.cursors)
         session.next_token = record.next_token
         session.producer = record.producer
         session.received = set(record.received) or None
@@ -733,7 +736,7 @@ class Broker:
             if not record.subscriptions and shard not in record.cursors:
                 # It wants nothing of this log.
                 continue
-            session.cursors.add(shard)
+            session.add_cursors((shard,))
             self.recording.restore_cursor(session, record, shard, end)
         away_us = self.wall_us if record.away_us is None else record.away_us
         if record.will is not None:
@@ -751,7 +754,7 @@ class Broker:
         end = self.log_ends.setdefault(shard, 0)
         for session in self.sessions.values():
             if session.is_recorded and session.subscriptions and session.cursors is not None:
-                session.cursors.add(shard)
+                session.add_cursors((shard,))
             record = self.records.find(session.client_id) if session.is_recorded else None
             if record is not None and (shard in record.cursors or shard in record.handled):
                 self.recording.restore_cursor(session, record, shard, end)

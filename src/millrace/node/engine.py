@@ -320,7 +320,7 @@ class Engine:
         if broker.outbound.held:
             self._sealing.hold_back()
         sealing = self._sealing
-        if broker.inbound.waiting or sealing.too_early or broker.journal.operations:
+        if broker.inbound.waiting or sealing.too_early or broker.journal.is_due:
             self.sessions.cut()
             arrived = broker.inbound.take_waiting()
             if broker.outbound.sealed or sealing.too_early or any(i.is_sealed for i in arrived):

@@ -2,12 +2,13 @@
 
 import pytest
 
-from millrace.broker.entries.sessions import SavedCursor
+from millrace.broker.entries.sessions import CursorsMoved, Opened, SavedCursor, WentAway
 from millrace.broker.messages.intake import Intake
+from millrace.broker.sessions.journal import ResumeConnection
 from millrace.broker.sessions.session_store import SessionStore
 from millrace.types import Message, Reason, Version
 from millrace.wire.mqtt.codec import encode
-from millrace.wire.mqtt.packets import Connack, Connect, Publish, Pubrec, Pubrel
+from millrace.wire.mqtt.packets import Connack, Connect, Disconnect, Publish, Pubrec, Pubrel
 from unit.node.house import Client, House, will
 from unit.node.stand_ins import IntakesBy
 
@@ -177,3 +178,48 @@ def test_of_two_connections_in_one_turn_the_second_stays_with_its_record(fields:
     assert first.is_closed and second.take(Connack)[0].reason is Reason.SUCCESS
     second.subscribe("t")
     assert list(house.store.records["c"].subscriptions) == ["t"]
+
+
+class TestGoodbye:
+    """Nobody waits for the word that a client is away, so it takes no write of its own [rule 39]."""
+
+    def leave(self, house: House, client: Client) -> None:
+        client.connection.data_received(encode(Disconnect(), client.version))
+
+    def test_it_is_written_with_the_next_operation(self) -> None:
+        house = House(keeps_records=True)
+        self.leave(house, house.connect("c", session_expiry_s=100, clean_start=False))
+        journal = house.broker.journal
+        assert not journal.is_due and not house.broker.has_work
+        assert [type(operation) for operation in journal.operations] == [WentAway]
+        begin(house, session_expiry_s=100, clean_start=False)
+        assert journal.is_due and [type(one) for one in journal.operations] == [WentAway, Opened]
+
+    def test_it_is_written_with_the_next_checkpoint(self) -> None:
+        house = House(keeps_records=True)
+        self.leave(house, house.connect("c", session_expiry_s=100, clean_start=False))
+        house.broker.checkpoint()
+        assert house.broker.journal.is_due and house.broker.has_work
+
+    def test_whoever_adds_nothing_does_not_wait_for_it(self) -> None:
+        house = House(keeps_records=True)
+        self.leave(house, house.connect("c", session_expiry_s=100, clean_start=False))
+        assert not house.broker.journal.after(ResumeConnection(None, None))
+
+    def test_one_that_takes_back_a_will_is_written_at_once(self) -> None:
+        """Else a crash within the next moment would publish it."""
+        house = House(keeps_records=True)
+        self.leave(house, house.connect("c", session_expiry_s=100, clean_start=False, will=will("w")))
+        assert house.broker.journal.is_due
+
+    def test_cursors_that_moved_are_written_at_once(self) -> None:
+        """A client that goes on at another node is not sent again what it acknowledged [rule 8]."""
+        house = House(keeps_records=True)
+        client = house.connect("c", session_expiry_s=100, clean_start=False)
+        session = house.broker.sessions["c"]
+        house.broker.log_ends[16] = 1_000
+        session.add_cursors((16,))
+        house.broker.touched[session] = None
+        self.leave(house, client)
+        assert house.broker.journal.is_due
+        assert [type(one) for one in house.broker.journal.operations] == [CursorsMoved, WentAway]

@@ -165,3 +165,44 @@ def test_who_looks_after_records_is_known_at_any_time() -> None:
         assert store.owners == owners == SessionStore.from_bytes(store.to_bytes()).owners
         seen.append(dict(owners))
     assert seen[4:] == [{"n2": 3}, {"n3": 3}, {"n3": 2}, {"n3": 1}, {}]
+
+
+class TestAway:
+    """The record of a client who is away is packed; nobody sees a difference."""
+
+    AWAY = WentAway("c", 1, 5_000_000, 60)
+
+    def test_what_is_written_to_it_is_kept(self) -> None:
+        """Word of a message that was under way when the client left comes after its goodbye."""
+        store = store_with(self.AWAY)
+        apply(store, moved(40, (12, 3)), Qos2Received("c", (7,)))
+        record = store.records["c"]
+        assert record.cursors == {SHARD: SavedCursor(40, ((12, 3),))} and record.received == {7: 1}
+        assert record.away_us == 5_000_000 and list(record.subscriptions) == ["a/#"]
+
+    def test_it_goes_on_when_the_client_is_back(self) -> None:
+        store = store_with(self.AWAY)
+        apply(store, opened("c", "n2"), by="n2")
+        apply(store, moved(40), by="n2")
+        record = store.records["c"]
+        assert (record.owner, record.away_us, record.is_resumed) == ("n2", None, True)
+        assert record.cursors == {SHARD: SavedCursor(40)} and store.owners == {"n2": 1}
+
+    def test_its_end_removes_it(self) -> None:
+        store = store_with(self.AWAY)
+        apply(store, Ended("c", 1))
+        assert not store.records and "c" not in store.records and store.owners == {}
+
+    def test_a_node_that_is_gone_leaves_those_that_are_away(self) -> None:
+        store = store_with(self.AWAY)
+        apply(store, opened("d", "n1"), Adopted("n1", "n2", 9_000_000))
+        assert [record.away_us for record in store.records.values()] == [5_000_000, 9_000_000]
+        assert [record.owner for record in store.records.values()] == ["n2", "n2"]
+
+    def test_a_snapshot_holds_it_in_its_place(self) -> None:
+        store = store_with()
+        apply(store, opened("d", "n1"), self.AWAY)
+        again = SessionStore.from_bytes(store.to_bytes())
+        assert again.to_bytes() == store.to_bytes()
+        assert list(again.records) == ["c", "d"]
+        assert dict(again.records) == dict(store.records)

@@ -1,6 +1,7 @@
 """A client that vanished without a word is found out, though it asked for no keep alive."""
 
 import asyncio
+import os
 import socket
 
 from millrace.embedded import Broker
@@ -15,8 +16,9 @@ async def scene() -> None:
         connections = broker.server.door.connections
         await until_async(lambda: len(connections) == 1, "it is there")
         (connection,) = connections
-        accepted = connection.transport.get_extra_info("socket")
-        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        with socket.socket(fileno=os.dup(connection.transport.get_extra_info("descriptor"))) as accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         writer.close()
 
 

@@ -374,8 +374,11 @@ class Outbound:
 
     def resend(self, session: Session, now_ms: int) -> None:
         """After a reconnect: unanswered messages again with DUP, releases again, then what waits (4.4)."""
-        waiting = session.resending or ()
-        session.resending = deque((*(session.inflight or ()), *waiting))
+        if session.inflight or session.resending:
+            session.resending = deque((*(session.inflight or ()), *(session.resending or ())))
+        else:
+            # An empty one takes more memory than all the rest of a session.
+            session.resending = None
         session.inflight = None
         session.inflight_count = session.inflight_bytes = 0
         for segment in session.released or ():

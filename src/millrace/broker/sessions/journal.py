@@ -61,10 +61,13 @@ class Journal:
     is written and nobody waits.
     """
 
-    __slots__ = ("is_on", "operations", "waiting")
+    __slots__ = ("is_due", "is_on", "operations", "waiting")
 
     def __init__(self) -> None:
         self.is_on = False
+        # Whether the operations are to be written at the end of this turn. Those that nobody waits for may go
+        # with the next ones.
+        self.is_due = False
         self.operations: list[Operation] = []
         self.waiting: list[Continuation] = []
 
@@ -74,13 +77,23 @@ class Journal:
             assert then is None, "who waits has a record, and there are none before the journal is on"
             return
         self.operations.append(operation)
+        self.is_due = True
         if then is not None:
             self.waiting.append(then)
+
+    def add_unhurried(self, operation: Operation) -> None:
+        """Write an operation with the next that is due, or with the next checkpoint."""
+        if self.is_on:
+            self.operations.append(operation)
+
+    def hurry(self) -> None:
+        """Let what is here be written at the end of this turn."""
+        self.is_due = bool(self.operations)
 
     def after(self, then: Continuation) -> bool:
         """Keep `then` until everything that was added in this turn is on disk. False where nothing is on its
         way: then the caller goes on at once."""
-        if not self.operations:
+        if not self.is_due:
             return False
         self.waiting.append(then)
         return True
@@ -89,9 +102,11 @@ class Journal:
         """The operations to write, and what waits until all of them are on disk."""
         operations, self.operations = self.operations, []
         waiting, self.waiting = self.waiting, []
+        self.is_due = False
         return operations, waiting
 
     def put_back(self, operations: list[Operation], waiting: list[Continuation]) -> None:
         """These could not be proposed: they stay at the head of the line."""
         self.operations[:0] = operations
         self.waiting[:0] = waiting
+        self.is_due = True

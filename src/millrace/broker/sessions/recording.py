@@ -25,11 +25,13 @@ class Recording:
         # The committed end of every log; the broker's.
         self._log_ends = log_ends
 
-    def went_away(self, session: Session, time_us: int) -> None:
-        """The client is away since `time_us`, by the time of day."""
+    def went_away(self, session: Session, time_us: int, *, can_wait: bool) -> None:
+        """The client is away since `time_us`, by the time of day. `can_wait`: until the next operation that
+        is due, or the next checkpoint, as cursors do [rule 8]; nobody waits for it."""
         self.cursors_moved(session)
         plan = session.delayed_will or session.firing_will
-        self._journal.add(
+        add = self._journal.add_unhurried if can_wait else self._journal.add
+        add(
             WentAway(
                 session.client_id,
                 epoch=session.record_epoch,
@@ -43,13 +45,12 @@ class Recording:
     def subscribed(self, session: Session, subscription: Subscription) -> None:
         """The start in every log is fixed before SUBACK; those opened later are read from 0 [rule 9]. All
         its subscriptions have one position in a log, so that is brought up to now."""
-        if session.cursors is None:
-            session.cursors = set()
-        elif session.cursors:
+        known = session.cursors or ()
+        if known:
             self.cursors_moved(session)
-        known = session.cursors
-        starts = tuple((shard, end) for shard, end in self._log_ends.items() if shard not in known)
-        known.update(shard for shard, _ in starts)
+        starts = tuple([(shard, end) for shard, end in self._log_ends.items() if shard not in known])
+        if starts or session.cursors is None:
+            session.add_cursors([shard for shard, _ in starts])
         self._journal.add(Subscribed(session.client_id, SavedSubscription.of(subscription), starts))
 
     def cursors_moved(self, session: Session) -> None:
@@ -58,7 +59,7 @@ class Recording:
         for segment in session.inflight or ():
             if segment.run.shard and segment.qos == 1:
                 outstanding.setdefault(segment.run.shard, []).append((segment.offset, segment.count))
-        cursors = (session.cursors or set()) | outstanding.keys()
+        cursors = (session.cursors or frozenset()) | outstanding.keys()
         # A log that is not open here has no end: the place in it stays as it was written.
         live = {shard: end for shard, end in self._log_ends.items() if shard in cursors}
         moved = {
@@ -66,7 +67,7 @@ class Recording:
             for shard, position in sorted((live | (session.lag or {})).items())
         }
         if moved:
-            self._journal.add(CursorsMoved(session.client_id, moved))
+            self._journal.add_unhurried(CursorsMoved(session.client_id, moved))
 
     @staticmethod
     def restore_cursor(session: Session, record: Record, shard: int, end: int) -> None:

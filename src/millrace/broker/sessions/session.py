@@ -6,7 +6,7 @@ Structures that most sessions never need stay None: an idle connection must cost
 """
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from millrace.broker.access import Principal
@@ -16,6 +16,16 @@ from millrace.broker.stats import NO_DOOR, DoorTraffic
 from millrace.errors import ProtocolError
 from millrace.kernels import PACKET_ID_MAX
 from millrace.types import Subscription
+
+# Sets of shards that sessions have cursors in: nearly all sessions of a node have the same.
+_cursor_sets: dict[frozenset[int], frozenset[int]] = {}
+_CURSOR_SETS_KEPT = 1024
+
+
+def _shared(shards: frozenset[int]) -> frozenset[int]:
+    if len(_cursor_sets) > _CURSOR_SETS_KEPT:
+        _cursor_sets.clear()
+    return _cursor_sets.setdefault(shards, shards)
 
 
 class WillPlan:
@@ -164,8 +174,8 @@ class Session:
         # there before anything that depends on it leaves.
         self.is_recorded = False
         self.record_epoch = 0
-        # Shards in which the record has a cursor.
-        self.cursors: set[int] | None = None
+        # Shards in which the record has a cursor; shared by all sessions that have them in the same.
+        self.cursors: frozenset[int] | None = None
         # Its QoS 2 messages are keyed (producer, token) in their shards.
         self.producer = b""
         self.next_token = 1
@@ -179,6 +189,10 @@ class Session:
     @property
     def is_durable(self) -> bool:
         return self.expiry_s > 0
+
+    def add_cursors(self, shards: Iterable[int]) -> None:
+        """Its record has, or will have, a cursor in each of these."""
+        self.cursors = _shared((self.cursors or frozenset()).union(shards))
 
     def enqueue(self, segment: Segment) -> None:
         if self.queue is None:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, TypeVar
 
 from millrace.broker.access import AccessRules, Role
@@ -34,6 +34,8 @@ from millrace.wire.mqtt.packets import Connect
 
 _WORKERS = 2
 _INVENTED_ITERATIONS = 16_384
+# A fleet comes from few addresses, again and again.
+_ADDRESSES_KEPT = 1024
 Done = TypeVar("Done")
 ANY_USER = "token"
 """A user name that goes with every token: for clients that must send one."""
@@ -456,10 +458,13 @@ def _let_in(connection: Connection, identity: Identity, done: Decide) -> None:
 
 def is_loopback(peer: Any) -> bool:
     """Whether the address is this machine's own; a Unix socket has none and is."""
-    if not isinstance(peer, tuple) or not peer:
-        return True
+    return _is_own(str(peer[0])) if isinstance(peer, tuple) and peer else True
+
+
+@lru_cache(maxsize=_ADDRESSES_KEPT)
+def _is_own(host: str) -> bool:
     try:
-        address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+        address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return False
     mapped = getattr(address, "ipv4_mapped", None)

@@ -5,7 +5,7 @@ so the one that is asked tells of all of them. Pages are in the order of client 
 who comes or goes between two pages is on one or none of them, and nobody else is left out or shown twice.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import nsmallest
 from typing import Any, Protocol, TypeVar
 
@@ -122,7 +122,7 @@ class Sessions:
 
     def __init__(
         self,
-        records: Callable[[], dict[str, Record]],
+        records: Callable[[], Mapping[str, Record]],
         live: dict[str, LiveSession],
         log_ends: dict[int, int],
         name_of: Callable[[str], str | None],

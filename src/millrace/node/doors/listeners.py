@@ -5,12 +5,13 @@ wait in one go, before anybody could say that there are too many, and the faster
 good if it finds no descriptor at a bad moment.
 
 Plain TCP connections are `MqttConnection` itself; the PROXY header and WebSocket are small adapters in
-front of it. (Both event loops switch Nagle off; a broker writes once per loop turn already.)
+front of it. What clients of MQTT open without TLS gets the transport of `socket_transport.py`.
 """
 
 import asyncio
 import errno
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from millrace.node.config import Address
 from millrace.node.doors.descriptors import Descriptors
 from millrace.node.doors.output import SLOW_BYTES, PacedOutput
 from millrace.node.doors.port_holder import holder
+from millrace.node.doors.socket_transport import IS_AVAILABLE, SocketPoll
 from millrace.wire import proxy
 
 log = logging.getLogger("millrace.listeners")
@@ -108,9 +110,9 @@ class Listener:
         sockets: list[socket.socket],
         factory: Callable[[], Any],
         descriptors: Descriptors,
-        tls: Callable[[], dict[str, Any]],
+        tls: Callable[[], dict[str, Any]] | None,
     ) -> None:
-        """`tls`: what the loop is told of it, if anything, for each connection."""
+        """`tls`: what the loop is told of it for each connection; None without TLS."""
         self._loop = asyncio.get_running_loop()
         self._sockets = sockets
         self._factory = factory
@@ -120,6 +122,7 @@ class Listener:
         self._fresh: set[socket.socket] = set()
         self._beginning: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self._poll = SocketPoll(self._loop) if tls is None and IS_AVAILABLE else None
         for listening in sockets:
             self._resume(listening)
 
@@ -128,6 +131,8 @@ class Listener:
         for listening in self._sockets:
             self._loop.remove_reader(listening)
             listening.close()
+        if self._poll is not None:
+            self._poll.close()
         for task in self._beginning:
             task.cancel()
         for connected in self._fresh:
@@ -140,7 +145,8 @@ class Listener:
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTS_MAX):
             try:
-                connected = listening.accept()[0]
+                # As `accept` does it, without a socket object.
+                descriptor, peer = listening._accept()  # type: ignore[attr-defined]
             except (BlockingIOError, ConnectionAbortedError, InterruptedError):
                 return
             except OSError as error:
@@ -149,20 +155,28 @@ class Listener:
                 self._loop.remove_reader(listening)
                 self._loop.call_later(_PAUSE_S, self._resume, listening)
                 return
-            if not self._descriptors.admits(connected.fileno(), self._loop.time()):
-                connected.close()
+            if not self._descriptors.admits(descriptor, self._loop.time()):
+                os.close(descriptor)
                 continue
-            connected.setblocking(False)
-            self._fresh.add(connected)
-            task = self._loop.create_task(self._begin(connected))
-            self._beginning.add(task)
-            task.add_done_callback(self._beginning.discard)
+            protocol = self._factory()
+            if self._poll is not None and isinstance(protocol, Tuned):
+                self._poll.begin(descriptor, peer, protocol)
+            else:
+                self._hand_to_loop(socket.socket(fileno=descriptor), protocol)
 
-    async def _begin(self, connected: socket.socket) -> None:
+    def _hand_to_loop(self, connected: socket.socket, protocol: Any) -> None:
+        connected.setblocking(False)
+        self._fresh.add(connected)
+        task = self._loop.create_task(self._begin(connected, protocol))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
+
+    async def _begin(self, connected: socket.socket, protocol: Any) -> None:
         # From here on the loop closes it.
         self._fresh.discard(connected)
+        tls = {} if self._tls is None else self._tls()
         try:
-            await self._loop.connect_accepted_socket(self._factory, connected, **self._tls())
+            await self._loop.connect_accepted_socket(lambda: protocol, connected, **tls)
         except OSError as error:
             log.debug("a connection ended before it began: %s", error)
 
@@ -190,9 +204,12 @@ async def listen(
         raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from error
 
     def tls() -> dict[str, Any]:
-        return {} if context is None else {"ssl": context(), "ssl_handshake_timeout": handshake_s}
+        assert context is not None
+        return {"ssl": context(), "ssl_handshake_timeout": handshake_s}
 
-    return Listener(sockets, factory, descriptors, tls), sockets[0].getsockname()[1]
+    return Listener(sockets, factory, descriptors, None if context is None else tls), sockets[
+        0
+    ].getsockname()[1]
 
 
 async def _bound(address: Address, is_shared: bool) -> list[socket.socket]:
@@ -209,6 +226,8 @@ async def _bound(address: Address, is_shared: bool) -> list[socket.socket]:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             # What is accepted inherits it. A client may ask for no keep alive, and a text client cannot.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            # So is this: a broker writes once per loop turn already.
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if family == socket.AF_INET6:
                 # Its twin may listen on the same port.
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -406,7 +406,8 @@ class MqttConnection(PacedOutput):
 
     def _on_subscribe(self, session: Session, packet: Subscribe) -> None:
         broker = self._door.broker
-        results = tuple((s, *broker.subscribe(session, s)) for s in packet.subscriptions)
+        # Of lists: a tuple that is made of a generator stays in a pool of the interpreter once it is freed.
+        results = tuple([(s, *broker.subscribe(session, s)) for s in packet.subscriptions])
         if denied := [s.filter for s, reason, _ in results if reason is Reason.NOT_AUTHORIZED]:
             self._door.events.denied(session, denied)
         self._once_written(
@@ -417,7 +418,7 @@ class MqttConnection(PacedOutput):
 
     def _on_unsubscribe(self, session: Session, packet: Unsubscribe) -> None:
         broker = self._door.broker
-        reasons = tuple(broker.unsubscribe(session, filter) for filter in packet.filters)
+        reasons = tuple([broker.unsubscribe(session, filter) for filter in packet.filters])
         self._once_written(
             session, AnswerUnsubscribe(session=session, packet_id=packet.packet_id, reasons=reasons)
         )
@@ -426,7 +427,7 @@ class MqttConnection(PacedOutput):
         session = duty.session
         if session.connection is not self:
             return
-        reasons = tuple(reason for _, reason, _ in duty.results)
+        reasons = tuple([reason for _, reason, _ in duty.results])
         self._send(session, Suback(packet_id=duty.packet_id, reasons=reasons))
         for subscription, reason, is_new in duty.results:
             if reason.value < 0x80:

@@ -188,7 +188,7 @@ class LeaderlessStream:
         self._broker.log_ends[one.number] = one.next_offset
         for session in self._broker.sessions.values():
             if session.is_recorded and session.cursors is not None:
-                session.cursors.add(one.number)
+                session.add_cursors((one.number,))
         self._owner.on_new_log()
 
     def _learn_again(self, origin: Origin, one: OriginLog, index: int) -> None:

@@ -105,7 +105,7 @@ class SessionGroup:
     def cut(self) -> None:
         """Propose the operations of this turn."""
         journal = self._broker.journal
-        if not journal.operations or self._is_reset_due:
+        if not journal.is_due or self._is_reset_due:
             return
         operations, waiting = journal.take()
         if not self._begun.is_set():
