@@ -559,6 +559,8 @@ class Broker:
         self._attach(session, subscription)
 
     def _leave_joined(self, session: Session) -> None:
+        if not self.joined and not self.leaderless_groups:
+            return
         for group in (*self.joined.values(), *self.leaderless_groups.values()):
             group.leave(session)
         self.joined_need_feeding = bool(self.joined)
@@ -582,7 +584,8 @@ class Broker:
 
         QoS 2 that was sent stays with it ([MQTT-4.8.2-4], [MQTT-4.8.2-5])."""
         self._leave_joined(session)
-        self._give_back(session, {one for one in session.unfinished() if _belongs_to_others(one)}, now_ms)
+        if session.inflight or session.resending or session.queue:
+            self._give_back(session, {one for one in session.unfinished() if _belongs_to_others(one)}, now_ms)
 
     def _give_back(self, session: Session, leaving: set[Segment], now_ms: int) -> None:
         for segment in session.give_back(leaving):

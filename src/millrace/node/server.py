@@ -21,6 +21,7 @@ from millrace.kernels import ACCELERATED
 from millrace.node import tls
 from millrace.node.access.authentication import Authentication
 from millrace.node.access.hook import Hook
+from millrace.node.access.identity import NOBODY
 from millrace.node.access.jwt import for_tokens
 from millrace.node.admin import audit
 from millrace.node.admin.audit import Audit
@@ -301,10 +302,13 @@ class Server:
         self.events.record("node", "error", self.engine.cluster.removal.why)
         self.door.turn_away(Reason.USE_ANOTHER_SERVER, "this node was removed from the cluster")
 
-    def _end_stale_logins(self) -> None:
-        """Close what belongs to a login whose user, password, token or role is not valid any more."""
+    def _end_stale_logins(self, *, by_time: bool = False) -> None:
+        """Close what belongs to a login whose user, password, token or role is not valid any more. `by_time`:
+        nothing else happened, and for anonymous clients that changes nothing."""
         for connection in list(self.door.connections):
             identity = connection.identity
+            if by_time and identity is NOBODY:
+                continue
             if identity is not None and not self.authentication.is_current(identity, connection.peer):
                 connection.fail(Reason.NOT_AUTHORIZED, "the login is not valid any more")
         self.admin.live.end_refused()
@@ -429,7 +433,7 @@ class Server:
                     "limits reached: %s", ", ".join(f"{name} {n} times" for name, n in reached.items())
                 )
             # A token that expired; everything else is noticed when it happens.
-            self._end_stale_logins()
+            self._end_stale_logins(by_time=True)
             if self._http is not None:
                 self._http.sweep()
             self.engine.tick()

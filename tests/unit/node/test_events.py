@@ -52,6 +52,18 @@ def test_clients_are_counted_where_there_are_too_many(events: EventLog, clock: C
     assert len(events) == CLIENT_EVENTS_PER_S_MAX + 1, "told once"
 
 
+def test_what_is_only_counted_need_not_be_put_into_words(events: EventLog, clock: Clock) -> None:
+    for _ in range(CLIENT_EVENTS_PER_S_MAX):
+        assert not events.leaves_out()
+        events.record("client", "info", "came")
+    assert events.leaves_out() and events.leaves_out()
+    events.record("client", "info", "came")
+    clock.us += 1_000_000
+    assert not events.leaves_out()
+    events.flush()
+    assert events.page(1)[0].fields == {"count": 3}
+
+
 def test_a_fleet_that_reconnects_does_not_push_out_an_election(events: EventLog, clock: Clock) -> None:
     events.record("election", "info", "n1 leads")
     for _ in range(2 * EVENTS_MAX):

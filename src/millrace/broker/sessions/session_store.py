@@ -117,6 +117,10 @@ class Records(Mapping[str, Record]):
         held = self._held[client_id]
         return held if isinstance(held, Record) else _record_decoder.decode(held)
 
+    def find(self, client_id: str) -> Record | None:
+        held = self._held.get(client_id)
+        return _record_decoder.decode(held) if isinstance(held, bytes) else held
+
     def __contains__(self, client_id: object) -> bool:
         return client_id in self._held
 
@@ -172,7 +176,7 @@ class SessionStore:
         self.generations: dict[str, int] = {}
 
     def find(self, client_id: str) -> Record | None:
-        return self.records.get(client_id)
+        return self.records.find(client_id)
 
     def displaced_wills(self, client_id: str) -> Sequence[DisplacedWill]:
         return self.displaced.get(client_id, ())
@@ -200,7 +204,7 @@ class SessionStore:
             if change_record is None:
                 _STORE_CHANGES[kind](self, operation, batch.node)
                 continue
-            record = records.get(operation.client_id)  # type: ignore[union-attr]
+            record = records.find(operation.client_id)  # type: ignore[union-attr]
             if record is not None and record.owner == batch.node:
                 change_record(self, record, operation)
                 if record.away_us is not None and record.client_id in records:
@@ -209,7 +213,7 @@ class SessionStore:
     # ------------------------------------------------------------------------- who owns a session
 
     def _opened(self, operation: Opened, _: str) -> None:
-        record = self.records.get(operation.client_id)
+        record = self.records.find(operation.client_id)
         if record is not None:
             if record.username not in (None, operation.username):
                 # Two users came at the same time, at different nodes: the session is that of the first.
@@ -249,7 +253,7 @@ class SessionStore:
                     one.owner = operation.owner
 
     def _discarded(self, operation: Discarded, _: str) -> None:
-        record = self.records.get(operation.client_id)
+        record = self.records.find(operation.client_id)
         if record is not None and record.epoch == operation.epoch:
             self._forget(record)
 
@@ -266,7 +270,7 @@ class SessionStore:
 
     def _will_stored(self, operation: WillStored, node: str) -> None:
         client_id = operation.client_id
-        record = self.records.get(client_id)
+        record = self.records.find(client_id)
         if record is not None and record.owner == node and operation.epoch == record.epoch:
             record.will = None
             if not record.expiry_s and record.away_us is not None:

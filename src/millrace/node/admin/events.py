@@ -82,6 +82,14 @@ class EventLog:
         shown = {name: _bounded(value) for name, value in fields.items() if value is not None}
         self._add(kind, severity, str(_bounded(text)), shown, self._noise if is_noisy else self._quiet)
 
+    def leaves_out(self) -> bool:
+        """Whether an event that a client causes now is only counted, as one more; then it need not be put
+        into words."""
+        if self._taken < CLIENT_EVENTS_PER_S_MAX or self._wall_us() // 1_000_000 != self._second:
+            return False
+        self._left_out += 1
+        return True
+
     def _has_room(self) -> bool:
         """Whether another event that a client caused is taken within this second."""
         second = self._wall_us() // 1_000_000

@@ -18,6 +18,8 @@ class ClientEvents:
         self._events = events
 
     def came(self, session: Session, peer: Any, listener: str, username: str | None) -> None:
+        if self._events.leaves_out():
+            return
         address = address_of(peer)
         self._events.record(
             "client",
@@ -30,6 +32,8 @@ class ClientEvents:
         )
 
     def left(self, session: Session, peer: Any, why: str, reason: Reason = Reason.SUCCESS) -> None:
+        if self._events.leaves_out():
+            return
         self._events.record(
             "client",
             "info",

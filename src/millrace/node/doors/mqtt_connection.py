@@ -587,7 +587,8 @@ class MqttConnection(PacedOutput):
             self.reassign()
         keep_alive_s = terms.keep_alive_s(packet, door.settings, door.limits)
         self.deadline_ms = int(keep_alive_s * 1000 * _KEEP_ALIVE_GRACE)
-        answer = replace(answer, session_present=present and packet.version != Version.MQTT_3_1)
+        if present and packet.version != Version.MQTT_3_1:
+            answer = replace(answer, session_present=True)
 
         def welcome() -> None:
             if self.session is not session:
