@@ -35,6 +35,7 @@ _IDLE_S = 5.0
 _PAYLOAD = bytes(64)
 _FILTERS_PER_CLIENT = 1_000
 _FILTERS_PER_PACKET = 100
+_DEVICES_AT_ONCE = 100
 _PONG = b"\xd0\x00"
 
 
@@ -91,11 +92,16 @@ class Account:
 class Device:
     """A client that knows just what is measured here."""
 
-    def __init__(self, port: int, name: str, *, keeps: bool = False) -> None:
+    def __init__(self, port: int, name: str, *, keeps: bool = False, waits: bool = True) -> None:
+        """`keeps`: its session stays when it leaves. `waits`: for the answer, else `accepted` does."""
         self.socket = socket.create_connection((_HOST, port), timeout=_SOCKET_S_MAX)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connect = Connect(version=Version.MQTT_3_1_1, client_id=name, clean_start=not keeps, keep_alive_s=600)
         self.socket.sendall(encode(connect, Version.MQTT_3_1_1))
+        if waits:
+            self.accepted()
+
+    def accepted(self) -> None:
         self.read(4)
 
     def __enter__(self) -> "Device":
@@ -112,10 +118,16 @@ class Device:
             wanted_bytes -= len(got)
 
     def subscribe(self, filters: Sequence[str], qos: int = 0) -> None:
+        self.ask_for(filters, qos)
+        self.granted(len(filters))
+
+    def ask_for(self, filters: Sequence[str], qos: int) -> None:
         wanted = tuple(Subscription(filter=filter, qos=qos) for filter in filters)
         packet = Subscribe(packet_id=1, subscriptions=wanted)
         self.socket.sendall(encode(packet, Version.MQTT_3_1_1))
-        body_bytes = 2 + len(filters)
+
+    def granted(self, count: int) -> None:
+        body_bytes = 2 + count
         self.read(body_bytes + (2 if body_bytes < 128 else 3))
 
     def leave(self) -> None:
@@ -174,6 +186,20 @@ def _durable_sessions(account: Account, count: int) -> None:
         device = Device(account.port, f"durable-{number}", keeps=True)
         device.subscribe([f"a/{number}", f"b/{number}/+"], qos=1)
         device.leave()
+
+
+def _sessions_away(account: Account, count: int) -> None:
+    """The same, many at once, as a fleet comes back: what turns of the loop share, and what a session that is
+    away takes in memory."""
+    for first in range(0, count, _DEVICES_AT_ONCE):
+        numbers = range(first, min(first + _DEVICES_AT_ONCE, count))
+        devices = [Device(account.port, f"away-{number}", keeps=True, waits=False) for number in numbers]
+        for number, device in zip(numbers, devices, strict=True):
+            device.accepted()
+            device.ask_for([f"a/{number}", f"b/{number}/+"], qos=1)
+        for device in devices:
+            device.granted(2)
+            device.leave()
 
 
 def _connections(account: Account, count: int) -> None:
@@ -246,6 +272,7 @@ ROWS = (
     Row(name="filters-wildcard", operate=_wildcard_filters, units=40_000),
     Row(name="retained-set", operate=_retained, units=20_000),
     Row(name="durable-sessions", operate=_durable_sessions, units=2_000),
+    Row(name="sessions-away", operate=_sessions_away, units=8_000),
     Row(name="connections", operate=_connections, units=2_000),
     Row(name="start", observe=_starts, units=8),
     Row(name="idle-streams", observe=_idle_streams, units=100, is_ours_alone=True),
