@@ -35,6 +35,7 @@ FLOORS = {
 PURE = ("kernels", "broker", "replication", "storage", "wire", "driver")
 ALLOWED_OUTSIDE = {
     "broker": {"msgspec"},
+    "replication": {"msgspec"},
     "wire": {"msgspec", "wsproto"},
     "kernels": {"google_crc32c"},
 }

@@ -124,12 +124,9 @@ class ReplicationGroup:
         self._leaderless_ticks = 0
         self.is_asleep = False
         """Nothing happens here before somebody proposes or speaks: ticks may be left out."""
-        self.role_changes = 0
-        """How often role, term, leader, or whether this replica serves, changed."""
-        self.elections = 0
-        """How often this replica stood for election."""
-        self.leader_changes = 0
-        """How often it learned of another leader than before."""
+        # How often role, term, leader, or whether it serves, changed; how often it stood for election; how
+        # often it learned of another leader than before.
+        self.role_changes = self.elections = self.leader_changes = 0
         self._last_leader: ReplicaId | None = None
         self._rng = rng
         self.serving = asyncio.Event()
