@@ -8,8 +8,9 @@ and new principals; a cache keyed by (generation, principal) never serves an old
 Order: the rules of the user (or of `anonymous`), then those of `*`, which is everybody; the first rule that
 matches decides; an administrator may do what none of these denies. Where no rule matches, the answer is yes
 if there are neither rules nor users and no otherwise.
-Two things hold beside the rules: `$SYS/#` may be subscribed to unless a rule denies it, and no client
-publishes to a topic that begins with `$` (MQTT 5, 4.7.2), whatever a rule says.
+Three things hold beside the rules: `$SYS/#` may be subscribed to unless a rule denies it; what comes below
+`$SYS/pipelines` is for users with a role, unless a rule says otherwise; and no client publishes to a topic
+that begins with `$` (MQTT 5, 4.7.2), whatever a rule says.
 
 Subscribing concerns sets of topics. A filter is granted when one allow rule covers all of it and no deny
 rule before that one overlaps it: a granted filter is granted whole, a refused one is refused aloud.
@@ -90,9 +91,20 @@ class _Resolved:
     publish: bool
     subscribe: bool
     levels: tuple[str, ...]
+    is_partial: bool = False
+    """What it denies is left out of what a wider filter gets, which is granted all the same."""
+
+    def refuses(self, levels: list[str]) -> bool:
+        if self.is_partial:
+            return levels_cover(self.levels, levels)
+        return levels_overlap(self.levels, levels)
 
 
 _SYS = _Resolved(allow=True, publish=False, subscribe=True, levels=("$SYS", "#"))
+# Reports of pipelines name tables, places and errors.
+_NO_REPORTS = _Resolved(
+    allow=False, publish=False, subscribe=True, levels=("$SYS", "pipelines", "#"), is_partial=True
+)
 _EVERYTHING = _Resolved(allow=True, publish=True, subscribe=True, levels=("#",))
 
 Scope = tuple[Rule, ...] | None
@@ -136,14 +148,13 @@ class Principal:
             return True
         if self._scope is not None and not self._scope.may_subscribe(filter):
             return False
-        levels = filter.split("/")
-        for rule in self._subscribe:
-            if rule.allow:
-                if levels_cover(rule.levels, levels):
-                    return True
-            elif levels_overlap(rule.levels, levels):
-                return False
-        return False
+        return _covers_all(self._subscribe, filter)
+
+    def may_publish_all(self, filter: str) -> bool:
+        """Whether every topic of this filter may be published to."""
+        if self._scope is not None and not self._scope.may_publish_all(filter):
+            return False
+        return not filter.startswith("$") and (self.unrestricted or _covers_all(self._publish, filter))
 
     @property
     def has_rights(self) -> bool:
@@ -166,11 +177,22 @@ def _decide(rules: tuple[_Resolved, ...], topic: str) -> bool:
     return False
 
 
+def _covers_all(rules: tuple[_Resolved, ...], filter: str) -> bool:
+    levels = filter.split("/")
+    for rule in rules:
+        if rule.allow:
+            if levels_cover(rule.levels, levels):
+                return True
+        elif rule.refuses(levels):
+            return False
+    return False
+
+
 class AccessRules:
     """One generation of all rules, in their order.
 
     `has_users` closes the broker: what no rule allows is denied, also where there is no rule at all. What the
-    rules leave open is allowed to `admins`.
+    rules leave open is allowed to `admins`. `observers` have a role, whichever.
     """
 
     def __init__(
@@ -180,6 +202,7 @@ class AccessRules:
         generation: int = 1,
         has_users: bool = False,
         admins: Iterable[str] = (),
+        observers: Iterable[str] = (),
         reserved: str = "",
     ) -> None:
         """`reserved`: a topic below which no client publishes."""
@@ -189,7 +212,7 @@ class AccessRules:
             raise ConfigError(f"{len(self.rules)} access rules, the most is {ACCESS_RULES_MAX}")
         self.generation = generation
         self._is_open = not self.rules and not has_users
-        self._admins = frozenset(admins)
+        self._admins, self._observers = frozenset(admins), frozenset(observers)
         by_user: dict[str, list[Rule]] = {}
         for rule in self.rules:
             by_user.setdefault(rule.user, []).append(rule)
@@ -205,7 +228,12 @@ class AccessRules:
         ] = WeakValueDictionary()
 
     def successor(
-        self, rules: Iterable[Rule], *, has_users: bool = False, admins: Iterable[str] = ()
+        self,
+        rules: Iterable[Rule],
+        *,
+        has_users: bool = False,
+        admins: Iterable[str] = (),
+        observers: Iterable[str] = (),
     ) -> "AccessRules":
         """The next generation, after a change."""
         return AccessRules(
@@ -213,6 +241,7 @@ class AccessRules:
             generation=self.generation + 1,
             has_users=has_users,
             admins=admins,
+            observers=observers,
             reserved=self._reserved,
         )
 
@@ -246,7 +275,11 @@ class AccessRules:
         self, username: str | None, client_id: str, granted: tuple[Rule, ...] = ()
     ) -> tuple[_Resolved, ...]:
         own = self._anonymous if username is None else self._users.get(username, ())
-        last = (_EVERYTHING, _SYS) if username in self._admins else (_SYS,)
+        last: tuple[_Resolved, ...] = (_NO_REPORTS, _SYS)
+        if username in self._admins:
+            last = (_EVERYTHING, _SYS)
+        elif username in self._observers or self._is_open:
+            last = (_SYS,)
         first: tuple[_Resolved, ...] = ()
         if self._reserved:
             levels = (*self._reserved.split("/"), "#")

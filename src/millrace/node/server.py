@@ -94,6 +94,7 @@ class Server:
         self._flush_scheduled = False
         self._ticks = 0
         self._rules_generation = 0
+        self._users: frozenset[str] = frozenset()
         self._reloading: asyncio.Task[None] | None = None
         self._tls = tls.for_doors(config.tls)
         self._renewal = tls.Renewal(lambda text: self.events.record("node", "info", text))
@@ -291,11 +292,17 @@ class Server:
         """Users, rules or tokens changed: whoever would not come in any more goes, and everybody else is
         asked again what the rules allow."""
         self.authentication.reload(state, self.broker.rules)
-        self._end_stale_logins()
         if self.broker.rules.generation != self._rules_generation:
             self._rules_generation = self.broker.rules.generation
             for connection in list(self.door.connections):
                 connection.reassign()
+        # After that: the will of somebody who is sent away is published by the rights of now.
+        self._end_stale_logins()
+        removed, self._users = self._users - state.users.keys(), frozenset(state.users)
+        for session in [one for one in self.broker.sessions.values() if one.username in removed]:
+            if session.connection is None:
+                # A later user of that name is another one [rule 31].
+                self.broker.end(session, self._now_ms())
 
     def _on_removed(self) -> None:
         """This node is no part of the cluster any more, and its clients must not wait for it [rule 36]."""

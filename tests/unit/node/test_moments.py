@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from millrace import Broker
+from millrace.broker.access import AccessRules
 from millrace.broker.meta.state import MetaState
 from millrace.broker.shards.staging import AttemptKey, BlockKey
 from millrace.kernels.blocks import Run
@@ -13,6 +14,7 @@ from millrace.node.replicas.moment import Moment
 from millrace.node.streams.definitions import Definitions
 from millrace.storage.block import Block, Codec, keyed_block
 
+ANYBODY = AccessRules().principal(None, "c")
 PACKET = b"\x32\x06\0\1t\0\1x"
 
 
@@ -71,7 +73,7 @@ def test_a_commit_that_is_ahead_of_what_is_staged_here_goes_on_once_that_is_appl
             engine = broker.server.engine
             number, shard = next(iter(engine.shards.items()))
             await shard.staging.stage([staged(0)], "")
-            task = asyncio.create_task(engine.writing.commit("w", 1, {"a": {number: 2}}, ""))
+            task = asyncio.create_task(engine.writing.commit("w", 1, {"a": {number: 2}}, "", ANYBODY))
             assert await waits(task)
             await shard.staging.stage([staged(1)], "")
             assert await task == (False, True)
@@ -87,7 +89,7 @@ def test_a_commit_goes_on_once_the_log_in_which_it_is_staged_is_opened_here() ->
             number, shard = next(iter(engine.shards.items()))
             await shard.staging.stage([staged(0)], "")
             del engine.shards[number]
-            task = asyncio.create_task(engine.writing.commit("w", 1, {"a": {number: 1}}, ""))
+            task = asyncio.create_task(engine.writing.commit("w", 1, {"a": {number: 1}}, "", ANYBODY))
             assert await waits(task)
             engine.shards[number] = shard
             engine.opening.on_staged()

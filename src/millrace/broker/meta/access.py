@@ -104,7 +104,7 @@ class AccessState(msgspec.Struct):
                 "the first user must be an administrator with a password: millrace user add NAME --role admin"
             )
         self.users[user.name] = user
-        self._changed(rules=user.may_administer or len(self.users) == 1)
+        self._changed(rules=bool(user.roles) or len(self.users) == 1)
 
     def set_password(self, name: str, password_hash: str, scram: ScramKeys | None = None) -> None:
         self._replace_user(replace(self.user(name), password_hash=password_hash, scram=scram))
@@ -208,6 +208,7 @@ class AccessState(msgspec.Struct):
             (one.rule for one in self.rules),
             has_users=bool(self.users),
             admins=(user.name for user in self.users.values() if user.may_administer),
+            observers=(user.name for user in self.users.values() if user.roles),
         )
 
     def _changed(self, *, rules: bool) -> None:

@@ -102,6 +102,9 @@ class Wills:
             if not _is_kept(will, records, node):
                 del self._under_way[key]
                 continue
+            if not will.session.principal.may_publish(will.plan.topic):
+                self._journal.add(WillStored(client_id, will.epoch))
+                continue
             run = will.plan.due(now_ms)
             arrival = self._keyed(will, run)
             self._inbound.enter(will.plan.topic, run, now_ms, arrival)

@@ -253,14 +253,23 @@ class ConsumerGroups:
     # -------------------------------------------------------------------------------------- taking
 
     async def take(
-        self, name: str, *, count: int, lease_us: int, wait_ms: int = 0, request: str = ""
+        self,
+        name: str,
+        *,
+        count: int,
+        lease_us: int,
+        wait_ms: int = 0,
+        request: str = "",
+        check: Callable[[DurableGroup], None] = lambda group: None,
     ) -> list[Taken]:
         """Up to `count` messages, fewer if there are fewer or they are large; waits for the first at most
-        `wait_ms`. Without a lease they are acknowledged with this."""
+        `wait_ms`. Without a lease they are acknowledged with this. `check` is called before each look and
+        raises where the caller may not take from the group, or not any more."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + min(wait_ms, WAIT_MS_MAX) / 1000
         while True:
             group = self.named(name)
+            check(group)
             shards = self._in_turn(group)
             with self.watching(group, shards, is_waiting=wait_ms > 0) as watcher:
                 taken = await self._take_now(group, shards, count, lease_us, request)

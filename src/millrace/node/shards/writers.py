@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any
 
+from millrace.broker.access import Principal
 from millrace.broker.entries.meta import META_ENTRIES, AbortAttempts, BatchRolled, CommitBatch
 from millrace.broker.meta import state as meta
 from millrace.broker.meta.writers import Decision, Winners, Writer
@@ -51,7 +52,7 @@ class Conflict(LocalError):
 
 
 class NotYours(LocalError):
-    """The writer belongs to another user."""
+    """The writer belongs to another user, or its user lost the right to what was staged."""
 
 
 def _groups(places: Sequence[Place]) -> Iterator[list[Place]]:
@@ -129,12 +130,35 @@ class Writing:
 
     # --------------------------------------------------------------------------------------- decisions
 
-    async def commit(self, name: str, batch: int, winners: Winners, user: str) -> tuple[bool, bool]:
+    async def commit(
+        self, name: str, batch: int, winners: Winners, user: str, principal: Principal
+    ) -> tuple[bool, bool]:
         """Decide a batch: whether it was decided before, and whether it is visible by now. Conflict where
-        the winners are not what is staged."""
+        the winners are not what is staged; NotYours where `principal` may not publish all of it any more."""
         await self._until_staged(name, batch, winners, user)
+        writer = self.find(name)
+        if writer is None or batch > writer.last:
+            await self._check_rights(name, batch, winners, principal)
         result = await self._decide(CommitBatch(name, batch, winners, user))
         return result.is_repeat, await self._until_visible(name, batch)
+
+    async def _check_rights(self, name: str, batch: int, winners: Winners, principal: Principal) -> None:
+        """What was staged becomes messages by this: the rights of now count [rule 31]. Where they cover all
+        of a stream its blocks are not looked at."""
+        loop = asyncio.get_running_loop()
+        proved: set[bytes] = set()
+        for attempt, placed in winners.items():
+            for number in placed:
+                shard = self._shards[number]
+                if all(map(principal.may_publish_all, shard.stream.spec.filters or ("#",))):
+                    continue
+                found = shard.staging.state.attempts.get(AttemptKey(name, batch, attempt))
+                for places in _groups([] if found is None else found.places):
+                    for block in await loop.run_in_executor(self._pool, shard.staging.read_all, places):
+                        fresh = set(block.topics()) - proved
+                        if not all(principal.may_publish(topic.decode()) for topic in fresh):
+                            raise NotYours("some of what was staged you may not publish any more")
+                        proved |= fresh
 
     async def abort(self, name: str, batch: int | None, attempts: list[str] | None, user: str) -> None:
         """Give up attempts of a batch; without them all that this node knows to be staged."""

@@ -138,10 +138,13 @@ async def take(
 ) -> Response:
     """The next messages for one member; each goes to one. With `ack` = manual they are leased."""
     server = server_of(request)
-    groups = server.engine.groups
-    caller.must_subscribe(*groups.named(name).spec.filters)
-    taken = await groups.take(
-        name, count=form.count, lease_us=form.lease_us, wait_ms=form.wait_ms, request=request_id
+    taken = await server.engine.groups.take(
+        name,
+        count=form.count,
+        lease_us=form.lease_us,
+        wait_ms=form.wait_ms,
+        request=caller.key(request_id),
+        check=lambda group: caller.now(server).must_subscribe(*group.spec.filters),
     )
     server.broker.stats.read += len(taken)
     return await long_answer("messages", (from_taken(one, is_leased=form.ack == "manual") for one in taken))

@@ -252,6 +252,17 @@ class Caller:
     def is_a(self, role: Role) -> bool:
         return any(own.includes(role) for own in self.roles)
 
+    def now(self, server: ServedNode) -> "Caller":
+        """The same caller with the rights of this moment: for requests that waited [rule 31]."""
+        if not server.authentication.is_current(self.identity, self.peer):
+            raise Problem(401, "the login is not valid any more")
+        return Caller.of(server, self.identity, self.peer)
+
+    def key(self, request_id: str) -> str:
+        """The name of a request that may be repeated: those of another user are other requests."""
+        name = self.username or ""
+        return f"{len(name)}:{name}{request_id}" if request_id and name else request_id
+
     def is_still(self, server: ServedNode, role: Role) -> bool:
         """Whether the same login would succeed now and have this role: for answers that go on."""
         authentication = server.authentication

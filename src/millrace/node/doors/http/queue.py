@@ -273,7 +273,8 @@ async def take_message(
             count=form.count,
             lease_us=form.lease_us,
             wait_ms=form.wait_ms,
-            request=request_id,
+            request=caller.key(request_id),
+            check=lambda group: caller.now(server).must_subscribe(form.topic),
         )
     except NoSuchGroup:
         return _no(_NO_TOPIC)

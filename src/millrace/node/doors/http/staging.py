@@ -232,7 +232,7 @@ async def commit(request: Request, caller: CallerIs, writer: str, form: CommitFo
     winners = _winners(writer, form.attempts)
     try:
         is_repeat, is_visible = await server_of(request).engine.writing.commit(
-            writer, form.batch, winners, _owner(request, caller, writer)
+            writer, form.batch, winners, _owner(request, caller, writer), caller.principal
         )
     except Conflict as error:
         raise Problem(409, str(error)) from None

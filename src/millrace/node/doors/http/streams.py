@@ -227,7 +227,7 @@ async def read_messages(
     offset = _offset(found, start)
     await _wait_for(server, found, offset, wait_ms)
     _must_be_there(found, offset)
-    messages, offset = await _messages(server, found, offset, limit, filter, caller)
+    messages, offset = await _messages(server, found, offset, limit, filter, caller.now(server))
     server.broker.stats.read += len(messages)
     return await long_answer(
         "messages",
