@@ -78,6 +78,8 @@ FILTERS_PER_PACKET_MAX = 1_000
 
 # Connections that have not been accepted yet, each with up to `CONNECT_BYTES_MAX`.
 UNFINISHED_CONNECTS_MAX = 4_096
+# The same from one address: no stranger keeps all others out by connecting and saying nothing.
+UNFINISHED_CONNECTS_PER_ADDRESS_MAX = UNFINISHED_CONNECTS_MAX // 4
 # What the filters of one session, and of all sessions of a node, may weigh: their bytes and 64 for each
 # level, which is an object in memory. Ten thousand usual filters fit a session.
 SESSION_FILTER_BYTES_MAX = 4 * MIB
@@ -230,6 +232,31 @@ class Limits(Settings, frozen=True, kw_only=True):
     sessions_max: Annotated[
         int, says("sessions, connected or away; twice the connections lets a fleet sleep", 1, 10_000_000)
     ] = 200_000
+    address_connections_max: Annotated[
+        int, says("connections of one address at once, HTTP among them; 0: no bound", 0, 10_000_000)
+    ] = 0
+    user_connections_max: Annotated[
+        int, says("connections of one user at once; one more is answered 0x97; 0: no bound", 0, 10_000_000)
+    ] = 0
+    user_sessions_max: Annotated[
+        int, says("sessions of one user; one more is answered 0x97; 0: no bound", 0, 10_000_000)
+    ] = 0
+    connects_per_s_max: Annotated[
+        int, says("connections that begin in a second; one more is closed; 0: no bound", 0, 1_000_000)
+    ] = 0
+    address_connects_per_s_max: Annotated[int, says("the same of one address; 0: no bound", 0, 1_000_000)] = 0
+    publishes_per_s_max: Annotated[
+        int,
+        says(
+            "messages taken in a second; who sends more is read later, HTTP is answered 429; 0: no bound",
+            0,
+            100_000_000,
+        ),
+    ] = 0
+    address_publishes_per_s_max: Annotated[
+        int, says("the same of one address; 0: no bound", 0, 100_000_000)
+    ] = 0
+    user_publishes_per_s_max: Annotated[int, says("the same of one user; 0: no bound", 0, 100_000_000)] = 0
     connect_deadline_ms: Annotated[
         int,
         says("time from accept to a whole CONNECT, TLS or HTTP head; silence costs no longer", 100, 600_000),
@@ -285,6 +312,17 @@ class Limits(Settings, frozen=True, kw_only=True):
     queued_bytes_max: Annotated[
         int, says("bytes waiting for one session; a sleeper must not eat the memory", 4 * KIB, 1024 * GIB)
     ] = 64 * MIB
+    user_queued_bytes_max: Annotated[
+        int, says("bytes waiting for all sessions of one user; 0: no bound", 0, 1024 * GIB)
+    ] = 0
+    queued_total_bytes_max: Annotated[
+        int,
+        says(
+            "the same for all sessions, counted for each that a message waits for; 0: no bound",
+            0,
+            1024 * GIB,
+        ),
+    ] = 4 * GIB
     output_buffer_bytes_max: Annotated[
         int, says("bytes written and not taken by one client; QoS 0 beyond it is dropped", 4 * KIB, 64 * GIB)
     ] = 16 * MIB

@@ -36,6 +36,7 @@ PURE = ("kernels", "broker", "replication", "storage", "wire", "driver")
 ALLOWED_OUTSIDE = {
     "broker": {"msgspec"},
     "replication": {"msgspec"},
+    "storage": {"msgspec"},
     "wire": {"msgspec", "wsproto"},
     "kernels": {"google_crc32c"},
 }

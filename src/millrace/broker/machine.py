@@ -39,6 +39,7 @@ from millrace.broker.sessions.journal import (
 from millrace.broker.sessions.recording import Recording
 from millrace.broker.sessions.session import Session, WillPlan
 from millrace.broker.sessions.session_store import Record, SessionRecords, SessionStore
+from millrace.broker.sessions.shares import NO_SHARE, Shares
 from millrace.broker.sessions.wills import LoggedWill, Wills
 from millrace.broker.shards.retained import Retained
 from millrace.broker.stats import Stats
@@ -84,8 +85,9 @@ class Broker:
         self.subscription_count = self.filter_bytes = 0
         self.limits_reached = LimitsReached()
         self.router = Router(limits.routes_cached_max)
-        self.outbound = Outbound(limits, self.stats)
-        self.retained = Retained(limits.retained_messages_max, limits.retained_bytes_max)
+        self.shares = Shares(limits)
+        self.outbound = Outbound(limits, self.stats, self.shares, self.limits_reached)
+        self.retained = Retained(limits.retained_messages_max, limits.retained_bytes_max, self.limits_reached)
         self.replay = RetainedReplay(self.retained, self.outbound)
         self.inbound = Inbound(self.router, self.outbound, self.retained, self.stats)
         # Bound once: these are called for every chunk.
@@ -218,7 +220,8 @@ class Broker:
         session.connection = connection
         session.v5 = request.v5
         session.principal = request.principal
-        session.username = request.username
+        self._belongs(session, request.username)
+        session.share.connections += 1
         session.expiry_s = request.expiry_s
         session.window = request.window
         session.packet_bytes_max = request.packet_bytes_max
@@ -276,6 +279,7 @@ class Broker:
             session.leave_door()
             self.replay.forget(session)
             self.connected -= 1
+            session.share.connections -= 1
         session.will = session.delayed_will = None
         self.touched.pop(session, None)
         self._leave_joined(session)
@@ -284,8 +288,7 @@ class Broker:
         self._give_back(
             session, {one for one in session.unfinished() if _is_others_unless_noted(one)}, now_ms
         )
-        session.forget_traffic()
-        self.sessions.pop(session.client_id, None)
+        self._forget(session)
 
     def _adopt_record(self, session: Session) -> None:
         record = self.records.find(session.client_id)
@@ -314,6 +317,7 @@ class Broker:
         session.leave_door()
         self.replay.forget(session)
         self.connected -= 1
+        session.share.connections -= 1
         plan, session.will = session.will, None
         keep = keep and session.is_durable
         self._return_to_groups(session, now_ms)
@@ -369,8 +373,19 @@ class Broker:
         self.touched.pop(session, None)
         for filter in list(session.subscriptions):
             self.unsubscribe(session, filter)
+        self._forget(session)
+
+    def _forget(self, session: Session) -> None:
         session.forget_traffic()
-        del self.sessions[session.client_id]
+        if self.sessions.pop(session.client_id, None) is session:
+            self.shares.leave(session.username, session.share)
+            session.share = NO_SHARE
+
+    def _belongs(self, session: Session, username: str | None) -> None:
+        if session.share is NO_SHARE or session.username != username:
+            if session.share is not NO_SHARE:
+                self.shares.leave(session.username, session.share)
+            session.belong(username, self.shares.join(username))
 
     def end(self, session: Session, now_ms: int) -> None:
         """End a session whose client is away, by command."""
@@ -723,7 +738,7 @@ class Broker:
         session.expiry_s = record.expiry_s
         session.is_recorded = True
         session.record_epoch = record.epoch
-        session.username = record.username
+        self._belongs(session, record.username)
         session.add_cursors(record.cursors)
         session.next_token = record.next_token
         session.producer = record.producer

@@ -209,7 +209,7 @@ class Server:
             from millrace.node.doors.http.app import make_app
             from millrace.node.doors.http.serving import Serving
 
-            return Serving(make_app(self), self.broker.stats.door("http"))
+            return Serving(make_app(self), self.broker.stats.door("http"), self.door.quotas)
 
     async def _open_http(self) -> None:
         listeners = self.config.listeners
@@ -218,6 +218,7 @@ class Server:
             self.admin.readiness,
             self.config.limits,
             self.broker.stats.door("http"),
+            self.door.quotas,
         )
         for name, address in (("http", listeners.http), ("https", listeners.https)):
             if address is not None:
@@ -392,10 +393,14 @@ class Server:
         adapter = TextAdapter(connection, self.config.limits.packet_bytes_max)
         return self._behind_proxy(adapter, connection) if is_behind_proxy else adapter
 
-    @staticmethod
-    def _behind_proxy(outer: Any, connection: MqttConnection) -> Any:
+    def _behind_proxy(self, outer: Any, connection: MqttConnection) -> Any:
+        quotas = self.door.quotas
+        quotas.will_be_named(connection)
+
         def set_peer(source: tuple[str, int]) -> None:
             connection.peer = source
+            if not quotas.named(connection, source):
+                connection.fail(Reason.QUOTA_EXCEEDED, "too many connections of this address")
 
         return ProxyHeader(outer, set_peer)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from millrace.broker.limits_reached import LimitsReached
 from millrace.broker.stats import DoorTraffic, Stats
 from millrace.limits import DEFAULT_LIMITS
 from millrace.node.config import Address
@@ -17,6 +18,7 @@ from millrace.node.doors.descriptors import Descriptors
 from millrace.node.doors.http.serving import HttpConnection, Serving
 from millrace.node.doors.http_front.door import HttpDoor
 from millrace.node.doors.listeners import listen
+from millrace.node.doors.quotas import Quotas
 from waiting import until_async
 
 HEAD_S = DEFAULT_LIMITS.connect_deadline_ms / 1000
@@ -48,6 +50,10 @@ class Told:
         return {"status": "ok", "waits": []}
 
 
+def no_quotas() -> Quotas:
+    return Quotas(DEFAULT_LIMITS, LimitsReached())
+
+
 def no_application(traffic: DoorTraffic) -> Serving:
     raise ImportError("no framework")
 
@@ -58,11 +64,13 @@ def run(
     traffic = DoorTraffic("http")
 
     async def bounded() -> None:
+        quotas = no_quotas()
         door = HttpDoor(
-            lambda: make(traffic) if make else Serving(app, traffic),  # type: ignore[arg-type]
+            lambda: make(traffic) if make else Serving(app, traffic, quotas),  # type: ignore[arg-type]
             Told(waits_for),
             DEFAULT_LIMITS,
             traffic,
+            quotas,
         )
         port = await door.open(Address("127.0.0.1", 0), listen, Descriptors(Stats()))
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -232,7 +240,7 @@ def seen_by_the_application(requests: bytes, bytes_at_once: int) -> list[tuple[s
         for _ in range(requests.count(b" HTTP/")):
             await reader.readuntil(b"application")
 
-    run(scenario, make=lambda traffic: Serving(noting, traffic))  # type: ignore[arg-type]
+    run(scenario, make=lambda traffic: Serving(noting, traffic, no_quotas()))  # type: ignore[arg-type]
     return seen
 
 
@@ -268,7 +276,7 @@ def test_a_client_that_goes_before_there_is_an_application() -> None:
 
     def make(traffic: DoorTraffic) -> Serving:
         may_go_on.wait()
-        return Serving(app, traffic)  # type: ignore[arg-type]
+        return Serving(app, traffic, no_quotas())  # type: ignore[arg-type]
 
     async def scenario(door: HttpDoor, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -15,10 +15,12 @@ from millrace.broker.entries.sessions import Qos2Acknowledged, Qos2Sent
 from millrace.broker.groups.group_work import GroupWorkTable
 from millrace.broker.groups.joined import LocalConsumerGroup
 from millrace.broker.groups.share_group import ShareGroup
+from millrace.broker.limits_reached import LimitsReached
 from millrace.broker.messages.message import UNHELD, Run, Segment
 from millrace.broker.messages.permits import Permits
 from millrace.broker.sessions.journal import Journal, SendAnswer, SendMessages
 from millrace.broker.sessions.session import Session
+from millrace.broker.sessions.shares import Shares
 from millrace.broker.stats import Stats
 from millrace.broker.topics.filters import matches
 from millrace.broker.topics.routing import Receivers, Route, merge
@@ -34,8 +36,9 @@ _ALIAS_BYTES_MAX = 5
 
 
 class Outbound:
-    def __init__(self, limits: Limits, stats: Stats) -> None:
+    def __init__(self, limits: Limits, stats: Stats, shares: Shares, reached: LimitsReached) -> None:
         self._limits = limits
+        self._shares, self._reached = shares, reached
         self._in_flight_bytes_max = limits.in_flight_bytes_max
         self._stats = stats
         self._permits = Permits()
@@ -275,8 +278,7 @@ class Outbound:
             return
         if not (
             # It is leased from a log, and would count as acknowledged; the group takes no more meanwhile.
-            isinstance(segment.group, LocalConsumerGroup)
-            or self._has_room(session.queued_messages, session.queued_bytes, segment)
+            isinstance(segment.group, LocalConsumerGroup) or self._may_wait(session, segment)
         ):
             if self.is_put_off(segment):
                 return
@@ -526,6 +528,14 @@ class Outbound:
         if session.inflight_bytes > self._in_flight_bytes_max:
             return 0
         return session.window - session.inflight_count
+
+    def _may_wait(self, session: Session, segment: Segment) -> bool:
+        if not self._has_room(session.queued_messages, session.queued_bytes, segment):
+            return False
+        bound = self._shares.too_heavy(session.username, session.share, segment.size_bytes)
+        if bound is not None:
+            self._reached.count(bound)
+        return bound is None
 
     def _has_room(self, messages: int, bytes_held: int, segment: Segment) -> bool:
         return (

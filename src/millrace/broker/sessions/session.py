@@ -12,6 +12,7 @@ from typing import Any
 from millrace.broker.access import Principal
 from millrace.broker.entries.sessions import SavedWill
 from millrace.broker.messages.message import UNHELD, Run, Segment
+from millrace.broker.sessions.shares import NO_SHARE, Share
 from millrace.broker.stats import NO_DOOR, DoorTraffic
 from millrace.errors import ProtocolError
 from millrace.kernels import PACKET_ID_MAX
@@ -98,6 +99,7 @@ class Session:
         "sent_qos0",
         "sent_qos1",
         "sent_qos2",
+        "share",
         "skip",
         "subscriptions",
         "traffic",
@@ -113,6 +115,8 @@ class Session:
         self.client_id = client_id
         self.principal = principal
         self.username: str | None = None
+        # Of the user, for as long as the session is one of the broker's.
+        self.share = NO_SHARE
         # The node's handle of the live connection; opaque here, None while the client is away.
         self.connection: Any = None
         # When that began, in the order of all nodes.
@@ -199,19 +203,29 @@ class Session:
             self.queue = deque()
         self.queue.append(segment)
         self.queued_messages += segment.count
-        self.queued_bytes += segment.size_bytes
+        self._hold(segment.size_bytes)
+
+    def _hold(self, size_bytes: int) -> None:
+        self.queued_bytes += size_bytes
+        self.share.hold(size_bytes)
+
+    def belong(self, username: str | None, share: Share) -> None:
+        """From now on it is this user's."""
+        self.share.hold(-self.queued_bytes)
+        share.hold(self.queued_bytes)
+        self.username, self.share = username, share
 
     def dequeue(self, count: int) -> Segment:
         """The first `count` messages of the first waiting segment, which has at least that many."""
         assert self.queue
         head = self.queue[0]
-        self.queued_bytes -= head.size_bytes
+        self._hold(-head.size_bytes)
         if count == head.count:
             self.queue.popleft()
             segment = head
         else:
             segment = head.take(count)
-            self.queued_bytes += head.size_bytes
+            self._hold(head.size_bytes)
         self.queued_messages -= count
         return segment
 
@@ -364,7 +378,7 @@ class Session:
                     self.inflight_count -= sum(segment.count for segment in moving)
                 elif held is self.queue:
                     self.queued_messages = sum(segment.count for segment in staying)
-                    self.queued_bytes = sum(segment.size_bytes for segment in staying)
+                    self._hold(sum(segment.size_bytes for segment in staying) - self.queued_bytes)
         self._weigh()
         return given
 
@@ -392,7 +406,8 @@ class Session:
     def forget_traffic(self) -> None:
         """Drop everything on the way in either direction (a session that starts clean)."""
         self.inflight = self.released = self.resending = self.queue = None
-        self.inflight_count = self.inflight_bytes = self.queued_messages = self.queued_bytes = 0
+        self.inflight_count = self.inflight_bytes = self.queued_messages = 0
+        self._hold(-self.queued_bytes)
         self.received = self.logged_ids = None
         self.lag = self.cursors = self.uncertain = self.restored = self.skip = None
 

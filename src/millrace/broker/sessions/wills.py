@@ -103,7 +103,8 @@ class Wills:
                 del self._under_way[key]
                 continue
             if not will.session.principal.may_publish(will.plan.topic):
-                self._journal.add(WillStored(client_id, will.epoch))
+                del self._under_way[key]
+                self._journal.add(WillStored(*key))
                 continue
             run = will.plan.due(now_ms)
             arrival = self._keyed(will, run)

@@ -11,6 +11,7 @@ and what the log says is put by. That counts again when the last of them is in t
 import heapq
 from collections.abc import Iterator
 
+from millrace.broker.limits_reached import LimitsReached
 from millrace.broker.messages.message import Run
 from millrace.broker.topics.trees import TopicTree
 
@@ -34,9 +35,10 @@ class _PutBy:
 
 
 class Retained:
-    __slots__ = ("_expiring", "_put_by", "_tree", "bytes_held", "bytes_max", "messages_max")
+    __slots__ = ("_expiring", "_put_by", "_reached", "_tree", "bytes_held", "bytes_max", "messages_max")
 
-    def __init__(self, messages_max: int, bytes_max: int) -> None:
+    def __init__(self, messages_max: int, bytes_max: int, reached: LimitsReached | None = None) -> None:
+        self._reached = reached or LimitsReached()
         self._tree: TopicTree[Run] = TopicTree()
         self._expiring: list[tuple[int, str]] = []
         self._put_by: dict[str, _PutBy] = {}
@@ -56,7 +58,13 @@ class Retained:
         return self._tree.get(topic) if put_by is None else put_by.run
 
     def has_room(self, topic: str, run: Run) -> bool:
-        """Whether the bounds allow to keep this message."""
+        """Whether the bounds allow to keep this message. Those that they do not allow are counted."""
+        is_within = self._is_within(topic, run)
+        if not is_within:
+            self._reached.count("retained")
+        return is_within
+
+    def _is_within(self, topic: str, run: Run) -> bool:
         old = self._tree.get(topic)
         held = self.bytes_held - (len(old.data) if old else 0) + len(run.data)
         if held > self.bytes_max or old is not None:

@@ -134,12 +134,13 @@ class MqttConnection(PacedOutput):
         self.begin_output(transport)
         self.peer = self.peer or transport.get_extra_info("peername")
         self._door.connections[self] = None
-        if not self._door.has_room_for_connect():
+        if not self._door.quotas.admits(self, self.peer):
             self._end()
 
     def connection_lost(self, error: Exception | None) -> None:
         door = self._door
         door.connections.pop(self, None)
+        door.quotas.left(self)
         session, self.session = self.session, None
         self._state = _CLOSED
         self._give_up_login()
@@ -183,7 +184,7 @@ class MqttConnection(PacedOutput):
                 # One read, one span: the common case of unbatched traffic.
                 first, subject, _, _, count = spans
                 if first < 0x40:
-                    self.received += count
+                    self._heard(count)
                     broker.publish_runs(session, first, subject, data, count, now_ms)
                     if first != 0x30:
                         self._check_bounds(first, count)
@@ -281,7 +282,7 @@ class MqttConnection(PacedOutput):
         for at in range(0, len(spans), 5):
             first, subject, start, end, count = spans[at : at + 5]
             if first < 0x40:
-                self.received += count
+                self._heard(count)
                 broker.publish_runs(session, first, subject, data[start:end], count, now_ms)
                 if first != 0x30:
                     self._check_bounds(first, count)
@@ -289,6 +290,13 @@ class MqttConnection(PacedOutput):
                         return
             else:
                 broker.on_acks(session, first, subject, count, now_ms)
+
+    def _heard(self, count: int) -> None:
+        """Messages from this client; one that is too fast is not heard for a while."""
+        self.received += count
+        quotas = self._door.quotas
+        if quotas.paces and quotas.published(self, self.username, count) and self._parked is None:
+            self._park()
 
     def _check_bounds(self, first: int, count: int) -> None:
         """After messages at QoS 1 or 2: those unfinished, those of this turn, those not in the log yet."""
@@ -361,10 +369,12 @@ class MqttConnection(PacedOutput):
     def unpark(self) -> None:
         if self._state != _PARKED or self.session is None or self.session.blocked:
             return
-        if self._door.taken > _TURN_MESSAGES_MAX or self._door.is_overloaded:
+        door = self._door
+        is_paced = door.quotas.holds(self, self.username)
+        if is_paced or door.taken > _TURN_MESSAGES_MAX or door.is_overloaded:
             # Also for one that reads again just now, and would be read.
             self.transport.pause_reading()
-            self._door.parked.append(self)
+            (door.paced if is_paced else door.parked).append(self)
             return
         assert self._parked is not None
         self.seen_ms = self._door.now_ms()
@@ -391,7 +401,7 @@ class MqttConnection(PacedOutput):
         if message.retain and not door.settings.retain:
             raise ProtocolError("retained messages are off here", Reason.RETAIN_NOT_SUPPORTED)
         packet_id = packet.packet_id or 0
-        self.received += 1
+        self._heard(1)
         key = keys.key_of(message.properties, self.username)
         run = terms.run_of(message, topic, packet_id, self._v5, self.seen_ms)
         if message.qos == 2 and session.received and packet_id in session.received:
@@ -575,6 +585,7 @@ class MqttConnection(PacedOutput):
             broker.disconnect(session, self.seen_ms, will=True)
             return
         door.tell_others(session)
+        door.quotas.accepted(self)
         self.connected_us = broker.wall_us
         door.events.came(session, self.peer, self.listener, self.username)
         was_waiting = self._state == _OPENING

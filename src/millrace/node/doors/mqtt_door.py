@@ -14,13 +14,14 @@ from weakref import WeakValueDictionary
 from millrace.broker.machine import Broker
 from millrace.broker.sessions.session import Session
 from millrace.errors import MillraceError
-from millrace.limits import UNCOMMITTED_BYTES_PAUSE, UNFINISHED_CONNECTS_MAX
+from millrace.limits import UNCOMMITTED_BYTES_PAUSE
 from millrace.node.access.identity import Identity
 from millrace.node.admin.events import NoEvents
 from millrace.node.config import Mqtt
 from millrace.node.doors.client_events import ClientEvents
 from millrace.node.doors.mqtt_exchange import Methods
 from millrace.node.doors.output import OutputBudget
+from millrace.node.doors.quotas import Quotas
 from millrace.types import Reason
 from millrace.wire.mqtt.packets import Connect
 
@@ -87,6 +88,7 @@ class MqttDoor:
         self.settings = settings
         self.limits = broker.limits
         self.output = OutputBudget(broker.limits)
+        self.quotas = Quotas(broker.limits, broker.limits_reached)
         self.now_ms = now_ms
         # Called when sessions have output: the node then calls `flush` once per loop turn.
         self.wake = wake
@@ -115,6 +117,8 @@ class MqttDoor:
         self.elsewhere: Callable[[], str] = str
         # Connections whose further input waits for a later turn, and messages taken in this one.
         self.parked: list[Connection] = []
+        # Those that have nothing left in this second.
+        self.paced: list[Connection] = []
         # Whether a flush is due at the end of this loop turn, and the time at which the turn began.
         self.awake = False
         self.turn_ms = 0
@@ -186,18 +190,14 @@ class MqttDoor:
 
     def sweep(self) -> None:
         """Close connections that were silent for too long. Called about once a second."""
+        self.quotas.begin_second()
+        paced, self.paced = self.paced, []
+        self.parked += paced
         if self.parked:
             self.wake()
         now_ms = self.now_ms()
         for connection in [c for c in self.connections if c.is_late(now_ms)]:
             connection.expire()
-
-    def has_room_for_connect(self) -> bool:
-        """Whether another connection may begin: those that were not accepted yet are bounded."""
-        if len(self.connections) - self.broker.connected <= UNFINISHED_CONNECTS_MAX:
-            return True
-        self.broker.limits_reached.count("unfinished_connects")
-        return False
 
     def assigned_id(self) -> str:
         return f"auto-{self.random.getrandbits(64):016x}"

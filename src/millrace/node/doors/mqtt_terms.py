@@ -131,7 +131,14 @@ def refused_client(
         full = "connections" if broker.connected >= limits.connections_max else "sessions"
         broker.limits_reached.count(full)
         return Reason.QUOTA_EXCEEDED, "no more clients can be served"
-    return OF_ANOTHER_USER if broker.belongs_to_another(client_id, username) else None
+    if broker.belongs_to_another(client_id, username):
+        return OF_ANOTHER_USER
+    session = broker.sessions.get(client_id)
+    is_connected = session is not None and session.connection is not None
+    if (bound := broker.shares.full(username, is_new=session is None, is_connected=is_connected)) is not None:
+        broker.limits_reached.count(bound)
+        return Reason.QUOTA_EXCEEDED, f"no more {bound.removeprefix('user_')} of this user can be served"
+    return None
 
 
 def refused_will(

@@ -112,7 +112,8 @@ class MetricsReader:
         yield Sample(m.TRIMMED, (), stats.trimmed)
         yield Sample(m.UNCOMMITTED, (), broker.inbound.uncommitted_bytes)
         yield Sample(m.OUTPUT_HELD, (), self._node.door.output.held_bytes)
-        yield from _refusals(broker)
+        links = self._node.engine.replicas.links
+        yield from _refusals(broker, 0 if links is None else links.refused)
 
     def _sent_by_door(self) -> dict[str, list[int]]:
         """What each door was sent: by connections that ended, and by those that are there."""
@@ -266,7 +267,7 @@ class MetricsReader:
         yield Sample(m.PEER_DROPPED, (), links.dropped)
 
 
-def _refusals(broker: Broker) -> Iterator[Sample]:
+def _refusals(broker: Broker, links_refused: int) -> Iterator[Sample]:
     """Who or what was not let in or not delivered, and which bounds were reached by that."""
     stats = broker.stats
     connects, publishes = stats.connects_refused, stats.publishes_refused
@@ -286,6 +287,7 @@ def _refusals(broker: Broker) -> Iterator[Sample]:
         "client_output": stats.dropped_qos0,
         "client_packet": stats.dropped_too_large,
         "peer_link": stats.dropped_relay,
+        "unproved_links": links_refused,
         "disk": publishes[Reason.QUOTA_EXCEEDED.name],
         "log_busy": publishes[Reason.SERVER_BUSY.name],
         **broker.limits_reached.counts,

@@ -161,7 +161,8 @@ LIMITS_REACHED = _doors.counter(
     "millrace_limits_reached_total",
     "How often something was refused or dropped because a bound was reached: `descriptors`, `clients`,"
     " `client_queue`, `client_output`, `client_packet`, `peer_link`, `disk`, `log_busy`, and by name what"
-    " else was refused: `connections`, `sessions`, `subscriptions`, `packet` and others.",
+    " else was refused: `connections`, `sessions`, `subscriptions`, `packet` and others. What begins with"
+    " `address_` or `user_` is a bound of one address or one user.",
     "limit",
 )
 

@@ -87,9 +87,8 @@ class Link(asyncio.Protocol):
         self._transport = transport
         self._made_s = self._links.loop.time()
         self._transport.set_write_buffer_limits(high=LINK_QUEUE_BYTES_MAX)
-        if self.side is Side.ANSWERED and not self._links.has_room_for(self):
-            self._transport.abort()
-            return
+        if self.side is Side.ANSWERED:
+            self._links.make_room_for(self)
         connected = transport.get_extra_info("socket")
         if connected is not None and transport.get_extra_info("ssl_object") is None:
             self._descriptor = connected.fileno()
@@ -197,6 +196,10 @@ class Link(asyncio.Protocol):
         if data:
             self._transport.write(data)
 
+    def drop(self) -> None:
+        """Without a word."""
+        self._transport.abort()
+
     def close(self) -> None:
         self.flush()
         self._descriptor = -1
@@ -245,7 +248,7 @@ class Links:
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
         # Connections from outside without an identity yet, and how many more were closed at once.
-        self._unproved: set[Link] = set()
+        self._unproved: dict[Link, None] = {}
         self.refused = 0
         self.dropped = 0
         self.port = 0
@@ -377,18 +380,20 @@ class Links:
         return True
 
     def proved(self, link: Link) -> None:
-        self._unproved.discard(link)
+        self._unproved.pop(link, None)
 
-    def has_room_for(self, link: Link) -> bool:
-        """Strangers must not take the descriptors that the node needs: those without proof are few."""
+    def make_room_for(self, link: Link) -> None:
+        """Strangers must not take the descriptors that the node needs: those without proof are few. The
+        oldest gives way, for a node proves itself at once: strangers who say nothing keep no node out."""
         if len(self._unproved) >= UNPROVED_LINKS_MAX:
             self.refused += 1
-            return False
-        self._unproved.add(link)
-        return True
+            oldest = next(iter(self._unproved))
+            self._unproved.pop(oldest)
+            oldest.drop()
+        self._unproved[link] = None
 
     def lost(self, link: Link) -> None:
-        self._unproved.discard(link)
+        self._unproved.pop(link, None)
         if link.identity is None:
             return
         replica = link.identity.replica

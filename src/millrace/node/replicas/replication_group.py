@@ -124,8 +124,7 @@ class ReplicationGroup:
         self._leaderless_ticks = 0
         self.is_asleep = False
         """Nothing happens here before somebody proposes or speaks: ticks may be left out."""
-        # How often role, term, leader, or whether it serves, changed; how often it stood for election; how
-        # often it learned of another leader than before.
+        # Changes of role, term, leader or serving; candidacies; other leaders than before.
         self.role_changes = self.elections = self.leader_changes = 0
         self._last_leader: ReplicaId | None = None
         self._rng = rng

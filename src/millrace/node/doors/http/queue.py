@@ -183,6 +183,7 @@ async def put_message(request: Request, form: MessageForm, caller: CallerIs) -> 
         return _no(_NO_TOPIC)
     groups.check_stored(queue.spec)
     texts = [form.message] if form.message is not None else form.messages or []
+    caller.must_be_slow(server, len(texts))
     messages = [
         forms.to_message(
             forms.PublishForm(topic=form.topic, payload=text, encoding=form.encoding, delay_ms=form.delay_ms),

@@ -14,6 +14,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from millrace.broker.stats import DoorTraffic
 from millrace.node.doors.http.context import CERTIFICATE
+from millrace.node.doors.quotas import Quotas
 
 _GOODBYE_S = 1.0
 # How long a body may stay away in the middle, or an answer be left where it is.
@@ -36,17 +37,21 @@ class _CountedTransport:
 
 
 class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """Knows since when it waits for its client, and counts for its door. `traffic` is set by the door."""
+    """Knows since when it waits for its client, and counts for its door; that sets `traffic` and `quotas`."""
 
     traffic: DoorTraffic
+    quotas: Quotas
 
     def connection_made(self, transport: Any) -> None:
         self.traffic.connects += 1
         self.traffic.open += 1
         self.take_over(transport)
+        if not self.quotas.admits(transport, transport.get_extra_info("peername"), is_finished=True):
+            transport.abort()
 
     def take_over(self, transport: Any) -> None:
         """Begin with a connection that the door counted when it was made."""
+        self._counted = transport
         super().connection_made(_CountedTransport(transport, self.traffic))
         # Each request gets a copy of this state.
         self.app_state: dict[str, Any] = {**self.app_state, CERTIFICATE: transport.get_extra_info("peercert")}
@@ -54,6 +59,7 @@ class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self._unsent_bytes = 0
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.quotas.left(self._counted)
         self.traffic.open -= 1
         super().connection_lost(exc)
 
@@ -82,8 +88,8 @@ class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 class Serving:
     """The application and its connections."""
 
-    def __init__(self, app: FastAPI, traffic: DoorTraffic) -> None:
-        self._traffic = traffic
+    def __init__(self, app: FastAPI, traffic: DoorTraffic, quotas: Quotas) -> None:
+        self._traffic, self._quotas = traffic, quotas
         self._config = uvicorn.Config(
             app,
             log_config=None,
@@ -108,7 +114,7 @@ class Serving:
             server_state=self._server.server_state,
             app_state=self._server.lifespan.state,
         )
-        connection.traffic = self._traffic
+        connection.traffic, connection.quotas = self._traffic, self._quotas
         return connection
 
     def sweep(self, now_s: float, head_s: float) -> None:

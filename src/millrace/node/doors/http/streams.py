@@ -453,6 +453,7 @@ async def publish(
     sequence: Sequence = None,
 ) -> dict[str, Any]:
     """Publish a message; the answer comes when it is on disk and says where it stands."""
+    caller.must_be_slow(server_of(request), 1)
     key = key_of(caller.username, producer, sequence)
     return _outcome(form, await _publish(server_of(request), form, caller, key))
 
@@ -477,6 +478,7 @@ async def publish_batch(
     server = server_of(request)
     for topic in {one.topic for one in messages}:
         caller.must_publish(topic)
+    caller.must_be_slow(server, len(messages))
     under_way: list[asyncio.Future[list[Published | BaseException]]] = []
     for start in range(0, len(messages), batches.TURN_MESSAGES):
         turn = enumerate(messages[start : start + batches.TURN_MESSAGES], start)

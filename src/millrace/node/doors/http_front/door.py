@@ -16,6 +16,7 @@ from millrace.limits import Limits
 from millrace.node.config import Address
 from millrace.node.doors.descriptors import Descriptors
 from millrace.node.doors.http_front.early import EarlyConnection, Readiness
+from millrace.node.doors.quotas import Quotas
 from millrace.node.surroundings import Closeable, Listen
 
 log = logging.getLogger("millrace.http")
@@ -43,7 +44,9 @@ class HttpDoor:
         readiness: Readiness,
         limits: Limits,
         traffic: DoorTraffic,
+        quotas: Quotas,
     ) -> None:
+        self._quotas = quotas
         self._make = make
         self._readiness = readiness
         self._traffic = traffic
@@ -73,7 +76,7 @@ class HttpDoor:
         if self._application is not None:
             return self._application.connection()
         early = EarlyConnection(
-            self._traffic, self._readiness, self._hand_over, self._early.discard, self._now_s
+            self._traffic, self._quotas, self._readiness, self._hand_over, self._early.discard, self._now_s
         )
         self._early.add(early)
         return early

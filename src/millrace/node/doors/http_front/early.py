@@ -13,6 +13,7 @@ import msgspec
 
 from millrace.broker.stats import DoorTraffic
 from millrace.node.doors.http_front import documents
+from millrace.node.doors.quotas import Quotas
 
 _LIVEZ, _READYZ = (b"GET /%b HTTP/1.1\r\n" % name for name in (b"livez", b"readyz"))
 _HEAD_END = b"\r\n\r\n"
@@ -35,18 +36,20 @@ class Readiness(Protocol):
 
 
 class EarlyConnection:
-    """`hand_over` is called at most once, when reading has
-    stopped, and calls `pass_to` or `fail` in the end. `on_lost` is called if the client goes before that."""
+    """`hand_over` is called at most once, when reading has stopped, and calls `pass_to` or `fail` in the end.
+    `on_lost` is called if the client goes before that."""
 
     def __init__(
         self,
         traffic: DoorTraffic,
+        quotas: Quotas,
         readiness: Readiness,
         hand_over: Callable[["EarlyConnection"], None],
         on_lost: Callable[["EarlyConnection"], None],
         now_s: Callable[[], float],
     ) -> None:
         self._traffic = traffic
+        self._quotas = quotas
         self._readiness = readiness
         self._hand_over = hand_over
         self._on_lost = on_lost
@@ -62,9 +65,13 @@ class EarlyConnection:
         self._since_s = self._now_s()
         self._traffic.connects += 1
         self._traffic.open += 1
+        # By its transport, which the application's own connection goes on with.
+        if not self._quotas.admits(transport, transport.get_extra_info("peername"), is_finished=True):
+            transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_lost = True
+        self._quotas.left(self.transport)
         self._traffic.open -= 1
         self._on_lost(self)
 

@@ -1,0 +1,156 @@
+"""How much one address, one user and all together may ask of a node: connections, connects and messages in a
+second.
+
+A connection beyond a bound is closed at once. Messages beyond one are not refused: their client is not read
+until a later second, so nothing is lost and whoever is too fast becomes as fast as the bound. HTTP, which can
+be told, is answered 429. What was taken beyond a bound in one go is owed to the seconds after it.
+"""
+
+from collections import Counter
+from typing import Any
+
+from millrace.broker.limits_reached import LimitsReached
+from millrace.limits import UNFINISHED_CONNECTS_MAX, UNFINISHED_CONNECTS_PER_ADDRESS_MAX, Limits
+from millrace.node.access.logins import address_of
+
+_Key = tuple[str, str]
+
+
+class Quotas:
+    """One for all doors of a node. `begin_second` is called about once a second."""
+
+    def __init__(self, limits: Limits, reached: LimitsReached) -> None:
+        self._limits = limits
+        self._reached = reached
+        # Whoever came in, with its address, until it leaves.
+        self._addresses: dict[Any, str] = {}
+        self._connections: Counter[str] = Counter()
+        self._unfinished: Counter[str] = Counter()
+        self._unfinished_count = 0
+        self._is_unfinished: set[Any] = set()
+        # Behind a balancer that has yet to say their address: whether they have begun.
+        self._unnamed: dict[Any, bool] = {}
+        self._spent: Counter[_Key] = Counter()
+        self._most: dict[str, int] = {
+            "connects_per_s": limits.connects_per_s_max,
+            "address_connects_per_s": limits.address_connects_per_s_max,
+            "publishes_per_s": limits.publishes_per_s_max,
+            "address_publishes_per_s": limits.address_publishes_per_s_max,
+            "user_publishes_per_s": limits.user_publishes_per_s_max,
+        }
+        self.paces = any(most for bound, most in self._most.items() if "publishes" in bound)
+        """Whether publishing has a bound at all: it is asked for every chunk."""
+
+    # ------------------------------------------------------------------------------- connections
+
+    def admits(self, connection: Any, peer: Any, *, is_finished: bool = False) -> bool:
+        """Whether a connection may begin. It counts from now on until it left, and as one that has yet to
+        say who it is until it is accepted, unless `is_finished`."""
+        if connection in self._unnamed:
+            self._unnamed[connection] = True
+            return True
+        address = address_of(peer)
+        bound = self._full(address, is_finished)
+        self._addresses[connection] = address
+        self._connections[address] += 1
+        if not is_finished:
+            self._is_unfinished.add(connection)
+            self._unfinished[address] += 1
+            self._unfinished_count += 1
+        if bound is not None:
+            self._reached.count(bound)
+        return bound is None
+
+    def will_be_named(self, connection: Any) -> None:
+        """Its address is that of a balancer, which counts for nothing."""
+        self._unnamed[connection] = False
+
+    def named(self, connection: Any, peer: Any) -> bool:
+        """The balancer told; whether the connection may go on."""
+        return not self._unnamed.pop(connection, False) or self.admits(connection, peer)
+
+    def _full(self, address: str, is_finished: bool) -> str | None:
+        most = self._limits.address_connections_max
+        if most and self._connections[address] >= most:
+            return "address_connections"
+        for bound, key in (("connects_per_s", ""), ("address_connects_per_s", address)):
+            # What is refused is not owed: who comes again later is let in.
+            if 0 < self._most[bound] <= self._spent[bound, key]:
+                return bound
+        self._spend({"connects_per_s": "", "address_connects_per_s": address}, 1)
+        if is_finished:
+            return None
+        if self._unfinished[address] >= UNFINISHED_CONNECTS_PER_ADDRESS_MAX:
+            return "address_unfinished_connects"
+        return "unfinished_connects" if self._unfinished_count >= UNFINISHED_CONNECTS_MAX else None
+
+    def accepted(self, connection: Any) -> None:
+        """It said who it is."""
+        if connection in self._is_unfinished:
+            self._is_unfinished.discard(connection)
+            self._unfinished_count -= 1
+            _less(self._unfinished, self._addresses[connection])
+
+    def left(self, connection: Any) -> None:
+        self.accepted(connection)
+        self._unnamed.pop(connection, None)
+        address = self._addresses.pop(connection, None)
+        if address is not None:
+            _less(self._connections, address)
+
+    # ---------------------------------------------------------------------------------- messages
+
+    def published(self, connection: Any, username: str | None, count: int) -> bool:
+        """Count messages of a connection; whether it is too fast."""
+        return self._spend(self._publisher(self._addresses.get(connection, ""), username), count)
+
+    def holds(self, connection: Any, username: str | None) -> bool:
+        """Whether this connection has nothing left in this second."""
+        if not self.paces:
+            return False
+        return self._is_spent(self._publisher(self._addresses.get(connection, ""), username))
+
+    def takes_request(self, peer: Any, username: str | None, count: int) -> bool:
+        """The same for a request that can be told to come again."""
+        if not self.paces:
+            return True
+        keys = self._publisher(address_of(peer), username)
+        if self._is_spent(keys):
+            self._reached.count("publishes_per_s")
+            return False
+        self._spend(keys, count)
+        return True
+
+    @staticmethod
+    def _publisher(address: str, username: str | None) -> dict[str, str]:
+        keys = {"publishes_per_s": "", "address_publishes_per_s": address}
+        return keys if username is None else {**keys, "user_publishes_per_s": username}
+
+    def _is_spent(self, keys: dict[str, str]) -> bool:
+        return any(0 < self._most[bound] <= self._spent[bound, key] for bound, key in keys.items())
+
+    def _spend(self, keys: dict[str, str], count: int) -> bool:
+        is_over = False
+        for bound, key in keys.items():
+            most = self._most[bound]
+            if most:
+                self._spent[bound, key] += count
+                if self._spent[bound, key] > most:
+                    self._reached.count(bound)
+                    is_over = True
+        return is_over
+
+    def begin_second(self) -> None:
+        for key, spent in list(self._spent.items()):
+            # What was taken in one go is paid over some seconds, and not for ever.
+            left = min(spent - self._most[key[0]], 10 * self._most[key[0]])
+            if left > 0:
+                self._spent[key] = left
+            else:
+                del self._spent[key]
+
+
+def _less(counter: Counter[str], key: str) -> None:
+    counter[key] -= 1
+    if counter[key] <= 0:
+        del counter[key]
