@@ -1,13 +1,9 @@
 """Faults that other brokers had, each done to a real node: refused as the standard says, others are served
 meanwhile, and memory stays bounded.
 
-Where a class of fault has its test elsewhere: long texts, properties and topics, wildcards over many retained
-messages (GHSA-2hjf-7455-w946) in `test_stalls.py`; retained, durable and queued messages after a right was
-taken (CVE-2018-12546, CVE-2021-34434) in `test_access_revoked.py` and `test_access.py`; slow readers
-(CVE-2024-48077) in `test_slow_readers.py`; QoS 2 across a crash (CVE-2026-8741) in `test_crash.py`; requests
-of other sites, headers and stored markup in `test_http_guard.py` and `test_browser.py`; the cluster port
-without identity in `tests/unit/node/test_peer_identity.py`; an empty access file (CVE-2018-12551) in
-`test_access_api.py`.
+Those of access, crashes and web pages are in `test_known_access_faults.py`; long texts, properties, topics
+and wildcards over many retained messages in `test_stalls.py`; slow readers in `test_slow_readers.py`; stored
+markup in a browser in `tests/browser`.
 """
 
 import ast

@@ -104,7 +104,7 @@ def _check(broker: BrokerProcess, volume_bytes: int) -> None:
     assert growth < GROWTH_BYTES_MAX, f"resident memory grew by {growth >> 20} MiB"
 
 
-def test_stalled_subscribers_cost_no_memory(flooded: BrokerProcess) -> None:
+def test_stalled_subscribers_cost_no_memory_cve_2024_48077(flooded: BrokerProcess) -> None:
     _check(flooded, 100_000_000)
 
 

@@ -105,8 +105,10 @@ def test_retained_messages_at_qos_0_in_one_write(broker: ThreadedBroker) -> None
 
 
 @pytest.mark.parametrize("levels", [1, 100, 32_000])
-def test_topics_and_filters_of_64_kib(broker: ThreadedBroker, levels: int) -> None:
-    """GHSA-2hjf-7455-w946 and topics of 32,000 levels: matching is bounded by the levels that are allowed."""
+def test_topics_and_filters_of_64_kib_and_32_000_levels_ghsa_2hjf_7455_w946(
+    broker: ThreadedBroker, levels: int
+) -> None:
+    """Matching is bounded by the levels that are allowed."""
     topic = "/".join(["x" * (65_000 // levels - 1)] * levels)
     wild = "/".join(["+"] * min(levels, 32_000))
     with LoopWatch(broker) as watch:

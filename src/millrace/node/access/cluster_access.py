@@ -16,7 +16,7 @@ from millrace.broker.access import EVERYBODY, Action, Effect, Role
 from millrace.broker.entries.meta import LoadAccess
 from millrace.broker.machine import Broker
 from millrace.broker.meta.access import AccessState, User
-from millrace.errors import LocalError
+from millrace.errors import ConfigError, LocalError
 from millrace.node.access import users
 from millrace.node.access.users import Users
 from millrace.node.config import Config
@@ -54,8 +54,16 @@ class ClusterAccess:
         self._enforce()
 
     def read_file(self) -> Users:
-        """The users file. One that was named must be there: a mistyped name must not open everything."""
-        return users.load(self._config.users_path, missing_ok=not self._config.access.users_file)
+        """The users file. One that was named must be there, and one that is there must name somebody: a
+        mistyped name or an emptied file must not open everything."""
+        path = self._config.users_path
+        content = users.load(path, missing_ok=not self._config.access.users_file)
+        if not content.hashes and not content.rules and path.exists():
+            raise ConfigError(
+                f"{path} names no user and has no rule, so it would open everything; add a user"
+                f" (millrace user add NAME --users {path}) or remove it"
+            )
+        return content
 
     async def load(self, content: Users) -> None:
         """Propose what the file says as the users and rules of the cluster."""
