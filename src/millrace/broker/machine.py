@@ -6,7 +6,7 @@ only thing done with it is to hand it back when another one displaces it. Output
 """
 
 import heapq
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, assert_never
 
 from millrace.broker.access import AccessRules, Principal
@@ -23,12 +23,14 @@ from millrace.broker.entries.sessions import (
 from millrace.broker.groups.definitions import DurableGroup, DurableGroups, GroupDefinitions
 from millrace.broker.groups.joined import GROUP_QOS as JOINED_QOS_MAX
 from millrace.broker.groups.joined import LocalConsumerGroup
+from millrace.broker.groups.returned import belongs_to_others, is_left, is_others_unless_noted
 from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.limits_reached import LimitsReached
 from millrace.broker.messages.inbound import Inbound, Outcome
 from millrace.broker.messages.message import Run, Segment
 from millrace.broker.messages.outbound import Outbound
 from millrace.broker.messages.retained_replay import RetainedReplay
+from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.journal import (
     BrokerContinuation,
     Journal,
@@ -55,24 +57,6 @@ _LEVEL_BYTES = 64
 _TIMERS_SPARE = 64
 # By QoS; a look-up by value costs an enumeration more than all the rest of an answer.
 _QOS_GRANTED = (Reason.SUCCESS, Reason.GRANTED_QOS_1, Reason.GRANTED_QOS_2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectRequest:
-    """What a connection asks for, after authentication and with the broker's own bounds applied."""
-
-    client_id: str
-    clean_start: bool
-    expiry_s: int
-    v5: bool
-    window: int
-    packet_bytes_max: int
-    alias_max: int
-    principal: Principal
-    will: WillPlan | None
-    username: str | None = None
-    door: str = "mqtt"
-    """By which the client came, for the figures."""
 
 
 class Broker:
@@ -285,9 +269,7 @@ class Broker:
         self._leave_joined(session)
         for filter in list(session.subscriptions):
             self.unsubscribe(session, filter)
-        self._give_back(
-            session, {one for one in session.unfinished() if _is_others_unless_noted(one)}, now_ms
-        )
+        self._give_back(session, {one for one in session.unfinished() if is_others_unless_noted(one)}, now_ms)
         self._forget(session)
 
     def _adopt_record(self, session: Session) -> None:
@@ -521,7 +503,7 @@ class Broker:
             if session not in group.members:
                 group.give_back_waiting(session)
         self.joined_need_feeding = bool(self.joined)
-        for segment in session.give_back({one for one in session.queue or () if _is_left(session, one)}):
+        for segment in session.give_back({one for one in session.queue or () if is_left(session, one)}):
             assert isinstance(segment.group, ShareGroup)
             self._place(segment.group, segment, now_ms)
 
@@ -600,7 +582,7 @@ class Broker:
         QoS 2 that was sent stays with it ([MQTT-4.8.2-4], [MQTT-4.8.2-5])."""
         self._leave_joined(session)
         if session.inflight or session.resending or session.queue:
-            self._give_back(session, {one for one in session.unfinished() if _belongs_to_others(one)}, now_ms)
+            self._give_back(session, {one for one in session.unfinished() if belongs_to_others(one)}, now_ms)
 
     def _give_back(self, session: Session, leaving: set[Segment], now_ms: int) -> None:
         for segment in session.give_back(leaving):
@@ -778,30 +760,9 @@ class Broker:
                 self.recording.restore_cursor(session, record, shard, end)
 
 
-def _is_others_unless_noted(segment: Segment) -> bool:
-    """Of a session that goes on at another node. The word that it has this QoS 2 message may be on its way:
-    it comes too late, as the record is another's. Where nobody of the group is left here its log tells."""
-    group = segment.group
-    return isinstance(group, ShareGroup) and bool(group.members) and not segment.is_noted
-
-
-def _belongs_to_others(segment: Segment) -> bool:
-    """Whether a member that leaves gives these messages back. A group that it left as the last one takes
-    nothing any more: they stay with the session."""
-    group = segment.group
-    return (
-        isinstance(group, ShareGroup) and bool(group.members) and (segment.qos == 1 or not segment.first_id)
-    )
-
-
 def _weight(filter: str) -> int:
     """About what a filter costs in memory; see `limits.SESSION_FILTER_BYTES_MAX`."""
     return len(filter) + _LEVEL_BYTES * (filter.count("/") + 1)
-
-
-def _is_left(session: Session, segment: Segment) -> bool:
-    """Whether this is of a group that the session does not belong to any more."""
-    return isinstance(segment.group, ShareGroup) and session not in segment.group.members
 
 
 def _answer(first: int, packet_id: int, reason: Reason | None) -> bytes:

@@ -5,8 +5,9 @@ from random import Random
 import pytest
 
 from millrace.broker.access import AccessRules, Action, Effect, Principal, Rule
-from millrace.broker.machine import Broker, ConnectRequest
+from millrace.broker.machine import Broker
 from millrace.broker.messages.message import Run
+from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.session import Session
 from millrace.broker.topics.routing import Table
 from millrace.limits import ROUTES_CACHED_BYTES_MAX, Limits

@@ -17,8 +17,9 @@ from millrace.broker.entries.sessions import (
     SessionBatch,
     Subscribed,
 )
-from millrace.broker.machine import Broker, ConnectRequest
+from millrace.broker.machine import Broker
 from millrace.broker.messages.message import Segment
+from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.journal import ResumeConnection
 from millrace.broker.sessions.session_store import Record, SessionStore
 from millrace.limits import Limits

@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from millrace.broker.access import Principal
-from millrace.broker.machine import Broker, ConnectRequest
+from millrace.broker.machine import Broker
+from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.session import Session
 from millrace.errors import LocalError, RemoteError
 from millrace.kernels.publish import body_start, packet_bounds

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from millrace.broker.machine import ConnectRequest
+from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.session import Session
 from millrace.types import Reason, Subscription
 from millrace.wire.mqtt.packets import Connack, Connect

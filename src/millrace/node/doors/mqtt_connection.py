@@ -17,7 +17,7 @@ from typing import Any, assert_never
 
 from millrace.broker.access import Principal
 from millrace.broker.entries.sessions import Opened
-from millrace.broker.machine import ConnectRequest
+from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.journal import ResumeConnection
 from millrace.broker.sessions.session import Session
 from millrace.broker.topics.routing import Table

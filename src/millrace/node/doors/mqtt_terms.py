@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from millrace.broker.access import Principal
-from millrace.broker.machine import Broker, ConnectRequest
+from millrace.broker.machine import Broker
 from millrace.broker.messages.message import Run
+from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.session import WillPlan
 from millrace.errors import ProtocolError
 from millrace.limits import PACKET_ID_TOP, Limits

@@ -287,7 +287,8 @@ class StagingWork(Work):
 
         async def commit(server: "Server") -> bool | None:
             try:
-                is_repeat, _ = await server.engine.writing.commit(writer, number, placed, "")
+                principal = server.broker.rules.principal(None, writer)
+                is_repeat, _ = await server.engine.writing.commit(writer, number, placed, "", principal)
             except Conflict as error:
                 self.world.note(writer, f"batch {number}: {error}")
                 return None

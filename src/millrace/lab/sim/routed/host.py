@@ -8,8 +8,9 @@ from collections.abc import Callable
 from random import Random
 
 from millrace.broker.access import AccessRules
-from millrace.broker.machine import Broker, ConnectRequest
+from millrace.broker.machine import Broker
 from millrace.broker.messages.message import Run
+from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.session import Session
 from millrace.broker.topics.trees import split_share
 from millrace.kernels import skip

@@ -1,0 +1,24 @@
+"""What a client asks for when it connects."""
+
+from dataclasses import dataclass
+
+from millrace.broker.access import Principal
+from millrace.broker.sessions.session import WillPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectRequest:
+    """What a connection asks for, after authentication and with the broker's own bounds applied."""
+
+    client_id: str
+    clean_start: bool
+    expiry_s: int
+    v5: bool
+    window: int
+    packet_bytes_max: int
+    alias_max: int
+    principal: Principal
+    will: WillPlan | None
+    username: str | None = None
+    door: str = "mqtt"
+    """By which the client came, for the figures."""
