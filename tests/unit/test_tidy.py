@@ -36,7 +36,6 @@ PURE = ("kernels", "broker", "replication", "storage", "wire", "driver")
 ALLOWED_OUTSIDE = {
     "broker": {"msgspec"},
     "replication": {"msgspec"},
-    "storage": {"msgspec"},
     "wire": {"msgspec", "wsproto"},
     "kernels": {"google_crc32c"},
 }

@@ -11,8 +11,7 @@ in it: what is missing there is damage.
 """
 
 import re
-
-from msgspec import Struct
+from dataclasses import dataclass
 
 from millrace.errors import StorageError
 from millrace.storage.disk import File
@@ -26,7 +25,8 @@ _NAME = re.compile(r"([0-9]{20})(\.log|\.idx|\.bad)")
 _WRITE_BYTES = 1 << 20
 
 
-class IndexLost(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexLost:
     """An index file was missing or damaged; the segment was read instead."""
 
     file: str
@@ -38,13 +38,15 @@ class IndexLost(Struct, frozen=True, kw_only=True):
 Report = Damage | TornTail | IndexLost
 
 
-class Recovered(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
     segments: list[Segment]
     """In order; the last is active."""
     reports: list[Report]
 
 
-class _Found(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
     """A segment file as it lies there."""
 
     first_index: int
@@ -98,7 +100,8 @@ def _find(home: Home) -> list[_Found]:
     return found
 
 
-class _Indexed(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Indexed:
     """What the index file of a segment says; the points only where they are needed."""
 
     head: IndexFile | None

@@ -12,8 +12,7 @@ Nothing is guessed from bytes that merely look like a block: they may be a paylo
 """
 
 from collections.abc import Iterator, Sequence
-
-from msgspec import Struct
+from dataclasses import dataclass
 
 from millrace.errors import StorageError
 from millrace.storage.block import HEAD_BYTES, Block, BlockDamaged, Header, attach_body, parse_header
@@ -26,7 +25,8 @@ _WINDOW_BYTES_FIRST = 64 << 10
 _WINDOW_BYTES_MAX = 2 << 20
 
 
-class Damage(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
     """Blocks that were on disk once and cannot be read. Never served; to be had again from peers."""
 
     file: str
@@ -54,7 +54,8 @@ class Damage(Struct, frozen=True, kw_only=True):
         )
 
 
-class TornTail(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TornTail:
     """The end of the last group commit, cut because a crash left it incomplete."""
 
     file: str
@@ -182,7 +183,8 @@ class Source:
         return None
 
 
-class ScanResult(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanResult:
     end: int
     """Position behind the last good record."""
     tail: Tail
