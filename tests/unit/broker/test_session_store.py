@@ -188,6 +188,12 @@ class TestAway:
         assert (record.owner, record.away_us, record.is_resumed) == ("n2", None, True)
         assert record.cursors == {SHARD: SavedCursor(40)} and store.owners == {"n2": 1}
 
+    def test_a_will_that_is_stored_is_due_no_more(self) -> None:
+        store = store_with(WentAway("c", 1, 5_000_000, 60, WILL))
+        assert store.records["c"].will == WILL
+        apply(store, WillStored("c", 1))
+        assert store.records["c"].will is None
+
     def test_its_end_removes_it(self) -> None:
         store = store_with(self.AWAY)
         apply(store, Ended("c", 1))
