@@ -217,6 +217,8 @@ TAILS_MAX = 20
 TAIL_FILTERS_MAX = 100
 TAIL_MESSAGES_PER_S_MAX = 10_000
 TRACE_RECEIVERS_MAX = 10_000
+# Spans that wait for the collector: what is beyond is dropped, and counted.
+TRACE_SPANS_WAITING_MAX = 10_000
 # Series of one metric in one answer: what is beyond is left out, and counted.
 METRIC_SERIES_MAX = 2_000
 

@@ -22,6 +22,7 @@ FLOORS = {
     "storage": 2,
     "wire": 2,
     "driver": 3,
+    "tracing": 3,
     "node": 4,
     "client": 4,
     "embedded": 5,

@@ -241,6 +241,29 @@ class Audit(Settings, frozen=True, kw_only=True):
     ] = ""
 
 
+class Tracing(Settings, frozen=True, kw_only=True):
+    endpoint: Annotated[
+        str,
+        says(
+            "URL of an OpenTelemetry collector that takes traces by OTLP over HTTP, such as "
+            "http://127.0.0.1:4318; needs the extra millrace[otel]; empty: off",
+            pattern=r"\A(https?://[!-~]+)?\Z",
+            expected='an address that begins with http:// or https://, or "" for off',
+        ),
+    ] = ""
+    one_in: Annotated[
+        int,
+        says(
+            "trace one message of so many, beside those whose publishers ask for it by traceparent; "
+            "0: those alone",
+            0,
+            1_000_000_000,
+        ),
+    ] = 0
+    per_second_max: Annotated[int, says("messages that a node traces in a second at most", 1, 10_000)] = 100
+    service: Annotated[str, says("what collectors call the cluster (service.name)")] = "millrace"
+
+
 class Edge(Settings, frozen=True, kw_only=True):
     modules: Annotated[str, says("Python modules whose functions streams may name, comma separated")] = ""
     workers: Annotated[int, says("processes for each edge function", 1, 64)] = 2
@@ -269,6 +292,7 @@ class Config(Settings, frozen=True, kw_only=True):
     cluster: Cluster = Cluster()
     storage: Storage = Storage()
     audit: Audit = Audit()
+    tracing: Tracing = Tracing()
     edge: Edge = Edge()
     log: Log = Log()
     streams: dict[str, dict[str, Any]] = {}

@@ -49,6 +49,8 @@ from millrace.node.streams.intakes import Intakes
 from millrace.node.streams.opening import Opening
 from millrace.node.streams.sealing import Sealing
 from millrace.node.surroundings import Surroundings
+from millrace.tracing.export import SpanExporter
+from millrace.tracing.publishes import PublishTraces
 from millrace.types import Reason
 
 _HAND_OVER_S = 0.5
@@ -108,6 +110,8 @@ class Engine:
         self._build_groups(config)
         self._build_cluster(config)
         self._connect()
+        self.traces = self._build_traces(config)
+        self.opening.traces = self.leaderless.traces = self.traces
 
     def _build_groups(self, config: Config) -> None:
         """Who reads the logs: sessions that are behind, groups, retention, writers, edge functions."""
@@ -183,6 +187,20 @@ class Engine:
             wall_us,
         )
 
+    def _build_traces(self, config: Config) -> PublishTraces | None:
+        """None where nobody wants any."""
+        wanted, name = config.tracing, config.node.id
+        if not wanted.endpoint:
+            return None
+        return PublishTraces(
+            SpanExporter(wanted.endpoint, wanted.service, name),
+            self._broker.router,
+            node=name,
+            one_in=wanted.one_in,
+            per_second_max=wanted.per_second_max,
+            wall_us=self._wall_us,
+        )
+
     def _connect(self) -> None:
         """What the replicas, the definitions and the links tell the other parts."""
         replicas = self.replicas
@@ -247,6 +265,8 @@ class Engine:
 
     async def stop(self) -> None:
         """Take snapshots, so that the next start is quick, and let go of the files."""
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)
         if not self.replicas.is_open:
             return
         await self.writing.stop()

@@ -420,6 +420,8 @@ class Server:
             self._flush_scheduled = False
             self.engine.cut()
             self.door.flush()
+            if self.engine.traces is not None:
+                self.engine.traces.flushed()
 
     def _on_disk_failure(self, error: StorageError) -> None:
         """What is on disk is not known any more: nothing may be acknowledged after this."""

@@ -48,6 +48,8 @@ _KNOWN = (
     "failOnDataLoss",
     "group",
     "pushFilters",
+    "traceEndpoint",
+    "traceOneIn",
 )
 _SINK_KNOWN = (
     *_COMMON,
@@ -142,6 +144,10 @@ class Options:
     token_file: str | None = None
     ca_file: str | None = None
     is_pushing: bool = False
+    trace_endpoint: str | None = None
+    """Where spans of the traced messages that a task reads are sent; None for nowhere."""
+    trace_one_in: int = 0
+    """`tracing.one_in` of the nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +236,8 @@ def parse(given: Mapping[str, str]) -> Options:
         token_file=options.get("tokenfile"),
         ca_file=options.get("cafile") or os.environ.get(CA_VARIABLE),
         is_pushing=_switch("pushFilters", options, False),
+        trace_endpoint=_collector(options),
+        trace_one_in=_number("traceOneIn", options) or 0,
     )
 
 
@@ -368,6 +376,15 @@ def _urls(text: str) -> tuple[str, ...]:
     if not urls:
         raise ConfigError(f"url is empty; give an address such as {DEFAULT_URL}")
     return urls
+
+
+def _collector(options: Mapping[str, str]) -> str | None:
+    url = options.get("traceendpoint")
+    if url is None and "traceonein" in options:
+        raise ConfigError("traceOneIn says which messages are traced; without traceEndpoint they go nowhere")
+    if url is not None and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
+        raise ConfigError(f"traceEndpoint = {url!r} is not an address such as http://127.0.0.1:4318")
+    return url
 
 
 def _topics(text: str) -> tuple[str, ...]:

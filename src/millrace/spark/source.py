@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from millrace.spark.arrow import Takes
+    from millrace.spark.traces import ReadTraces
 
 log = logging.getLogger("millrace.spark")
 
@@ -344,10 +345,24 @@ def _read(given: Options, schema: StructType, partition: InputPartition) -> "Ite
     takes = _takes(given.topics, conditions)
     cluster = _kept(given)
     cluster.http.prefer(partition.node)
+    traces = _traces(given)
     with ThreadPoolExecutor(1, "millrace-fetch") as pool:
         for span, data in _answers(cluster, given, partition.spans, pool):
             choice = Choice(span=span, takes=takes, from_us=conditions.from_us, until_us=conditions.until_us)
+            if traces is not None:
+                traces.look(data, choice)
             yield from batches(data, choice, arrow_schema)
+    if traces is not None:
+        traces.send()
+
+
+def _traces(given: Options) -> "ReadTraces | None":
+    """None where nobody wants any, which is the rule: OpenTelemetry is not loaded then."""
+    if given.trace_endpoint is None:
+        return None
+    from millrace.spark.traces import ReadTraces
+
+    return ReadTraces(given.trace_endpoint, given.trace_one_in, given.group)
 
 
 def _answers(

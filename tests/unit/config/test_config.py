@@ -222,7 +222,7 @@ def values_of(setting: Field) -> st.SearchStrategy[object]:
     if setting.type is int:
         return st.integers(setting.meta.ge, setting.meta.le)
     if setting.type is str:
-        if setting.name == "node.id":
+        if setting.name in ("node.id", "tracing.endpoint"):
             return st.from_regex(setting.meta.pattern, fullmatch=True)
         return st.text(min_size=1, alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
     if setting.type is Address:

@@ -74,6 +74,7 @@ from millrace.storage.disk import DiskFull
 from millrace.storage.files import FileDamaged
 from millrace.storage.log import LogFailed
 from millrace.storage.scan import RangeDamaged
+from millrace.tracing.publishes import PublishTraces
 from millrace.types import Index, Reason
 
 log = logging.getLogger("millrace.leaderless")
@@ -378,21 +379,25 @@ class LeaderlessStream:
             if block.header.kind is not Kind.DATA:
                 continue
             self._learn(effect.origin, block)
-            if effect.origin != self.files.origin or not self._deliver_own(one, block):
+            since_us = self._deliver_own(one, block) if effect.origin == self.files.origin else None
+            if since_us is None:
                 fan_out(self._broker, block, one.number, self.now_ms(), self.wall_us(), with_groups=False)
+            if self._owner.traces is not None:
+                self._owner.traces.on_block(self.files.stream.spec, one.number, block, since_us or 0)
         self.groups.look_all()
         self.wake()
 
-    def _deliver_own(self, one: OriginLog, block: Block) -> bool:
-        """What came in here is delivered from the packets as they arrived, with the whole of its request."""
+    def _deliver_own(self, one: OriginLog, block: Block) -> int | None:
+        """What came in here is delivered from the packets as they arrived, with the whole of its request.
+        Returns when that was cut; None where nothing was delivered."""
         for _, batch in self._batches:
             if batch.offset <= block.header.base_offset and not batch.is_delivered:
                 batch.is_delivered = True
                 self._broker.inbound.stored(batch.arrivals, one.number, batch.offset, self.now_ms())
-                return True
+                return batch.since_us
             if batch.offset <= block.header.base_offset < self._end_of(batch):
-                return True
-        return False
+                return batch.since_us
+        return None
 
     @staticmethod
     def _end_of(batch: Batch) -> int:
@@ -636,6 +641,7 @@ class LeaderlessStreams:
         self.logs: dict[int, OriginLog] = {}
         """By shard number, for readers."""
         self.on_new_log: Callable[[], None] = lambda: None
+        self.traces: PublishTraces | None = None
         self._members: tuple[ReplicaId, ...] = ()
 
     def members(self) -> tuple[ReplicaId, ...]:

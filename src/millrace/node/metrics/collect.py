@@ -22,6 +22,7 @@ from millrace.node.metrics.table import Metric
 from millrace.node.metrics.text import Sample
 from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.storage.disk import DiskFull
+from millrace.tracing.export import DROP_REASONS
 from millrace.types import Reason
 from millrace.version import __version__
 
@@ -85,6 +86,10 @@ class MetricsReader:
         yield Sample(m.CPU, (), figures.cpu_s())
         yield Sample(m.MEMORY, (), figures.memory_bytes())
         yield Sample(m.LOOP_LAG, (), self._node.admin.lag_times)
+        traces = self._node.engine.traces
+        yield Sample(m.SPANS_SENT, (), traces.exporter.sent if traces else 0)
+        for reason in DROP_REASONS:
+            yield Sample(m.SPANS_DROPPED, (reason,), traces.exporter.dropped[reason] if traces else 0)
 
     def _doors(self) -> Iterator[Sample]:
         broker = self._node.door.broker

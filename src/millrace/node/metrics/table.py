@@ -66,6 +66,14 @@ LOOP_LAG = _node.histogram(
     "millrace_event_loop_lag_seconds",
     "How much later than asked for the event loop came round, measured 20 times a second.",
 )
+SPANS_SENT = _node.counter(
+    "millrace_trace_spans_sent_total", "Spans of traces that the collector took (`tracing.endpoint`)."
+)
+SPANS_DROPPED = _node.counter(
+    "millrace_trace_spans_dropped_total",
+    "Spans that were lost: `collector` did not take them, or too many waited in the `queue`.",
+    "reason",
+)
 LEFT_OUT = _node.gauge(
     "millrace_metrics_series_left_out",
     "Series that this answer leaves out, because a metric has more than are shown.",

@@ -48,6 +48,7 @@ from millrace.node.shards.tail import Tail
 from millrace.node.shards.tokens import Token
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Codec, Kind, data_blocks
+from millrace.tracing.publishes import PublishTraces
 from millrace.types import Reason
 
 log = logging.getLogger("millrace.shard")
@@ -137,6 +138,8 @@ class Shard:
         self.retained = ShardRetained(number, broker, self.state.retained, now_ms=now_ms, wall_us=wall_us)
         self.unproposed: list[CarriedOverRetained] = []
         """What did not get into the log, for the next `say_again`."""
+        self.traces: PublishTraces | None = None
+        """Who is told of committed blocks, where somebody wants traces."""
 
     @property
     def next_offset(self) -> int:
@@ -492,6 +495,8 @@ class Shard:
             if token is not None:
                 token.answer(True)
             self._wake()
+        if self.traces is not None:
+            self.traces.on_block(self.stream.spec, self.number, block, token.since_us if token else 0)
 
     def _facts_of(self, block: Block, token: Token | None) -> BlockFacts:
         if token is not None and token.is_plain:

@@ -17,6 +17,8 @@ class Token:
 
     is_plain: bool = False
     """Whether the messages of the block are known to have no keys and not to be retained."""
+    since_us: int = 0
+    """When it was cut from what clients of this node sent; 0: they sent nothing."""
     is_kept_by_snapshot = False
     """Whether all is well where a snapshot covers the entry, though nobody saw it applied here."""
 

@@ -32,6 +32,7 @@ from millrace.node.streams.definitions import Definitions
 from millrace.node.streams.intakes import Intakes
 from millrace.node.streams.sealing import Sealing
 from millrace.storage.disk import DiskFull
+from millrace.tracing.publishes import PublishTraces
 
 log = logging.getLogger("millrace.streams")
 
@@ -93,6 +94,7 @@ class Opening:
         self._has_begun = False
         self.is_out_of_space = False
         """A shard could not be opened for want of room."""
+        self.traces: PublishTraces | None = None
         definitions.on_change.append(self._on_change)
         definitions.after_command = self.reconcile
         pairs.reopen_empty = self.reopen_empty
@@ -227,6 +229,7 @@ class Opening:
                 send=self._replicas.messenger.send,
                 is_full=lambda: self._space.is_refusing,
             )
+        shard.traces = self.traces
         shard.retained.stamps = self._stamps
         shard.retained.routing_generation = lambda: self._definitions.state.generation
         return shard

@@ -23,6 +23,7 @@ from millrace.node.groups.consumer_groups import Taken
 from millrace.node.groups.shard_consumers import NOT_BEFORE
 from millrace.node.logs.reading import Stored
 from millrace.node.shards.producer_keys import SEQUENCE_TOP, client_key
+from millrace.tracing.sampling import TRACEPARENT, is_traceparent
 from millrace.types import NO_PROPERTIES, Message, Properties
 
 _MEMBERS_MAX = 100
@@ -53,6 +54,15 @@ Sequence = Annotated[
         ge=0,
         le=SEQUENCE_TOP,
         description="Number of the (first) message by this producer; a repeat is not stored again.",
+    ),
+]
+
+
+TraceParent = Annotated[
+    str | None,
+    Header(
+        alias=TRACEPARENT,
+        description="Trace and span of the caller (W3C Trace Context); readers get it as a user property.",
     ),
 ]
 
@@ -121,8 +131,11 @@ def readable(name: str, data: bytes) -> dict[str, str]:
         return {name: base64.b64encode(data).decode(), "encoding": "base64"}
 
 
-def to_message(form: PublishForm, wall_us: int) -> Message:
+def to_message(form: PublishForm, wall_us: int, traceparent: str | None = None) -> Message:
+    """The message of a form. A `traceparent` that is none is passed over, as W3C Trace Context asks for."""
     user = tuple(form.user_properties)
+    if traceparent is not None and is_traceparent(traceparent) and TRACEPARENT not in dict(user):
+        user += ((TRACEPARENT, traceparent),)
     if any(name.startswith("millrace-") for name, _ in user):
         raise Problem(400, "user properties that begin with millrace- are the broker's")
     if form.delay_ms:

@@ -44,6 +44,7 @@ from millrace.node.doors.http.forms import (
 from millrace.node.doors.http.guard import CallerIs, identify
 from millrace.node.doors.http.problems import Problem
 from millrace.node.groups.consumer_groups import GroupExists, NoSuchGroup, Taken, queue_name
+from millrace.tracing.sampling import TRACEPARENT
 
 router = APIRouter(tags=["queue"], dependencies=[Depends(identify)], route_class=AnswerRoute)
 
@@ -172,7 +173,9 @@ async def delete_topic(request: Request, topic: Topic, caller: CallerIs) -> dict
     response_model=answers.QueueAnswer,
     responses=example({"success": True}),
 )
-async def put_message(request: Request, form: MessageForm, caller: CallerIs) -> dict[str, Any]:
+async def put_message(
+    request: Request, form: MessageForm, caller: CallerIs, traceparent: forms.TraceParent = None
+) -> dict[str, Any]:
     """Put a message, or several in order; `success` is false without a queue, true means on disk. Where no
     log keeps the topic any more, nothing is put."""
     server = server_of(request)
@@ -188,6 +191,7 @@ async def put_message(request: Request, form: MessageForm, caller: CallerIs) -> 
         forms.to_message(
             forms.PublishForm(topic=form.topic, payload=text, encoding=form.encoding, delay_ms=form.delay_ms),
             server.wall_us(),
+            traceparent,
         )
         for text in texts
     ]
@@ -306,7 +310,8 @@ async def queue_request(
         case "topic", _:
             return await get_topics(request, caller)
         case _, "PUT":
-            return await put_message(request, MessageForm(topic=topic, message=form.message), caller)
+            put = MessageForm(topic=topic, message=form.message)
+            return await put_message(request, put, caller, request.headers.get(TRACEPARENT))
         case _:
             return await take_message(request, caller, GetForm(topic=topic), request_id)
 

@@ -22,7 +22,7 @@ from millrace.node.doors.http import batches, forms
 from millrace.node.doors.http.answers import streams as answers
 from millrace.node.doors.http.answers.base import AnswerRoute, example, long_answer
 from millrace.node.doors.http.context import ServedNode, server_of
-from millrace.node.doors.http.forms import Form, Producer, PublishForm, Sequence, key_of
+from millrace.node.doors.http.forms import Form, Producer, PublishForm, Sequence, TraceParent, key_of
 from millrace.node.doors.http.guard import Caller, CallerIs, identify, take_part
 from millrace.node.doors.http.problems import Problem
 from millrace.node.doors.http.settings_forms import Given, asked, changed, made
@@ -451,11 +451,12 @@ async def publish(
     caller: CallerIs,
     producer: Producer = None,
     sequence: Sequence = None,
+    traceparent: TraceParent = None,
 ) -> dict[str, Any]:
     """Publish a message; the answer comes when it is on disk and says where it stands."""
     caller.must_be_slow(server_of(request), 1)
     key = key_of(caller.username, producer, sequence)
-    return _outcome(form, await _publish(server_of(request), form, caller, key))
+    return _outcome(form, await _publish(server_of(request), form, caller, key, traceparent))
 
 
 @router.post(
@@ -472,6 +473,7 @@ async def publish_batch(
     caller: CallerIs,
     producer: Producer = None,
     sequence: Sequence = None,
+    traceparent: TraceParent = None,
 ) -> Response:
     """Publish many messages in order; with a producer they are numbered from the given sequence on. After a
     failure send the same batch again under the same numbers."""
@@ -483,7 +485,7 @@ async def publish_batch(
     for start in range(0, len(messages), batches.TURN_MESSAGES):
         turn = enumerate(messages[start : start + batches.TURN_MESSAGES], start)
         tasks = (
-            _publish(server, one, caller, key_of(caller.username, producer, sequence, position))
+            _publish(server, one, caller, key_of(caller.username, producer, sequence, position), traceparent)
             for position, one in turn
         )
         under_way.append(asyncio.gather(*tasks, return_exceptions=True))
@@ -501,10 +503,12 @@ async def publish_batch(
     return await long_answer("published", rows)
 
 
-async def _publish(server: ServedNode, form: PublishForm, caller: Caller, key: Any) -> Published:
+async def _publish(
+    server: ServedNode, form: PublishForm, caller: Caller, key: Any, traceparent: str | None
+) -> Published:
     caller.must_publish(form.topic)
     publishing = server.engine.groups.publishing
-    message = forms.to_message(form, server.wall_us())
+    message = forms.to_message(form, server.wall_us(), traceparent)
     try:
         publishing.check(message)
     except NotStored:
