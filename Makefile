@@ -23,8 +23,9 @@ $(READY): pyproject.toml setup.py requirements-dev.lock tools/setup.sh tools/pac
 dashboard:  ## build the web dashboard into the package, if its sources changed; needs npm
 	@tools/dashboard.sh
 
-screenshots: dashboard  ## photographs of every page of the dashboard, in dashboard/screenshots; needs Chromium
+screenshots: dashboard  ## photographs of every page of the dashboard, in dashboard/screenshots and docs; needs Chromium
 	@npm --prefix dashboard run -s screenshots
+	@npm --prefix dashboard run -s pictures
 
 demo: $(READY)  ## the main job: devices, a cluster, Spark, kills and a check; without Java the cluster's part of it
 	@command -v java >/dev/null && { $(BIN)/python -c 'import pyspark, pyarrow, matplotlib' 2>/dev/null \

@@ -122,6 +122,17 @@ def test_the_lock_names_no_registry() -> None:
     assert all("integrity" in package for name, package in packages.items() if name)
 
 
+def test_the_documentation_shows_every_page() -> None:
+    """Each page of the dashboard has a picture there, each picture is used, and all of them are small."""
+    folder = ROOT / "docs" / "how-to"
+    names = re.findall(r'^  \["([a-z-]+)", ', (DASHBOARD / "e2e" / "browser.mjs").read_text(), re.MULTILINE)
+    shown = set(re.findall(r"\(dashboard/([a-z-]+)\.webp\)", (folder / "dashboard.md").read_text()))
+    pictures = {path.stem: path.stat().st_size for path in (folder / "dashboard").iterdir()}
+    assert len(names) == 19 and set(names) <= shown
+    assert shown == pictures.keys()
+    assert max(pictures.values()) < 80_000 and sum(pictures.values()) < 1_000_000
+
+
 @needs_chromium
 @needs_build
 def test_a_real_node_serves_it_under_its_own_policy(start_broker: Any, tmp_path: Path) -> None:
