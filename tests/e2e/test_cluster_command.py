@@ -108,6 +108,24 @@ def test_a_cluster_in_the_background_is_seen_killed_restarted_and_stopped(
     shell.run("cluster", "down")
 
 
+def test_a_cluster_comes_back_at_other_ports(shell: Shell, base_port: int) -> None:
+    """All nodes move at once: no address that they have written down is good any more."""
+    shell.run("cluster", "up", "--detach", "--nodes", "3", "--base-port", str(base_port))
+    shell.run("stream", "create", "kept", "kept/#")
+    shell.run("cluster", "down")
+    elsewhere = PortBlock()
+    try:
+        shell.run("cluster", "up", "--detach", "--base-port", str(elsewhere.base))
+        assert shell.nodes()["n3"]["mqtt"] == f"127.0.0.1:{elsewhere.base + 20}"
+        assert "kept" in shell.run("stream", "list")
+        # The record of the cluster has the new addresses, too.
+        peer = f"127.0.0.1:{elsewhere.base + 22}"
+        until(lambda: peer in shell.run("node", "list"), "the new address of n3", TIMEOUT_S)
+        shell.run("cluster", "down")
+    finally:
+        elsewhere.close()
+
+
 def test_a_node_is_added_and_another_removed_for_good(shell: Shell, base_port: int) -> None:
     shell.run("cluster", "up", "--detach", "--nodes", "2", "--base-port", str(base_port))
     assert "n3 joined" in shell.run("cluster", "add")

@@ -40,6 +40,8 @@ _REVIEW_S = 0.25
 _JOIN_S = 60.0
 _JOIN_QUIET_S = 2.0
 _JOIN_PAUSE_S = 0.3
+# A node that comes back tries the addresses of the configuration so often, unless it is served before.
+_SEEK_PAUSE_S = 2.0
 # How long a node that was dialed may take to say who it is.
 _IDENTITY_S = 2.0
 # Leaders are spread over the nodes once the cluster has been as it is for so long, and its leader has led for
@@ -106,7 +108,7 @@ class Cluster:
             # A first start may have been cut short before it wrote down who founds; what is written stays.
             self._definitions.open(() if known else (replicas.replica,))
             self._want(known)
-            await waiting.served(self._definitions.group)
+            await self._come_back(_addresses(seeds))
         elif seeds:
             # Also where an earlier attempt was cut short: whoever was taken in knows its peers.
             if replicas.links is None:
@@ -144,12 +146,35 @@ class Cluster:
         if self._review_task is not None:
             self._review_task.cancel()
 
+    async def _come_back(self, seeds: list[Address]) -> None:
+        """Wait until the meta group is served. The other nodes may all be elsewhere than they were, and then
+        nobody finds anybody by what was written down: the addresses of the configuration are tried too."""
+        seeking = asyncio.create_task(self._seek(seeds))
+        try:
+            await waiting.served(self._definitions.group)
+        finally:
+            seeking.cancel()
+            await asyncio.gather(seeking, return_exceptions=True)
+
+    async def _seek(self, seeds: list[Address]) -> None:
+        links = self._replicas.links
+        # Who answered there: a second link with one that is linked would replace the first.
+        found: dict[Address, str] = {}
+        while links is not None and seeds:
+            await asyncio.sleep(_SEEK_PAUSE_S)
+            for address in seeds:
+                replica = found.get(address, "")
+                if replica == self._replicas.replica or links.is_linked(replica):
+                    continue
+                with suppress(OSError, TimeoutError):
+                    link = await links.connect(address)
+                    await asyncio.wait_for(link.settled.wait(), _IDENTITY_S)
+                    if link.identity is not None:
+                        found[address] = link.identity.replica
+
     async def _join(self, seeds: list[str]) -> None:
         """Ask any member to be taken in; it passes the request on to the leader [A5]."""
-        try:
-            addresses = [Address.parse(seed) for seed in seeds]
-        except ValueError as error:
-            raise ConfigError(f"cluster.join: {error}") from None
+        addresses = _addresses(seeds)
         began_s = asyncio.get_running_loop().time()
         deadline_s = began_s + _JOIN_S
         reason = told = "nobody answered"
@@ -428,6 +453,13 @@ class Cluster:
                 }
             )
         return rows
+
+
+def _addresses(seeds: list[str]) -> list[Address]:
+    try:
+        return [Address.parse(seed) for seed in seeds]
+    except ValueError as error:
+        raise ConfigError(f"cluster.join: {error}") from None
 
 
 def _can_be_dialed(peer: str) -> bool:
