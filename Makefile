@@ -16,7 +16,7 @@ help:  ## this list
 
 setup: $(READY) dashboard  ## make .venv from requirements-dev.lock, with the program at .venv/bin/millrace
 
-$(READY): pyproject.toml setup.py requirements-dev.lock tools/setup.sh tools/packages.sh $(wildcard src/millrace/kernels/*.c)
+$(READY): pyproject.toml setup.py requirements-dev.lock tools/setup.sh tools/packages.sh $(wildcard src/millrace/kernels/*.[ch])
 	@PYTHON=$(PYTHON) VENV=$(VENV) tools/setup.sh
 	@touch $(READY)
 

@@ -6,7 +6,8 @@ setup(
     ext_modules=[
         Extension(
             "millrace.kernels._kernels",
-            ["src/millrace/kernels/_kernels.c"],
+            ["src/millrace/kernels/_kernels.c", "src/millrace/kernels/_filters.c"],
+            depends=["src/millrace/kernels/_filters.h"],
             extra_compile_args=["-O3", "-Wall", "-Wextra"],
             optional=True,
         )

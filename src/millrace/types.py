@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NewType
 
+import msgspec
+
 Term = NewType("Term", int)
 Index = NewType("Index", int)
 Offset = NewType("Offset", int)
@@ -115,9 +117,8 @@ class Will:
     delay_s: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
-    """One topic filter with its options, as asked for in SUBSCRIBE."""
+class Subscription(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One topic filter with its options, as asked for in SUBSCRIBE. There may be a million of them."""
 
     filter: str
     qos: int = 0

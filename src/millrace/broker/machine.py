@@ -6,8 +6,10 @@ only thing done with it is to hand it back when another one displaces it. Output
 """
 
 import heapq
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any, assert_never
+
+from msgspec import structs
 
 from millrace.broker.access import AccessRules, Principal
 from millrace.broker.entries.sessions import (
@@ -23,8 +25,7 @@ from millrace.broker.entries.sessions import (
 from millrace.broker.groups.definitions import DurableGroup, DurableGroups, GroupDefinitions
 from millrace.broker.groups.joined import GROUP_QOS as JOINED_QOS_MAX
 from millrace.broker.groups.joined import LocalConsumerGroup
-from millrace.broker.groups.returned import belongs_to_others, is_left, is_others_unless_noted
-from millrace.broker.groups.share_group import ShareGroup
+from millrace.broker.groups.share_group import ShareGroup, belongs_to_others, is_left, is_others_unless_noted
 from millrace.broker.limits_reached import LimitsReached
 from millrace.broker.messages.inbound import Inbound, Outcome
 from millrace.broker.messages.message import Run, Segment
@@ -46,17 +47,22 @@ from millrace.broker.sessions.wills import LoggedWill, Wills
 from millrace.broker.shards.retained import Retained
 from millrace.broker.stats import Stats
 from millrace.broker.topics.routing import Route, Router
+from millrace.broker.topics.subscription_index import Node, weight_of
 from millrace.broker.topics.trees import SHARE_PREFIX, split_share
 from millrace.kernels import ack_run
 from millrace.limits import NODE_FILTER_BYTES_MAX, SESSION_EXPIRY_S_NEVER, SESSION_FILTER_BYTES_MAX, Limits
 from millrace.types import Reason, RetainHandling, Subscription
 
 _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
-_LEVEL_BYTES = 64
 # Timers that may be out of date before it is worth to look for them.
 _TIMERS_SPARE = 64
 # By QoS; a look-up by value costs an enumeration more than all the rest of an answer.
 _QOS_GRANTED = (Reason.SUCCESS, Reason.GRANTED_QOS_1, Reason.GRANTED_QOS_2)
+# Reasons from here on say no.
+_REFUSED = 0x80
+
+Subscribed = list[tuple[Subscription, Reason, bool]]
+"""Subscriptions that were asked for, what became of each, and whether it is new."""
 
 
 class Broker:
@@ -231,8 +237,7 @@ class Broker:
         self.connected += 1
         session.enter_by(self.stats.door(request.door))
         if other:
-            for filter in session.subscriptions:
-                self.router.changed(filter)
+            self.router.changed(session.subscriptions)
         return session, present, displaced
 
     def _take_over(self, request: ConnectRequest, now_ms: int) -> Session | None:
@@ -267,8 +272,7 @@ class Broker:
         session.will = session.delayed_will = None
         self.touched.pop(session, None)
         self._leave_joined(session)
-        for filter in list(session.subscriptions):
-            self.unsubscribe(session, filter)
+        self._unsubscribe_all(session)
         self._give_back(session, {one for one in session.unfinished() if is_others_unless_noted(one)}, now_ms)
         self._forget(session)
 
@@ -353,8 +357,7 @@ class Broker:
             will = None if session.firing_will is None else session.firing_will.saved()
             self.journal.add(Ended(session.client_id, session.record_epoch, will))
         self.touched.pop(session, None)
-        for filter in list(session.subscriptions):
-            self.unsubscribe(session, filter)
+        self._unsubscribe_all(session)
         self._forget(session)
 
     def _forget(self, session: Session) -> None:
@@ -378,71 +381,96 @@ class Broker:
 
     def subscribe(self, session: Session, subscription: Subscription) -> tuple[Reason, bool]:
         """Add or replace one subscription; the granted QoS or why not, and whether it is new."""
-        filter = subscription.filter
-        name, inner = split_share(filter)
+        return self.subscribe_all(session, (subscription,))[0][1:]
+
+    def subscribe_all(self, session: Session, subscriptions: Iterable[Subscription]) -> Subscribed:
+        """As `subscribe`, for all of a packet: there may be a thousand."""
+        results: Subscribed = []
+        for asked in subscriptions:
+            filter = asked.filter
+            is_new = filter not in session.subscriptions
+            weight = weight_of(filter) if is_new else 0
+            refused = self._refused(session, filter, weight)
+            if refused is not None:
+                results.append((asked, refused, False))
+                continue
+            one = self._granted(asked) if filter.startswith(SHARE_PREFIX) else asked
+            self._attach(session, one, weight)
+            if session.is_recorded:
+                self.recording.subscribed(session, one)
+            results.append((one, _QOS_GRANTED[one.qos], is_new))
+        self.router.changed([one.filter for one, _, _ in results])
+        return results
+
+    def _granted(self, asked: Subscription) -> Subscription:
+        """A shared subscription as far as its group goes."""
+        if asked.qos <= JOINED_QOS_MAX or self._joinable(asked.filter) is None:
+            return asked
+        return structs.replace(asked, qos=JOINED_QOS_MAX)
+
+    def _refused(self, session: Session, filter: str, weight: int) -> Reason | None:
+        """Why a subscription cannot be had; it weighs nothing where it takes the place of another one."""
         limits = self.limits
-        if inner.count("/") >= limits.topic_levels_max or len(inner.encode()) > limits.topic_bytes_max:
-            return Reason.TOPIC_FILTER_INVALID, False
+        inner = split_share(filter)[1] if filter.startswith(SHARE_PREFIX) else filter
+        size_bytes = len(inner) if inner.isascii() else len(inner.encode())
+        if size_bytes > limits.topic_bytes_max or inner.count("/") >= limits.topic_levels_max:
+            return Reason.TOPIC_FILTER_INVALID
         if not session.principal.unrestricted and not self._may_subscribe(session.principal, filter):
             self.stats.denied += 1
-            return Reason.NOT_AUTHORIZED, False
-        if name and subscription.qos > JOINED_QOS_MAX and self._joinable(filter) is not None:
-            subscription = replace(subscription, qos=JOINED_QOS_MAX)
-        is_new = filter not in session.subscriptions
-        if is_new and (bound := self._filled_bound(session, filter)):
-            self.limits_reached.count(bound)
-            return Reason.QUOTA_EXCEEDED, False
-        self._attach(session, subscription)
-        if session.is_recorded:
-            self.recording.subscribed(session, subscription)
-        return _QOS_GRANTED[subscription.qos], is_new
+            return Reason.NOT_AUTHORIZED
+        if not weight:
+            return None
+        if len(session.subscriptions) >= limits.subscriptions_max:
+            bound = "subscriptions"
+        elif session.filter_bytes + weight > SESSION_FILTER_BYTES_MAX:
+            bound = "session_filter_bytes"
+        elif self.filter_bytes + weight > NODE_FILTER_BYTES_MAX:
+            bound = "node_filter_bytes"
+        else:
+            return None
+        self.limits_reached.count(bound)
+        return Reason.QUOTA_EXCEEDED
 
-    def _filled_bound(self, session: Session, filter: str) -> str | None:
-        """The bound that another subscription would exceed."""
-        weight = _weight(filter)
-        if len(session.subscriptions) >= self.limits.subscriptions_max:
-            return "subscriptions"
-        if session.filter_bytes + weight > SESSION_FILTER_BYTES_MAX:
-            return "session_filter_bytes"
-        return "node_filter_bytes" if self.filter_bytes + weight > NODE_FILTER_BYTES_MAX else None
-
-    def _attach(self, session: Session, subscription: Subscription) -> None:
+    def _attach(self, session: Session, subscription: Subscription, weight: int) -> None:
+        """A new one has a weight. The caller tells the router."""
         filter = subscription.filter
-        name, inner = split_share(filter)
-        if filter not in session.subscriptions:
+        if weight:
             self.subscription_count += 1
-            weight = _weight(filter)
             session.filter_bytes += weight
             self.filter_bytes += weight
         session.subscriptions[filter] = subscription
-        if name and self._joinable(filter) is not None:
+        if filter.startswith(SHARE_PREFIX):
+            self._attach_shared(session, subscription)
+        elif self.router.index.add(filter, session.holder(subscription)) and filter[0] != "$":
+            self._interest_changes.append((filter, True))
+
+    def _attach_shared(self, session: Session, subscription: Subscription) -> None:
+        filter = subscription.filter
+        name, inner = split_share(filter)
+        if self._joinable(filter) is not None:
             self.joined.setdefault(name, LocalConsumerGroup(name)).join(session, subscription)
             self.joined_need_feeding = True
             return
-        node = self.router.tree.node(inner)
-        if name:
-            if node.groups is None:
-                node.groups = {}
-            group = node.groups.get(name)
-            if group is None:
-                group = node.groups[name] = ShareGroup(name, inner)
-                self.groups[group.key] = group
-            holders = group.members
-        else:
-            holders = node.subscribers
-        if session not in holders and not inner.startswith("$"):
+        node = self.router.index.node(inner)
+        if node.groups is None:
+            node.groups = {}
+        group = node.groups.get(name)
+        if group is None:
+            group = node.groups[name] = ShareGroup(name, inner)
+            self.groups[group.key] = group
+        if session not in group.members and not inner.startswith("$"):
             self._interest_changes.append((filter, True))
-        holders[session] = subscription
-        self.router.changed(filter)
+        group.members[session] = subscription
 
     def unsubscribe(self, session: Session, filter: str) -> Reason:
         if session.subscriptions.pop(filter, None) is None:
             return Reason.NO_SUBSCRIPTION_EXISTED
         self.subscription_count -= 1
-        weight = _weight(filter)
+        weight = weight_of(filter)
         session.filter_bytes -= weight
         self.filter_bytes -= weight
         self._detach(session, filter)
+        self.router.changed((filter,))
         if session.is_recorded:
             self.journal.add(Unsubscribed(session.client_id, filter))
             if not session.subscriptions and session.cursors:
@@ -450,39 +478,60 @@ class Broker:
                 session.cursors = frozenset()
         return Reason.SUCCESS
 
+    def _unsubscribe_all(self, session: Session) -> None:
+        """The session goes, and its record is seen to."""
+        assert not session.is_recorded
+        filters, session.subscriptions = session.subscriptions, {}
+        self.subscription_count -= len(filters)
+        self.filter_bytes -= session.filter_bytes
+        session.filter_bytes = 0
+        session.forget_holder()
+        plain = [filter for filter in filters if not filter.startswith(SHARE_PREFIX)]
+        self.router.index.remove(plain, session)
+        self._interest_changes += [(filter, False) for filter in plain if filter[0] != "$"]
+        for filter in [filter for filter in filters if filter.startswith(SHARE_PREFIX)]:
+            self._detach_shared(session, filter)
+        self.router.changed(filters)
+
     def _detach(self, session: Session, filter: str) -> None:
+        """The caller tells the router."""
+        if filter.startswith(SHARE_PREFIX):
+            self._detach_shared(session, filter)
+            return
+        self.router.index.remove((filter,), session)
+        if filter[0] != "$":
+            self._interest_changes.append((filter, False))
+
+    def _detach_shared(self, session: Session, filter: str) -> None:
         name, inner = split_share(filter)
         joined = self.joined.get(name)
         if joined is not None and joined.drop(session, filter):
             self.joined_need_feeding = True
             return
-        node = self.router.tree.find(inner)
-        assert node is not None
-        if name:
-            assert node.groups is not None
-            group = node.groups[name]
-            del group.members[session]
-            if not group.members:
-                del node.groups[name]
-                del self.groups[group.key]
-        else:
-            del node.subscribers[session]
+        node = self.router.index.node(inner)
+        assert node.groups is not None
+        group = node.groups[name]
+        del group.members[session]
+        if not group.members:
+            del node.groups[name]
+            del self.groups[group.key]
         if not inner.startswith("$"):
             self._interest_changes.append((filter, False))
-        self.router.tree.prune(inner)
-        self.router.changed(filter)
+        self.router.index.prune(inner)
 
-    def subscribed(self, session: Session, subscription: Subscription, is_new: bool, now_ms: int) -> None:
-        """After SUBACK: retained messages, or what the group collected."""
-        if subscription.filter.startswith(SHARE_PREFIX):
-            group = self._group(subscription.filter)
-            if group is not None:
-                self._drain(group, now_ms)
-            return
-        handling = subscription.retain_handling
-        if handling is RetainHandling.DO_NOT_SEND or (handling is RetainHandling.SEND_IF_NEW and not is_new):
-            return
-        self.replay.add(session, subscription, now_ms)
+    def subscribed(self, session: Session, results: Subscribed, now_ms: int) -> None:
+        """After SUBACK: retained messages, or what the groups collected."""
+        for subscription, reason, is_new in results:
+            if reason >= _REFUSED:
+                continue
+            if subscription.filter.startswith(SHARE_PREFIX):
+                group = self._group(subscription.filter)
+                if group is not None:
+                    self._drain(group, now_ms)
+            elif self.retained.may_match(subscription.filter):
+                handling = subscription.retain_handling
+                if handling is RetainHandling.SEND or (handling is RetainHandling.SEND_IF_NEW and is_new):
+                    self.replay.add(session, subscription, now_ms)
 
     def reload(self, rules: AccessRules) -> None:
         """New access rules: every route and every principal is asked again. The caller gives connected
@@ -522,8 +571,8 @@ class Broker:
         name, inner = split_share(filter)
         if not name:
             return None
-        node = self.router.tree.find(inner)
-        return None if node is None or node.groups is None else node.groups.get(name)
+        node = self.router.index.find(inner)
+        return node.groups.get(name) if isinstance(node, Node) and node.groups else None
 
     def _joinable(self, filter: str) -> DurableGroup | None:
         """The group made by command that this filter joins."""
@@ -553,7 +602,8 @@ class Broker:
 
     def _move(self, session: Session, subscription: Subscription) -> None:
         self._detach(session, subscription.filter)
-        self._attach(session, subscription)
+        self._attach(session, subscription, 0)
+        self.router.changed((subscription.filter,))
 
     def _leave_joined(self, session: Session) -> None:
         if not self.joined and not self.leaderless_groups:
@@ -731,7 +781,8 @@ class Broker:
         for packet_id in record.released:
             session.add_released(packet_id)
         for subscription in record.subscriptions.values():
-            self._attach(session, subscription.restored())
+            self._attach(session, subscription.restored(), weight_of(subscription.filter))
+        self.router.changed(record.subscriptions)
         for shard, end in self.log_ends.items():
             if not record.subscriptions and shard not in record.cursors:
                 # It wants nothing of this log.
@@ -758,11 +809,6 @@ class Broker:
             record = self.records.find(session.client_id) if session.is_recorded else None
             if record is not None and (shard in record.cursors or shard in record.handled):
                 self.recording.restore_cursor(session, record, shard, end)
-
-
-def _weight(filter: str) -> int:
-    """About what a filter costs in memory; see `limits.SESSION_FILTER_BYTES_MAX`."""
-    return len(filter) + _LEVEL_BYTES * (filter.count("/") + 1)
 
 
 def _answer(first: int, packet_id: int, reason: Reason | None) -> bytes:

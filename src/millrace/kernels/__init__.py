@@ -6,7 +6,7 @@ Kernels have no policy and no state. Each is written in Python (`pure`) and agai
 
 import os
 
-from millrace.kernels import pure
+from millrace.kernels import filters, pure
 from millrace.kernels.pure import PACKET_ID_MAX
 
 # The one look at the environment in a pure package: the choice is between equal answers, made once at import.
@@ -21,6 +21,11 @@ packet_ids = pure.packet_ids
 acks = pure.acks
 skip = pure.skip
 reframe = pure.reframe
+shape_of = filters.shape_of
+fitting_filters = filters.fitting_filters
+find_filters = filters.find_filters
+read_filters = filters.read_filters
+new_topics = filters.new_topics
 
 if _wanted != "python":
     try:
@@ -36,5 +41,24 @@ if _wanted != "python":
         acks = compiled.acks
         skip = compiled.skip
         reframe = compiled.reframe
+        shape_of = compiled.shape_of
+        fitting_filters = compiled.fitting_filters
+        find_filters = compiled.find_filters
+        read_filters = compiled.read_filters
+        new_topics = compiled.new_topics
 
-__all__ = ["ACCELERATED", "PACKET_ID_MAX", "ack_run", "acks", "packet_ids", "reframe", "scan", "skip"]
+__all__ = [
+    "ACCELERATED",
+    "PACKET_ID_MAX",
+    "ack_run",
+    "acks",
+    "find_filters",
+    "fitting_filters",
+    "new_topics",
+    "packet_ids",
+    "read_filters",
+    "reframe",
+    "scan",
+    "shape_of",
+    "skip",
+]

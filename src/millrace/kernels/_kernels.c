@@ -1,4 +1,5 @@
-/* The byte loops of pure.py and blocks.py in C: the same functions, the same answers, no state.
+/* The byte loops of pure.py, blocks.py and packing.py in C: the same functions, the same answers, no state.
+ * Those of filters.py are in _filters.c.
  *
  * Every length is checked before it is read. Whatever is unusual ends the scan, and the codec decides.
  * See there for what each function promises; tests/unit/kernels compares the two on random input.
@@ -9,6 +10,8 @@
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "_filters.h"
 
 typedef unsigned char u8;
 
@@ -817,6 +820,11 @@ static PyMethodDef methods[] = {
     {"first_bytes", (PyCFunction)(void *)kernel_first_bytes, METH_FASTCALL, "see blocks.py"},
     {"pack_rows", (PyCFunction)(void *)kernel_pack_rows, METH_FASTCALL, "see packing.py"},
     {"gather", (PyCFunction)(void *)kernel_gather, METH_FASTCALL, "see packing.py"},
+    {"shape_of", (PyCFunction)kernel_shape_of, METH_O, "see filters.py"},
+    {"fitting_filters", (PyCFunction)(void *)kernel_fitting_filters, METH_FASTCALL, "see filters.py"},
+    {"find_filters", (PyCFunction)(void *)kernel_find_filters, METH_FASTCALL, "see filters.py"},
+    {"read_filters", (PyCFunction)(void *)kernel_read_filters, METH_FASTCALL, "see filters.py"},
+    {"new_topics", (PyCFunction)(void *)kernel_new_topics, METH_FASTCALL, "see filters.py"},
     {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", "The byte loops of the broker in C.", -1,
                                     methods, NULL, NULL, NULL, NULL};

@@ -232,7 +232,7 @@ class TestNobodyThere:
         member.disconnect(session_expiry_s=5)
         house.connect("p").publish("t", b"x", qos=1)
         house.pass_s(10)
-        assert house.broker.router.tree.find("t") is None
+        assert house.broker.router.index.find("t") is None
         (fresh,) = group_of(house, 1)
         assert fresh.read() == []
 

@@ -204,7 +204,7 @@ class TestSessionExpiry:
         house.pass_s(2)
         assert "c" not in house.broker.sessions
         assert house.broker.subscription_count == 0
-        assert not house.broker.router.tree.match("t")
+        assert not house.broker.router.index.match("t")
 
     def test_coming_back_stops_the_clock(self) -> None:
         house = House()

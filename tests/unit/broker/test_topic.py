@@ -1,9 +1,13 @@
 """The two trees over topic levels, against a matcher that is too simple to be wrong."""
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace.broker.topics.trees import SubscriptionTree, TopicTree, has_wildcard, split_share
+from millrace.broker.topics import subscription_index
+from millrace.broker.topics.subscription_index import Holder, Node, SubscriptionIndex
+from millrace.broker.topics.trees import TopicTree, split_share
+from millrace.types import Subscription
 
 LEVELS = ("a", "b", "", "$s", "ü")
 
@@ -33,24 +37,25 @@ def takes(filter: str, topic: str) -> bool:
     return not given_levels
 
 
-class TestSubscriptionTree:
+class TestSubscriptionIndex:
     @settings(max_examples=120, deadline=None)
     @given(st.lists(filters(), max_size=12), st.lists(topics, min_size=1, max_size=6))
     def test_finds_the_filters_that_take_a_topic_each_once(
         self, given_filters: list[str], given_topics: list[str]
     ) -> None:
-        tree: SubscriptionTree[str, str] = SubscriptionTree()
+        tree: SubscriptionIndex[str, str] = SubscriptionIndex()
         for filter in given_filters:
             tree.node(filter).groups = {filter: filter}
         for topic in given_topics:
-            found = sorted(name for node in tree.match(topic) for name in node.groups or ())
+            hits = [hit for hit in tree.match(topic) if isinstance(hit, Node)]
+            found = sorted(name for node in hits for name in node.groups or ())
             assert found == sorted(f for f in set(given_filters) if takes(f, topic))
 
     @settings(max_examples=100, deadline=None)
     @given(st.lists(st.tuples(st.booleans(), filters()), max_size=30), topics)
     def test_nothing_is_left_of_what_was_taken_out(self, steps: list[tuple[bool, str]], topic: str) -> None:
-        """Filters come and go; the tree answers for those that are there and holds nodes for them only."""
-        tree: SubscriptionTree[str, str] = SubscriptionTree()
+        """Filters come and go; the index answers for those that are there and holds nodes for them only."""
+        tree: SubscriptionIndex[str, str] = SubscriptionIndex()
         present: set[str] = set()
         for add, filter in steps:
             if add:
@@ -59,23 +64,49 @@ class TestSubscriptionTree:
             elif filter in present:
                 present.remove(filter)
                 node = tree.find(filter)
-                assert node is not None
+                assert isinstance(node, Node)
                 node.groups = None
                 tree.prune(filter)
-            below = [f for f in present if has_wildcard(filter) and f.startswith(filter + "/")]
-            assert (tree.find(filter) is not None) == (filter in present or bool(below))
-        assert sorted(n.groups["g"] for n in tree.match(topic) if n.groups) == sorted(
+            assert (tree.find(filter) is not None) == (filter in present)
+        hits = [hit for hit in tree.match(topic) if isinstance(hit, Node)]
+        assert sorted(n.groups["g"] for n in hits if n.groups) == sorted(
             f for f in present if takes(f, topic)
         )
         for filter in present:
             node = tree.find(filter)
-            assert node is not None
+            assert isinstance(node, Node)
             node.groups = None
             tree.prune(filter)
         assert not tree
 
+    @pytest.mark.parametrize("shapes_max", [0, 2, 32])
+    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(st.lists(st.tuples(st.booleans(), filters(), st.sampled_from("xyz")), max_size=40), topics)
+    def test_subscribers_come_and_go(
+        self, monkeypatch: pytest.MonkeyPatch, shapes_max: int, steps: list[tuple[bool, str, str]], topic: str
+    ) -> None:
+        """Whether a filter is in the table, has a node or is a path: who is there is found, once for each."""
+        monkeypatch.setattr(subscription_index, "_SHAPES_MAX", shapes_max)
+        index: SubscriptionIndex[str, str] = SubscriptionIndex()
+        present: set[tuple[str, str]] = set()
+        for is_added, filter, name in steps:
+            if is_added:
+                is_new = index.add(filter, Holder(name, Subscription(filter=filter)))
+                assert is_new == ((filter, name) not in present)
+                present.add((filter, name))
+            elif (filter, name) in present:
+                index.remove((filter,), name)
+                present.remove((filter, name))
+            found: list[str] = []
+            for hit in index.match(topic):
+                found += [hit.subscriber] if isinstance(hit, Holder) else hit.subscribers
+            assert sorted(found) == sorted(name for filter, name in present if takes(filter, topic))
+        for filter, name in present:
+            index.remove((filter,), name)
+        assert not index
+
     def test_looking_makes_no_nodes(self) -> None:
-        tree: SubscriptionTree[str, str] = SubscriptionTree()
+        tree: SubscriptionIndex[str, str] = SubscriptionIndex()
         assert tree.find("a/b") is None
         assert tree.match("a/b") == []
         tree.prune("a/b")

@@ -11,8 +11,9 @@ from array import array
 from random import Random
 from typing import Any
 
-from millrace.kernels import blocks, packing, pure
+from millrace.kernels import blocks, filters, packing, pure
 from unit.kernels.block_inputs import runs
+from unit.kernels.filter_inputs import filter_calls
 from unit.kernels.kernel_inputs import calls
 from unit.kernels.packing_inputs import slices, table
 
@@ -40,6 +41,9 @@ def main(path: str, seed: int, seconds: float) -> None:
     while time.process_time() < end_s:
         for name, arguments in calls(random):
             assert outcome(compiled, name, arguments) == outcome(pure, name, arguments), (name, arguments)
+            done += 1
+        for name, arguments in filter_calls(random):
+            assert outcome(compiled, name, arguments) == outcome(filters, name, arguments), (name, arguments)
             done += 1
         made = runs(random)
         assert outcome(compiled, "scan_rows", (made, {})) == outcome(blocks, "scan_rows", (made, {})), made

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-SOURCE = ROOT / "src" / "millrace" / "kernels" / "_kernels.c"
+KERNELS = ROOT / "src" / "millrace" / "kernels"
+SOURCES = (KERNELS / "_kernels.c", KERNELS / "_filters.c")
 FUZZ = Path(__file__).with_name("fuzz_sanitized.py")
 FOUND_STATUS = 99
 # A one-byte read past the end of a malloc'ed block, which proves that the sanitizer watches.
@@ -35,14 +36,14 @@ PyMODINIT_FUNC PyInit_control(void) { return PyModule_Create(&module); }
 """
 
 
-def _build(source: Path, target: Path) -> None:
+def _build(target: Path, *sources: Path) -> None:
     subprocess.run(
         [
             "gcc",
             *("-g", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"),
             *("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"),
             f"-I{sysconfig.get_paths()['include']}",
-            str(source),
+            *map(str, sources),
             *("-o", str(target)),
         ],
         check=True,
@@ -75,7 +76,7 @@ def environment() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def extension(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("sanitized") / "_kernels.so"
-    _build(SOURCE, target)
+    _build(target, *SOURCES)
     return target
 
 
@@ -96,7 +97,7 @@ def test_the_sanitizer_would_notice(environment: dict[str, str], tmp_path: Path)
     """The control: a read one byte past a block ends the process with the sanitizer's status."""
     source, target = tmp_path / "control.c", tmp_path / "control.so"
     source.write_text(OVERREAD)
-    _build(source, target)
+    _build(target, source)
     call = (
         "import importlib.util, sys;"
         "spec = importlib.util.spec_from_file_location('control', sys.argv[1]);"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.kernels import blocks, packing, pure
+from millrace.kernels import blocks, filters, packing, pure
 from unit.kernels.kernel_inputs import BYTES_MAX, ROUTES, calls
 
 compiled = pytest.importorskip("millrace.kernels._kernels", reason="the C kernels are not built")
@@ -34,8 +34,9 @@ def test_both_twins_offer_the_same_kernels() -> None:
     assert offered == {
         *("ack_run", "acks", "first_bytes", "gather", "pack_rows", "packet_ids"),
         *("reframe", "scan", "scan_rows", "skip"),
+        *("find_filters", "fitting_filters", "new_topics", "read_filters", "shape_of"),
     }
-    twins = (pure, blocks, packing)
+    twins = (pure, blocks, packing, filters)
     assert all(any(callable(getattr(twin, name, None)) for twin in twins) for name in offered)
 
 

@@ -232,19 +232,27 @@ class Inbound:
     # ------------------------------------------------------------------------------- careful path
 
     def accept(
-        self, session: Session, topic: str, run: Run, packet_id: int, now_ms: int, key: Key | None = None
+        self,
+        session: Session,
+        topic: str,
+        run: Run,
+        packet_id: int,
+        now_ms: int,
+        key: Key | None = None,
+        route: Route | None = None,
     ) -> bool:
         """One message of a client, seen to in every way, its acknowledgement included. A `key` of the
         client's own makes a repeat known, also over another connection. False where there is no room and the
         client cannot be told so in MQTT 3.1.1: the connection must go, as in `refused`."""
-        route = self._route(session, topic)
+        route = route or self._route(session, topic)
         first = 0x32 if run.qos == 1 else 0x34
         if not route.allowed:
             self._stats.denied += 1
             if run.qos:
                 self._refuse(session, first, run.data, Reason.NOT_AUTHORIZED)
             return True
-        if run.retain and not payload_is_empty(run) and not self._retained.has_room(topic, run):
+        is_empty = run.retain and payload_is_empty(run)
+        if run.retain and not is_empty and not self._retained.has_room(topic, run):
             if run.qos and session.v5:
                 self._refuse(session, first, run.data, Reason.QUOTA_EXCEEDED)
             return session.v5 or not run.qos
@@ -264,7 +272,7 @@ class Inbound:
             else:
                 self._arrive(intake, arrival)
             return True
-        self._settle_noted(session, topic, route, run, now_ms)
+        self._settle_noted(session, topic, route, run, is_empty, now_ms)
         if ack:
             self._outbound.put(session, ack)
         return True
@@ -310,18 +318,19 @@ class Inbound:
         if intake is not None and (run.qos or intake.captures_all):
             self._arrive(intake, ack or Arrival(None, route, self._router.generation, run, topic, b""))
         else:
-            self._settle_noted(None, topic, route, run, now_ms)
+            self._settle_noted(None, topic, route, run, run.retain and payload_is_empty(run), now_ms)
 
     def _settle_noted(
-        self, publisher: Session | None, topic: str, route: Route, run: Run, now_ms: int
+        self, publisher: Session | None, topic: str, route: Route, run: Run, is_empty: bool, now_ms: int
     ) -> None:
         """One that its stream does not capture is delivered from memory; a value to retain is logged
         nevertheless [rule 6]."""
         if route.intake is None or not run.retain:
             self._settle(publisher, topic, route, run, now_ms)
             return
-        self._retained.show(topic, run, is_empty=payload_is_empty(run))
-        self._hand_on(publisher, topic, route, run, now_ms)
+        self._retained.show(topic, run, is_empty=is_empty)
+        if route.has_receivers:
+            self._hand_on(publisher, topic, route, run, now_ms)
         note = Arrival(None, route, self._router.generation, run, topic, b"")
         note.is_retained_only = note.is_shown = True
         self._arrive(route.intake, note)

@@ -14,6 +14,7 @@ from millrace.broker.entries.sessions import SavedWill
 from millrace.broker.messages.message import UNHELD, Run, Segment
 from millrace.broker.sessions.shares import NO_SHARE, Share
 from millrace.broker.stats import NO_DOOR, DoorTraffic
+from millrace.broker.topics.subscription_index import Holder
 from millrace.errors import ProtocolError
 from millrace.kernels import PACKET_ID_MAX
 from millrace.types import Subscription
@@ -60,6 +61,7 @@ class WillPlan:
 
 class Session:
     __slots__ = (
+        "_holder",
         "alias_max",
         "aliases",
         "blocked",
@@ -133,6 +135,8 @@ class Session:
         self.subscriptions: dict[str, Subscription] = {}
         # What their filters weigh; see `limits.SESSION_FILTER_BYTES_MAX`.
         self.filter_bytes = 0
+        # See `holder`.
+        self._holder: Holder[Session] | None = None
 
         self.blocked = True
         self.dirty = False
@@ -189,6 +193,25 @@ class Session:
         self.uncertain: dict[int, int] | None = None
         self.restored: dict[int, tuple[int, int]] | None = None
         self.skip: dict[int, list[tuple[int, int]]] | None = None
+
+    def holder(self, subscription: Subscription) -> "Holder[Session]":
+        """What filters with the options of this subscription lead to: mostly the same for all."""
+        last = self._holder
+        if last is not None:
+            known = last.subscription
+            if (
+                known.qos == subscription.qos
+                and known.identifier == subscription.identifier
+                and known.no_local == subscription.no_local
+                and known.retain_as_published == subscription.retain_as_published
+            ):
+                return last
+        self._holder = last = Holder(self, subscription)
+        return last
+
+    def forget_holder(self) -> None:
+        """The session ends: nothing of it leads back to itself."""
+        self._holder = None
 
     @property
     def is_durable(self) -> bool:

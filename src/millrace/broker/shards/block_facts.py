@@ -7,8 +7,9 @@ each. Columns in, plain values out; who holds a block made of arrivals that he k
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from millrace.broker.messages.message import Run, payload_is_empty, stored_run
+from millrace.broker.messages.message import Run, stored_run
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT, NO_NAME, Columns
+from millrace.kernels.publish import payload_start
 
 EDGE_PRODUCER = b"edge/"
 """Begins the producer of what an edge function made; no client may use such a name."""
@@ -35,7 +36,7 @@ class RetainedValue(NamedTuple):
     @property
     def is_empty(self) -> bool:
         """Whether it deletes what was retained before ([MQTT-3.3.1-6])."""
-        return payload_is_empty(Run(self.packet, 1, self.qos, self.v5))
+        return payload_start(self.packet, self.v5) >= len(self.packet)
 
 
 class BlockFacts(NamedTuple):

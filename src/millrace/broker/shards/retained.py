@@ -102,7 +102,8 @@ class Retained:
         put_by.notes -= 1
         if not put_by.notes:
             del self._put_by[topic]
-            self._show(topic, put_by.run)
+            if not _is_same(self._tree.get(topic), put_by.run):
+                self._show(topic, put_by.run)
 
     def _show(self, topic: str, run: Run | None) -> None:
         if run is None:
@@ -116,8 +117,9 @@ class Retained:
             return False
         old = self._tree.get(topic)
         held = self.bytes_held - (len(old.data) if old else 0) + len(run.data)
-        # A copy of its own: where the run stands in a log is no concern of a later subscriber.
-        run = Run(run.data, 1, run.qos, run.v5, True, run.expires_ms)
+        if run.shard or not run.retain:
+            # A copy of its own: where the run stands in a log is no concern of a later subscriber.
+            run = Run(run.data, 1, run.qos, run.v5, True, run.expires_ms)
         self._tree.set(topic, run)
         if run.expires_ms is not None:
             if len(self._expiring) > 2 * self._tree.count + _EXPIRING_SPARE:
@@ -134,6 +136,10 @@ class Retained:
         old = self._tree.pop(topic)
         if old is not None:
             self.bytes_held -= len(old.data)
+
+    def may_match(self, filter: str) -> bool:
+        """False where nothing is retained that this filter takes, as far as one look tells."""
+        return self._tree.may_match(filter)
 
     def match(self, filter: str, now_ms: int) -> Iterator[tuple[str, Run]]:
         """Retained messages of this filter that have not expired."""
@@ -160,3 +166,15 @@ class Retained:
                 self.delete(topic)
                 gone.append(topic)
         return gone
+
+
+def _is_same(shown: Run | None, logged: Run | None) -> bool:
+    """Whether what was shown ahead of its log is what the log says, as nearly always."""
+    if shown is None or logged is None:
+        return shown is logged
+    return (
+        shown.data == logged.data
+        and shown.v5 == logged.v5
+        and shown.qos == logged.qos
+        and shown.expires_ms == logged.expires_ms
+    )

@@ -311,7 +311,7 @@ class StreamTable:
     def shard(self, stream: Stream, topic: bytes) -> int:
         """The open shard that keeps this topic."""
         shards = stream.shards
-        return shards[crc32c(topic) % len(shards)]
+        return shards[crc32c(topic) % len(shards)] if len(shards) > 1 else shards[0]
 
     def shards_for(self, stream: Stream, filter: str) -> set[int]:
         """Shards of a stream that may hold a topic of this filter, as far as this table knows."""

@@ -5,8 +5,9 @@ subscription identifiers [rule 5]. A `Route` is a list of them. Routes with the 
 one object, so that neighbouring packets of different topics join into one span in the scan.
 
 Every access class (`Principal`) has its own table, topic bytes -> Route, because the right to publish is
-part of the answer [rule 30]. `_holders` knows which tables hold a topic, so a subscription change
-touches only the topics it concerns.
+part of the answer [rule 30]. Where there are many tables, `_holders` knows which of them hold a topic, so a
+subscription change touches only the topics it concerns; a few are looked through, and a topic costs the
+memory of one entry.
 """
 
 from collections.abc import Iterable
@@ -17,10 +18,12 @@ from millrace.broker.access import Principal
 from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.messages.intake import Intake, IntakeTable, NoIntakes
 from millrace.broker.sessions.session import Session
-from millrace.broker.topics.filters import levels_match
-from millrace.broker.topics.trees import Node, SubscriptionTree, has_wildcard, split_share
+from millrace.broker.topics.filters import levels_match, matches
+from millrace.broker.topics.subscription_index import Holder, Node, SubscriptionIndex
+from millrace.broker.topics.trees import SHARE_PREFIX, has_wildcard, split_share
+from millrace.kernels import new_topics
 from millrace.kernels.pure import varint
-from millrace.limits import ROUTES_CACHED_BYTES_MAX
+from millrace.limits import ROUTES_CACHED_BYTES_MAX, Limits
 from millrace.types import Subscription
 
 _IDENTIFIER = 0x0B
@@ -28,6 +31,10 @@ _IDENTIFIER = 0x0B
 _COMPARISONS_PER_TOPIC = 8
 # Topics that one changed filter is compared with: about half a millisecond of work.
 _COMPARED_MAX = 500
+# Access classes up to which no more is kept of a topic than its routes.
+_TABLES_FEW = 4
+# New topics that are looked up at once, of a chunk that may have thousands.
+_TOPICS_LEARNT_MAX = 500
 # Different sets of filters that topics match. Beyond it they are looked up again.
 _MATCHES_MAX = 10_000
 
@@ -120,6 +127,9 @@ DENIED = Route([], [], frozenset(), False, None)
 
 Table = dict[bytes, Route]
 
+Hit = Holder[Session] | Node[Session, ShareGroup]
+"""What a filter that takes a topic leads to."""
+
 Remotes = tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]
 """Nodes whose clients want a topic, and groups with the nodes that have a member of each."""
 
@@ -148,6 +158,16 @@ def merge(subscriptions: Iterable[Subscription]) -> tuple[int, bool, bytes]:
     return qos, retain, b"".join(bytes((_IDENTIFIER,)) + varint(i) for i in sorted(set(ids)))
 
 
+def _subscribers(hit: Hit) -> Iterable[tuple[Session, Subscription]]:
+    return ((hit.subscriber, hit.subscription),) if isinstance(hit, Holder) else hit.subscribers.items()
+
+
+def _taking(session: Session, topic: str) -> list[Subscription]:
+    """The plain subscriptions of a session that take a topic."""
+    own = session.subscriptions.values()
+    return [s for s in own if not s.filter.startswith(SHARE_PREFIX) and matches(s.filter, topic)]
+
+
 class Router:
     """Routes are found anew rather than mended: a topic costs a few microseconds to find again, so what must
     be bounded is the work of forgetting. A filter without wildcards concerns one topic. One with wildcards is
@@ -155,11 +175,12 @@ class Router:
     routes are forgotten at once."""
 
     def __init__(self, cached_max: int, cached_bytes_max: int = ROUTES_CACHED_BYTES_MAX) -> None:
-        self.tree: SubscriptionTree[Session, ShareGroup] = SubscriptionTree()
+        self.index: SubscriptionIndex[Session, ShareGroup] = SubscriptionIndex()
         self._cached_max = cached_max
         self._cached_bytes_max = cached_bytes_max
-        # The tables that hold a topic: the one, or a list where there are several.
-        self._holders: dict[bytes, Table | list[Table]] = {}
+        # The tables that hold a topic: the one, or a list where there are several. None while there are so
+        # few tables that each is asked.
+        self._holders: dict[bytes, Table | list[Table]] | None = None
         # Entries of all tables together, and the bytes of their topics, which the tables share.
         self._remembered = self._held_bytes = 0
         # Comparisons that topics remembered since have paid for.
@@ -180,6 +201,9 @@ class Router:
         table = self._tables.get(principal)
         if table is None:
             table = self._tables[principal] = {}
+            if self._holders is None and len(self._tables) > _TABLES_FEW:
+                self.forget_all()
+                self._holders = {}
         return table
 
     def resolve(self, principal: Principal, table: Table, topic: str) -> Route:
@@ -193,27 +217,59 @@ class Router:
         self._remember(table, key, route)
         return route
 
+    def learn(self, principal: Principal, table: Table, data: bytes, pos: int, limits: Limits) -> int:
+        """As `resolve`, for the topics of packets from `pos` on that the table does not have, where the first
+        is such a one; see `new_topics`. Returns how many there were; the first one is known then."""
+        topics = new_topics(
+            data, pos, table, limits.topic_levels_max, limits.topic_bytes_max, _TOPICS_LEARNT_MAX
+        )
+        for topic in topics:
+            self.resolve(principal, table, topic)
+        if topics and topics[0].encode() not in table:
+            # All were forgotten while these were learnt.
+            self.resolve(principal, table, topics[0])
+        return len(topics)
+
     def _remember(self, table: Table, key: bytes, route: Route) -> None:
         if key not in table:
-            if self._remembered >= self._cached_max or self._held_bytes >= self._cached_bytes_max:
+            if self._is_full() and (self._holders is not None or self._is_full_of_live()):
                 self.forget_all()
             self._remembered += 1
-            held = self._holders.get(key)
-            if held is None:
-                self._holders[key] = table
+            if self._holders is None:
                 self._held_bytes += len(key)
                 self._comparisons += _COMPARISONS_PER_TOPIC
-            elif isinstance(held, dict):
-                self._holders[key] = [held, table]
             else:
-                if len(held) > 2 * len(self._tables) + 1:
-                    self._drop_dead(held)
-                held.append(table)
+                self._hold(self._holders, table, key)
         table[key] = route
+
+    def _is_full(self) -> bool:
+        return self._remembered >= self._cached_max or self._held_bytes >= self._cached_bytes_max
+
+    def _is_full_of_live(self) -> bool:
+        """As `_is_full`, without the tables of access classes that are gone."""
+        tables = self._all_tables()
+        remembered = sum(map(len, tables))
+        if remembered < self._remembered:
+            self._remembered = remembered
+            self._held_bytes = sum(sum(map(len, table)) for table in tables)
+        return self._is_full()
+
+    def _hold(self, holders: dict[bytes, Table | list[Table]], table: Table, key: bytes) -> None:
+        held = holders.get(key)
+        if held is None:
+            holders[key] = table
+            self._held_bytes += len(key)
+            self._comparisons += _COMPARISONS_PER_TOPIC
+        elif isinstance(held, dict):
+            holders[key] = [held, table]
+        else:
+            if len(held) > 2 * len(self._tables) + 1:
+                self._drop_dead(held)
+            held.append(table)
 
     def _drop_dead(self, held: list[Table]) -> None:
         """Leave out the tables of access classes that are gone."""
-        live = {id(known) for known in (self._deliveries, *self._tables.values())}
+        live = {id(known) for known in self._all_tables()}
         kept = [holder for holder in held if id(holder) in live]
         self._remembered -= len(held) - len(kept)
         held[:] = kept
@@ -235,25 +291,37 @@ class Router:
         """The route for a message of the broker itself: no access class, nothing remembered."""
         return self._intern(topic)
 
-    def changed(self, filter: str) -> None:
-        """Subscriptions to this filter changed: forget the routes of the topics it takes."""
+    def changed(self, filters: Iterable[str]) -> None:
+        """Subscriptions to these filters changed: forget the routes of the topics they take."""
         self.generation += 1
         self._by_match.clear()
-        holders = self._holders
-        if not holders:
-            return
-        _, inner = split_share(filter)
+        for filter in filters:
+            if not self._remembered:
+                return
+            self._forget_taken(split_share(filter)[1])
+
+    def _forget_taken(self, inner: str) -> None:
+        """Forget the topics that this filter takes."""
         if not has_wildcard(inner):
             self._forget(inner.encode())
-        elif len(holders) > min(self._comparisons, _COMPARED_MAX):
+            return
+        count = self._remembered if self._holders is None else len(self._holders)
+        if count > min(self._comparisons, _COMPARED_MAX):
             self.forget_all()
-        else:
-            self._comparisons -= len(holders)
-            levels = inner.split("/")
-            for key in [key for key in holders if levels_match(levels, key.decode().split("/"))]:
+            return
+        self._comparisons -= count
+        levels = inner.split("/")
+        for keys in self._all_tables() if self._holders is None else (self._holders,):
+            for key in [key for key in keys if levels_match(levels, key.decode().split("/"))]:
                 self._forget(key)
 
     def _forget(self, key: bytes) -> None:
+        if self._holders is None:
+            for table in self._all_tables():
+                if table.pop(key, None) is not None:
+                    self._remembered -= 1
+                    self._held_bytes -= len(key)
+            return
         held = self._holders.pop(key, None)
         if held is None:
             return
@@ -263,35 +331,39 @@ class Router:
         for table in tables:
             table.pop(key, None)
 
+    def _all_tables(self) -> tuple[Table, ...]:
+        return (self._deliveries, *self._tables.values())
+
     def forget_all(self) -> None:
         """Forget every route (access rules or streams changed, or too many are remembered)."""
         self.generation += 1
-        for table in (self._deliveries, *self._tables.values()):
+        for table in self._all_tables():
             table.clear()
         self._by_match.clear()
-        self._holders.clear()
+        if self._holders is not None:
+            self._holders.clear()
         self._remembered = self._held_bytes = self._comparisons = 0
 
     def matches(self, topic: str) -> tuple[dict[Session, list[Subscription]], list[ShareGroup]]:
         """Plain subscriptions per session and shared groups that take this topic."""
-        return self._receivers(topic, self.tree.match(topic))
+        found, groups = self._receivers(topic, self.index.match(topic))
+        return {session: _taking(session, topic) for session in found}, groups
 
     @staticmethod
-    def _receivers(
-        topic: str, hits: list[Node[Session, ShareGroup]]
-    ) -> tuple[dict[Session, list[Subscription]], list[ShareGroup]]:
+    def _receivers(topic: str, hits: list[Hit]) -> tuple[dict[Session, list[Subscription]], list[ShareGroup]]:
+        """Of the subscriptions only the options count here."""
         found: dict[Session, list[Subscription]] = {}
         groups: list[ShareGroup] = []
-        for node in hits:
-            for session, subscription in node.subscribers.items():
+        for hit in hits:
+            for session, subscription in _subscribers(hit):
                 if session.principal.may_receive(topic):
                     found.setdefault(session, []).append(subscription)
-            if node.groups:
-                groups.extend(node.groups.values())
+            if isinstance(hit, Node) and hit.groups:
+                groups.extend(hit.groups.values())
         return found, groups
 
     def _intern(self, topic: str) -> Route:
-        hits = self.tree.match(topic)
+        hits = self.index.match(topic)
         intake = self.intakes.find(topic)
         remotes, elsewhere = self.interest.wanted_by(topic)
         match = (*hits, intake, remotes, elsewhere)
@@ -307,7 +379,7 @@ class Router:
     def _made(
         self,
         topic: str,
-        hits: list[Node[Session, ShareGroup]],
+        hits: list[Hit],
         intake: Intake | None,
         remotes: tuple[str, ...],
         elsewhere: tuple[tuple[str, tuple[str, ...]], ...],
@@ -346,5 +418,5 @@ class Router:
             route = Route(list(classes.values()), groups, frozenset(), True, intake, remotes, far_groups)
             self._routes[identity] = route
         # Whoever has rules may get one of these topics and not another.
-        is_open = all(session.principal.unrestricted for node in hits for session in node.subscribers)
+        is_open = all(session.principal.unrestricted for hit in hits for session, _ in _subscribers(hit))
         return route, is_open

@@ -1,21 +1,15 @@
-"""Two trees over topic levels: subscriptions found by topic, and values found by filter.
+"""A tree over topic levels: values found by filter.
 
-`SubscriptionTree` answers "who wants this topic" in time that grows with the levels of the topic and not
-with the number of filters. `TopicTree` answers "which of my topics does this filter take" for retained
-messages. Wildcards in the first level never reach topics that begin with `$`
-([MQTT-4.7.2-1]).
+`TopicTree` answers "which of my topics does this filter take" for retained messages. Wildcards in the first
+level never reach topics that begin with `$` ([MQTT-4.7.2-1]).
 """
 
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from millrace.types import Subscription
-
 SHARE_PREFIX = "$share/"
 
 Value = TypeVar("Value")
-Subscriber = TypeVar("Subscriber")
-Group = TypeVar("Group")
 
 
 def split_share(filter: str) -> tuple[str, str]:
@@ -29,116 +23,6 @@ def split_share(filter: str) -> tuple[str, str]:
 def has_wildcard(filter: str) -> bool:
     """Whether a valid filter takes other topics than the one it spells."""
     return "+" in filter or "#" in filter
-
-
-class Node(Generic[Subscriber, Group]):
-    """One filter: its own subscribers, its shared groups by name, and the longer filters below it.
-
-    What a filter does not have costs it nothing: of a hundred thousand filters nearly all have one
-    subscriber, no group and nothing below them.
-    """
-
-    __slots__ = ("children", "groups", "subscribers")
-
-    def __init__(self) -> None:
-        self.children: dict[str, Node[Subscriber, Group]] | None = None
-        self.subscribers: dict[Subscriber, Subscription] = {}
-        self.groups: dict[str, Group] | None = None
-
-
-class SubscriptionTree(Generic[Subscriber, Group]):
-    """Filters without wildcards by their text, the others as paths; a path is removed with its last
-    subscriber. Two roots, because most filters of a fleet are exact, and a topic finds its own at once."""
-
-    __slots__ = ("_exact", "_root")
-
-    def __init__(self) -> None:
-        self._exact: dict[str, Node[Subscriber, Group]] = {}
-        self._root: Node[Subscriber, Group] = Node()
-
-    def __bool__(self) -> bool:
-        return bool(self._exact or self._root.children)
-
-    def node(self, filter: str) -> Node[Subscriber, Group]:
-        """The node of this filter, made where it is not there yet."""
-        if not has_wildcard(filter):
-            found = self._exact.get(filter)
-            if found is None:
-                found = self._exact[filter] = Node()
-            return found
-        node = self._root
-        for level in filter.split("/"):
-            if node.children is None:
-                node.children = {}
-            child = node.children.get(level)
-            if child is None:
-                child = node.children[level] = Node()
-            node = child
-        return node
-
-    def find(self, filter: str) -> Node[Subscriber, Group] | None:
-        if not has_wildcard(filter):
-            return self._exact.get(filter)
-        node: Node[Subscriber, Group] | None = self._root
-        for level in filter.split("/"):
-            if node is None or node.children is None:
-                return None
-            node = node.children.get(level)
-        return node
-
-    def prune(self, filter: str) -> None:
-        """Drop the nodes of this filter that hold nothing any more."""
-        if not has_wildcard(filter):
-            found = self._exact.get(filter)
-            if found is not None and not found.subscribers and not found.groups:
-                del self._exact[filter]
-            return
-        path = [self._root]
-        levels = filter.split("/")
-        for level in levels:
-            child = (path[-1].children or {}).get(level)
-            if child is None:
-                break
-            path.append(child)
-        for depth in range(len(path) - 1, 0, -1):
-            node = path[depth]
-            if node.children or node.subscribers or node.groups:
-                return
-            above = path[depth - 1].children
-            assert above is not None
-            del above[levels[depth - 1]]
-
-    def match(self, topic: str) -> list[Node[Subscriber, Group]]:
-        """All nodes whose filter takes this topic."""
-        exact = self._exact.get(topic)
-        hits = [] if exact is None else [exact]
-        if not self._root.children:
-            return hits
-        nodes = [self._root]
-        wild = not topic.startswith("$")
-        for level in topic.split("/"):
-            below: list[Node[Subscriber, Group]] = []
-            for node in nodes:
-                children = node.children
-                if not children:
-                    continue
-                if wild:
-                    if (child := children.get("#")) is not None:
-                        hits.append(child)
-                    if (child := children.get("+")) is not None:
-                        below.append(child)
-                if (child := children.get(level)) is not None:
-                    below.append(child)
-            wild = True
-            nodes = below
-            if not nodes:
-                return hits
-        for node in nodes:
-            hits.append(node)
-            # "sport/#" takes "sport" too (4.7.1.2).
-            if node.children and (child := node.children.get("#")) is not None:
-                hits.append(child)
-        return hits
 
 
 class _Leaf(Generic[Value]):
@@ -217,6 +101,13 @@ class TopicTree(Generic[Value]):
         self._root = _Leaf()
         self._by_topic = {}
         self.nodes = 0
+
+    def may_match(self, filter: str) -> bool:
+        """False where no topic is taken by this filter, as far as its first level and its text tell."""
+        if not has_wildcard(filter):
+            return filter in self._by_topic
+        first = filter.split("/", 1)[0]
+        return first in ("+", "#") or first in (self._root.children or ())
 
     def match(self, filter: str) -> Iterator[tuple[str, Value]]:
         """All topics that this filter takes. The tree must not change while the iterator is used."""

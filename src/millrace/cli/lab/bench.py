@@ -186,6 +186,7 @@ def _bytes(text: str) -> int:
 def scale(
     rows: Annotated[str | None, typer.Option(metavar="NAMES", help="Only these rows.")] = None,
     against: Annotated[str, typer.Option(metavar="PEER", help="mosquitto, or nothing.")] = "mosquitto",
+    large: Annotated[bool, typer.Option("--large", help="Up to a million of each, for some GiB.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """What topics, filters, retained messages, sessions, connections, starts and idle streams cost each, and
@@ -208,7 +209,7 @@ def scale(
             brokers.append(peer)
     costs = []
     for row in chosen:
-        for units in (row.units // 4, row.units):
+        for units in row.sizes(is_large=large):
             for broker in brokers[:1] if row.is_ours_alone else brokers:
                 sys.stderr.write(f"{row.name}: {units:,} at {broker.name}\n")
                 costs.append(growth.measure(row, broker, units))

@@ -144,12 +144,22 @@ def _publishes(topics: Iterator[str], first: int = 0x30) -> bytes:
 
 def _new_topics(account: Account, count: int) -> None:
     """Topics that the broker has never seen, to one subscriber of everything."""
-    data = _publishes(f"site/{number % 100}/device/{number}/t" for number in range(count))
+    _publish_topics(account, count, rounds=1)
+
+
+def _topics_again(account: Account, count: int) -> None:
+    """Topics in turn, twice all of them: more than the routes that a node remembers."""
+    _publish_topics(account, count // 2, rounds=2)
+
+
+def _publish_topics(account: Account, topics: int, rounds: int) -> None:
+    data = _publishes(f"site/{number % 100}/device/{number}/t" for number in range(topics))
     with Device(account.port, "reader") as reader, Device(account.port, "writer") as writer:
         reader.subscribe(["#"])
-        waiting = threading.Thread(target=reader.read, args=(len(data),))
+        waiting = threading.Thread(target=reader.read, args=(len(data) * rounds,))
         waiting.start()
-        writer.socket.sendall(data)
+        for _ in range(rounds):
+            writer.socket.sendall(data)
         waiting.join()
 
 
@@ -175,9 +185,20 @@ def _wildcard_filters(account: Account, count: int) -> None:
 def _retained(account: Account, count: int) -> None:
     """Retained messages at QoS 0, each on a topic of its own, in one go."""
     with Device(account.port, "writer") as writer:
-        writer.socket.sendall(_publishes((f"r/{n % 100}/d/{n}" for n in range(count)), 0x31))
+        writer.socket.sendall(_retained_packets(count))
         writer.socket.sendall(encode(Pingreq(), Version.MQTT_3_1_1))
         writer.read(len(_PONG))
+
+
+def _retained_packets(count: int) -> bytes:
+    return _publishes((f"r/{n % 100}/d/{n}" for n in range(count)), 0x31)
+
+
+def _replay(account: Account, count: int) -> None:
+    """Retained messages that are there, all of them for one new subscriber."""
+    with Device(account.port, "reader") as reader:
+        reader.subscribe(["#"])
+        reader.read(len(_retained_packets(count)))
 
 
 def _durable_sessions(account: Account, count: int) -> None:
@@ -264,13 +285,31 @@ class Row:
     """In its place, for what is more than that."""
     is_ours_alone: bool = False
     """The peer has nothing of the kind."""
+    large_units: int = 0
+    """The same where many are asked for; 0: no more than that."""
+    prepare: Callable[[Account, int], None] | None = None
+    """What is done before, and not counted."""
+
+    def sizes(self, *, is_large: bool) -> tuple[int, int]:
+        largest = (self.large_units if is_large else 0) or self.units
+        return largest // 4, largest
 
 
+# A node keeps a million retained messages by default, and has some of its own.
+_RETAINED_LARGE = 900_000
 ROWS = (
-    Row(name="new-topics", operate=_new_topics, units=100_000),
-    Row(name="filters-exact", operate=_exact_filters, units=40_000),
-    Row(name="filters-wildcard", operate=_wildcard_filters, units=40_000),
-    Row(name="retained-set", operate=_retained, units=20_000),
+    Row(name="new-topics", operate=_new_topics, units=100_000, large_units=1_000_000),
+    Row(name="topics-again", operate=_topics_again, units=900_000, large_units=2_000_000),
+    Row(name="filters-exact", operate=_exact_filters, units=40_000, large_units=1_000_000),
+    Row(name="filters-wildcard", operate=_wildcard_filters, units=40_000, large_units=1_000_000),
+    Row(name="retained-set", operate=_retained, units=20_000, large_units=_RETAINED_LARGE),
+    Row(
+        name="retained-replay",
+        operate=_replay,
+        prepare=_retained,
+        units=20_000,
+        large_units=_RETAINED_LARGE,
+    ),
     Row(name="durable-sessions", operate=_durable_sessions, units=2_000),
     Row(name="sessions-away", operate=_sessions_away, units=8_000),
     Row(name="connections", operate=_connections, units=2_000),
@@ -286,6 +325,8 @@ def measure(row: Row, broker: peers.Broker, units: int) -> Cost:
     assert row.operate is not None
     with peers.running(broker, durable=True) as started:
         account = Account(started)
+        if row.prepare is not None:
+            row.prepare(account, units)
         before_s, before_bytes = account.still_cpu_s(), account.memory_bytes()
         held = _Peak(account)
         begin_s = time.monotonic()

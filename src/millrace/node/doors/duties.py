@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from millrace.broker.machine import Subscribed
 from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.session import Session
-from millrace.types import Reason, Subscription
+from millrace.types import Reason
 from millrace.wire.mqtt.packets import Connack, Connect
 
 
@@ -24,7 +25,7 @@ class AnswerSubscribe:
 
     session: Session
     packet_id: int
-    results: tuple[tuple[Subscription, Reason, bool], ...]
+    results: Subscribed
 
     @property
     def shared(self) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any, assert_never
 
 from millrace.broker.access import Principal
 from millrace.broker.entries.sessions import Opened
+from millrace.broker.messages.message import Run
 from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.journal import ResumeConnection
 from millrace.broker.sessions.session import Session
@@ -67,6 +68,8 @@ _KEEP_ALIVE_GRACE = 1.5
 _TURN_MESSAGES_MAX = 10_000
 # A packet that the scan leaves to the codec costs as much as so many that it takes.
 _PACKET_COST = 25
+# And a topic that was never met as so many.
+_TOPIC_COST = 3
 # How long a closed connection may take to read its last bytes.
 _CLOSING_MS_MAX = 5_000
 
@@ -227,6 +230,8 @@ class MqttConnection(PacedOutput):
                 while pos < size and self._state == _CONNECTED and self._learn(data, pos):
                     pos, more = scan(data, pos, self._table, self._v5, self._packet_bytes_max)
                     join_spans(spans, more)
+                    if self._door.taken > _TURN_MESSAGES_MAX:
+                        self._park()
                 if spans:
                     self._on_spans(data, spans)
                 if self._parked is not None:
@@ -263,16 +268,13 @@ class MqttConnection(PacedOutput):
 
     def _learn(self, data: bytes, pos: int) -> bool:
         """Whether the packet that the scan stopped at may be scanned now, because its topic was met here for
-        the first time and its route is known from now on. Whatever else is unusual is left to the codec."""
-        topic = terms.topic_at(data, pos)
-        if not topic or topic in self._table:
-            return False
-        text = terms.topic_within(self._door.limits, topic)
-        if text is None:
-            return False
+        the first time and its route is known from now on, as are those of new topics behind it. Whatever else
+        is unusual is left to the codec."""
+        door = self._door
         assert self.session is not None
-        self._door.broker.router.resolve(self.session.principal, self._table, text)
-        return True
+        learnt = door.broker.router.learn(self.session.principal, self._table, data, pos, door.limits)
+        door.taken += _TOPIC_COST * learnt
+        return learnt > 0
 
     def _on_spans(self, data: bytes, spans: list[Any]) -> None:
         session = self.session
@@ -316,6 +318,8 @@ class MqttConnection(PacedOutput):
             return
         body = body_start(data, pos)
         first = data[pos]
+        if first == 0x31 and self._on_retained(data, pos, body, end):
+            return
         if self._state == _NEW:
             # [MQTT-3.1.0-1]: the first packet is CONNECT.
             if first >> 4 != 1:
@@ -387,6 +391,18 @@ class MqttConnection(PacedOutput):
 
     # --------------------------------------------------------------------------------- publishing
 
+    def _on_retained(self, data: bytes, pos: int, body: int, end: int) -> bool:
+        """A retained message at QoS 0 without properties, whose topic is known. False leaves it to the codec,
+        as any other, and with it what is wrong."""
+        session, topic = self.session, terms.plain_topic(data, pos, body, end, self._v5)
+        route = self._table.get(topic)
+        if route is None or self._state != _CONNECTED or session is None or not self._door.settings.retain:
+            return False
+        self.received += 1
+        run = Run(b"\x30" + data[pos + 1 : end], 1, 0, self._v5, True)
+        self._door.broker.inbound.accept(session, topic.decode(), run, 0, self.seen_ms, route=route)
+        return True
+
     def _on_publish(self, session: Session, packet: Publish) -> None:
         door, message = self._door, packet.message
         if message.properties.subscription_ids:
@@ -416,8 +432,7 @@ class MqttConnection(PacedOutput):
 
     def _on_subscribe(self, session: Session, packet: Subscribe) -> None:
         broker = self._door.broker
-        # Of lists: a tuple that is made of a generator stays in a pool of the interpreter once it is freed.
-        results = tuple([(s, *broker.subscribe(session, s)) for s in packet.subscriptions])
+        results = broker.subscribe_all(session, packet.subscriptions)
         if denied := [s.filter for s, reason, _ in results if reason is Reason.NOT_AUTHORIZED]:
             self._door.events.denied(session, denied)
         self._once_written(
@@ -439,9 +454,7 @@ class MqttConnection(PacedOutput):
             return
         reasons = tuple([reason for _, reason, _ in duty.results])
         self._send(session, Suback(packet_id=duty.packet_id, reasons=reasons))
-        for subscription, reason, is_new in duty.results:
-            if reason.value < 0x80:
-                self._door.broker.subscribed(session, subscription, is_new, self.seen_ms)
+        self._door.broker.subscribed(session, duty.results, self.seen_ms)
 
     # ------------------------------------------------------------------- what waits for the disk
 

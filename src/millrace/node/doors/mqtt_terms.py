@@ -8,6 +8,7 @@ from millrace.broker.messages.message import Run
 from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.session import WillPlan
 from millrace.errors import ProtocolError
+from millrace.kernels.publish import topic_end
 from millrace.limits import PACKET_ID_TOP, Limits
 from millrace.node.config import Mqtt
 from millrace.types import Message, Properties, Reason, Version, Will
@@ -161,16 +162,15 @@ def is_topic_within(limits: Limits, topic: str) -> bool:
     return topic.count("/") < limits.topic_levels_max and len(topic.encode()) <= limits.topic_bytes_max
 
 
-def topic_within(limits: Limits, topic: bytes) -> str | None:
-    """The text of a topic as it came, where one may publish to it ([MQTT-3.3.2-2]) and it is within
-    the limits; None leaves it to the codec to say what is wrong."""
-    if len(topic) > limits.topic_bytes_max or topic.count(b"/") >= limits.topic_levels_max:
-        return None
-    try:
-        text = topic.decode()
-    except UnicodeDecodeError:
-        return None
-    return None if "+" in text or "#" in text or "\0" in text else text
+def plain_topic(data: bytes, pos: int, body: int, end: int, v5: bool) -> bytes:
+    """The topic of the PUBLISH at QoS 0 from `pos` to `end`, whose variable header begins at `body`; nothing
+    where it has properties, or is not such as we may send it on."""
+    if body + 2 > end or (not data[body - 1] and body - pos > 2):
+        return b""
+    after = topic_end(data, body)
+    if after > end or (v5 and data[after:end][:1] != b"\0"):
+        return b""
+    return data[body + 2 : after]
 
 
 def run_of(message: Message, topic: str, packet_id: int, v5: bool, now_ms: int) -> Run:
@@ -219,17 +219,3 @@ def aliased_topic(message: Message, aliases: dict[int, str], limits: Limits) -> 
         return aliases[alias]
     except KeyError:
         raise ProtocolError(f"topic alias {alias} is not set") from None
-
-
-def topic_at(data: bytes, pos: int) -> bytes:
-    """The topic of the PUBLISH that begins here; nothing for other packets, and where it is not all there."""
-    if data[pos] not in (0x30, 0x32, 0x34):
-        return b""
-    body = pos + 1
-    while body < min(pos + 4, len(data)) and data[body] > 127:
-        body += 1
-    start = body + 3
-    if start > len(data):
-        return b""
-    end = start + (data[body + 1] << 8 | data[body + 2])
-    return data[start:end] if end <= len(data) else b""

@@ -223,8 +223,7 @@ class Interest:
         if effect.filters is None:
             self._broker.router.forget_all()
             return
-        for filter in effect.filters:
-            self._broker.router.changed(filter)
+        self._broker.router.changed(effect.filters)
 
     def _keep(self, effect: Keep) -> None:
         broker, topic, value = self._broker, effect.topic, effect.value

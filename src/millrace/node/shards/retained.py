@@ -56,8 +56,10 @@ class ShardRetained:
         self._announced = generation
         return Generation(generation)
 
-    def entry(self, topic: str, run: Run, carried_over: int = 0) -> Retain:
+    def entry(self, topic: str, run: Run, wall_us: int, carried_over: int = 0) -> Retain:
         """The entry that keeps this value."""
+        if run.expires_ms is None:
+            return Retain(topic, run.data, run.qos, run.v5, wall_us, carried_over)
         return Retain(topic, *self._value(run), carried_over)
 
     def lost(self) -> None:
@@ -68,7 +70,12 @@ class ShardRetained:
 
     def changed(self, effect: RetainedChanged) -> None:
         if self.stamps.admit(effect.topic, effect.stamp):
-            run = effect.value.run(self._now_ms(), self._wall_us())
+            value = effect.value
+            if value.v5:
+                run = value.run(self._now_ms(), self._wall_us())
+            else:
+                # Nothing in it expires.
+                run = Run(value.packet, 1, value.qos, False, True)
             self._broker.retained.keep(effect.topic, run, is_empty=effect.is_empty)
 
     def forgotten(self, topic: str) -> None:

@@ -378,7 +378,7 @@ class Shard:
         entries = []
         for arrival in arrivals:
             assert arrival.run is not None and arrival.topic is not None
-            entries.append(self.retained.entry(arrival.topic, arrival.run))
+            entries.append(self.retained.entry(arrival.topic, arrival.run, wall_us))
         if not self.propose_entries(entries, Batch(self, arrivals, 0, wall_us), wall_us):
             self.refuse(arrivals, Reason.SERVER_BUSY)
 
@@ -386,8 +386,9 @@ class Shard:
         """Messages that were retained while no log kept their topics; what came since stays."""
         while values:
             entries, size = [], 0
+            wall_us = self._wall_us()
             for topic, run, generation in values[:_VALUES_MAX]:
-                entries.append(self.retained.entry(topic, run, generation))
+                entries.append(self.retained.entry(topic, run, wall_us, generation))
                 size += len(run.data)
                 if size >= _BATCH_BYTES_MAX:
                     break
@@ -539,10 +540,12 @@ class Shard:
             stored = keys_of(block.columns()) if header.kind is Kind.DATA else []
             arrivals, left_out = sifted(arrivals, stored)
         ready: list[Arrival] = []
+        has_edge = bool(self.edge)
         for arrival in arrivals:
             if arrival.run is not None:
-                arrival.is_input = bool(self.edge) and not (arrival.producer or b"").startswith(EDGE_PRODUCER)
-                self._keys_in_flight.discard((arrival.producer or b"", arrival.sequence))
+                arrival.is_input = has_edge and not (arrival.producer or b"").startswith(EDGE_PRODUCER)
+                if arrival.producer is not None:
+                    self._keys_in_flight.discard((arrival.producer, arrival.sequence))
             is_stored = arrival.run is not None and arrival not in left_out
             if is_stored or self._may_acknowledge(arrival):
                 if arrival in left_out:

@@ -1,48 +1,17 @@
 """The filters that one other node wants, kept so that a hundred thousand of them cost little.
 
-A filter is one string in a set: no tree, no object per level. What a topic's filters can look like follows
-from the *shapes* in use: at which levels a filter has `+`, and whether it ends in `#`. A million filters
-have a handful of shapes (`device/N/#` is one, whatever N), so a topic is looked up by writing, for each shape
-in use, the one filter of that shape that would take it, and asking the set. That costs one lookup per shape
-and node; it happens once per route, never per message.
+A filter is one string in a set: no tree, no object per level. A topic is looked up by writing, for each shape
+in use, the one filter of that shape that would take it, and asking the set (`kernels/filters.py`). That costs
+one lookup per shape and node; it happens once per route, never per message.
 
 A filter `$share/NAME/FILTER` stands for a group that has a member at that node.
 """
 
 from collections.abc import Iterable
-from typing import TypeAlias
 
-Shape: TypeAlias = tuple[int, tuple[int, ...], bool]
-"""Levels before a `#` if there is one, the levels that are `+`, and whether it ends in `#`."""
+from millrace.kernels import shape_of
 
 _SHARE = "$share/"
-
-
-def shape_of(filter: str) -> Shape | None:
-    """None for a filter without wildcards: that one is the topic itself."""
-    if "+" not in filter and not filter.endswith("#"):
-        return None
-    levels = filter.split("/")
-    is_open = levels[-1] == "#"
-    pluses = tuple(level for level, name in enumerate(levels) if name == "+")
-    return len(levels) - is_open, pluses, is_open
-
-
-def candidates(topic: str, shapes: Iterable[Shape]) -> list[str]:
-    """Every filter of these shapes that takes the topic, and the topic itself."""
-    levels = topic.split("/")
-    count = len(levels)
-    found = [topic]
-    for depth, pluses, is_open in shapes:
-        if count != depth and not (is_open and count > depth):
-            continue
-        parts = levels[:depth]
-        for level in pluses:
-            parts[level] = "+"
-        if is_open:
-            parts.append("#")
-        found.append("/".join(parts))
-    return found
 
 
 class FilterTable:
@@ -55,7 +24,7 @@ class FilterTable:
         # Filter -> the groups that read it, by their whole key.
         self.groups: dict[str, set[str]] = {}
         # How many filters and groups have a shape.
-        self.shapes: dict[Shape, int] = {}
+        self.shapes: dict[str, int] = {}
         self._count = 0
         for filter in filters:
             self.add(filter)

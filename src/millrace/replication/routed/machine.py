@@ -39,6 +39,7 @@ from typing import TypeAlias, assert_never
 from msgspec import Struct, field
 
 from millrace.errors import ProtocolError
+from millrace.kernels import fitting_filters
 from millrace.replication.contract import (
     LinkClosed,
     LinkOpened,
@@ -48,7 +49,7 @@ from millrace.replication.contract import (
     Send,
     Tick,
 )
-from millrace.replication.routed.filter_table import FilterTable, Shape, candidates
+from millrace.replication.routed.filter_table import FilterTable
 from millrace.replication.routed.messages import (
     Change,
     Digest,
@@ -180,13 +181,14 @@ class Routed:
     ) -> None:
         self._replica = replica
         self._options = options or RoutedOptions()
+        # Subscriptions of clients here by filter; those that are not announced for want of room.
         self._counts: dict[str, int] = {}
-        self._announced: set[str] = set()
+        self._unannounced: set[str] = set()
         self._version = 0
         # Numbers of one life must not be those of another.
         self._number = rng.getrandbits(48) << 14
         self._peers: dict[ReplicaId, _Peer] = {}
-        self._shapes: tuple[Shape, ...] = ()
+        self._shapes: tuple[str, ...] = ()
         self._ticks = 0
         self.retained = RetainedStamps(replica, view, self._options.retained)
 
@@ -221,7 +223,7 @@ class Routed:
         if not self._peers or topic.startswith("$"):
             # [E8]: what a node says of itself stays with it.
             return (), ()
-        asked = candidates(topic, self._shapes)
+        asked = fitting_filters(topic, self._shapes)
         nodes: list[str] = []
         groups: dict[str, list[str]] = {}
         for name, peer in self._peers.items():
@@ -236,8 +238,8 @@ class Routed:
 
     def status(self) -> RoutedStatus:
         return RoutedStatus(
-            announced=len(self._announced),
-            unannounced=len(self._counts) - len(self._announced),
+            announced=len(self._counts) - len(self._unannounced),
+            unannounced=len(self._unannounced),
             version=self._version,
             peers={name: len(p.table) if p.version >= 0 else -1 for name, p in sorted(self._peers.items())},
             retained=self.retained.count,
@@ -266,43 +268,59 @@ class Routed:
     # ------------------------------------------------------------------------ what clients here want
 
     def _note(self, changes: Iterable[tuple[str, bool]]) -> list[Send]:
-        before: dict[str, bool] = {}
+        """The first subscription announces a filter [E3], the last one to go withdraws it. What comes and
+        goes in one step is not spoken of."""
+        counts = self._counts
+        news: dict[str, bool] = {}
         for filter, is_added in changes:
-            before.setdefault(filter, filter in self._announced)
-            (self._subscribed if is_added else self._unsubscribed)(filter)
-        added = [filter for filter, was in before.items() if not was and filter in self._announced]
-        withdrawn = [filter for filter, was in before.items() if was and filter not in self._announced]
-        sends: list[Send] = []
-        both = [(filter, True) for filter in added] + [(filter, False) for filter in withdrawn]
-        for piece in self._pieces([filter for filter, _ in both]):
-            chosen, both = both[: len(piece)], both[len(piece) :]
-            self._version += 1
-            for name, peer in self._peers.items():
-                if peer.told:
-                    body = Change(
-                        session=peer.told,
-                        version=self._version,
-                        added=tuple(filter for filter, is_new in chosen if is_new),
-                        withdrawn=tuple(filter for filter, is_new in chosen if not is_new),
-                    )
-                    sends.append(Send(to=name, body=body))
-        return sends
+            if is_added:
+                count = counts.get(filter, 0)
+                counts[filter] = count + 1
+                if not count or filter in self._unannounced:
+                    if self._may_announce(filter) and news.pop(filter, True):
+                        news[filter] = True
+            elif self._unsubscribed(filter) and not news.pop(filter, False):
+                news[filter] = False
+        return self._tell(news) if news else []
 
-    def _subscribed(self, filter: str) -> None:
-        """The first subscription announces the filter [E3]."""
-        self._counts[filter] = self._counts.get(filter, 0) + 1
-        if len(self._announced) < self._options.filters_per_node_max:
-            self._announced.add(filter)
-
-    def _unsubscribed(self, filter: str) -> None:
-        """The last one to go withdraws it."""
+    def _unsubscribed(self, filter: str) -> bool:
+        """Whether that was the last subscription to a filter that was announced."""
         count = self._counts.get(filter, 0)
         assert count, f"{filter} is given up and nobody holds it"
         if count > 1:
             self._counts[filter] = count - 1
-        else:
-            del self._counts[filter]
-            self._announced.discard(filter)
+            return False
+        del self._counts[filter]
+        if filter not in self._unannounced:
+            return True
+        self._unannounced.discard(filter)
+        return False
+
+    def _may_announce(self, filter: str) -> bool:
+        """Of a filter that is counted: whether there is room to announce it."""
+        unannounced = self._unannounced
+        others = len(self._counts) - len(unannounced) - (filter not in unannounced)
+        if others < self._options.filters_per_node_max:
+            unannounced.discard(filter)
+            return True
+        unannounced.add(filter)
+        return False
+
+    def _tell(self, news: dict[str, bool]) -> list[Send]:
+        """Filters that are announced (True) or withdrawn, to everybody who asked."""
+        told = [(name, peer) for name, peer in self._peers.items() if peer.told]
+        if not told:
+            self._version += 1
+            return []
+        sends: list[Send] = []
+        for piece in self._pieces(sorted(news, key=news.__getitem__, reverse=True)):
+            self._version += 1
+            added = tuple(filter for filter in piece if news[filter])
+            withdrawn = tuple(filter for filter in piece if not news[filter])
+            for name, peer in told:
+                body = Change(session=peer.told, version=self._version, added=added, withdrawn=withdrawn)
+                sends.append(Send(to=name, body=body))
+        return sends
 
     def _pieces(self, filters: list[str]) -> Iterator[list[str]]:
         """Cut so that no message grows without bound."""
@@ -326,7 +344,7 @@ class Routed:
         peer.told = body.session
         peer.acknowledged = -1
         self.retained.clock.saw(body.time)
-        pieces = list(self._pieces(sorted(self._announced))) or [[]]
+        pieces = list(self._pieces(sorted(self._counts.keys() - self._unannounced))) or [[]]
         return [
             Send(
                 to=sender,
@@ -411,7 +429,7 @@ class Routed:
 
     def _survey(self) -> None:
         """The shapes of all filters, in an order that does not depend on who came first."""
-        shapes: set[Shape] = set()
+        shapes: set[str] = set()
         for peer in self._peers.values():
             shapes.update(peer.table.shapes)
         self._shapes = tuple(sorted(shapes))

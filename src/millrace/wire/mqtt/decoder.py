@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from millrace.errors import MalformedPacket, ProtocolError
+from millrace.kernels import read_filters
 from millrace.limits import FILTERS_PER_PACKET_MAX
 from millrace.types import (
     NO_PROPERTIES,
@@ -62,6 +63,7 @@ _MQTT_3_1 = Version.MQTT_3_1
 _MQTT_5 = Version.MQTT_5
 
 _DUP = 0x08
+_RETAIN_HANDLINGS = tuple(RetainHandling)
 _PROTOCOLS = {("MQIsdp", 3): Version.MQTT_3_1, ("MQTT", 4): Version.MQTT_3_1_1, ("MQTT", 5): Version.MQTT_5}
 
 # 3.1.1, table 3.1, by return code.
@@ -300,19 +302,24 @@ def _decode_subscribe(first_byte: int, body: bytes, version: int) -> Subscribe:
         if len(identifiers) > 1:
             raise ProtocolError("SUBSCRIBE with two subscription identifiers")  # 3.8.2.1.2
         identifier = identifiers[0]
-    subscriptions = []
+    pos, found = read_filters(body, pos, True, FILTERS_PER_PACKET_MAX)
+    plain = zip(found[::2], found[1::2], strict=True)
+    subscriptions = [_subscription(text, options, identifier, version) for text, options in plain]
     while pos < end:
         text, pos = read_string(body, pos, end)
         options, pos = read_byte(body, pos, end)
-        subscriptions.append(_subscription(text, options, identifier, version))
+        is_shared = check_filter(text)
+        subscriptions.append(_subscription(text, options, identifier, version, is_shared=is_shared))
         _require_few(subscriptions)
     if not subscriptions:
         raise ProtocolError("SUBSCRIBE without a topic filter")  # [MQTT-3.8.3-2]
     return Subscribe(packet_id=packet_id, subscriptions=tuple(subscriptions), **values)
 
 
-def _subscription(text: str, options: int, identifier: int | None, version: int) -> Subscription:
-    shared = check_filter(text)
+def _subscription(
+    text: str, options: int, identifier: int | None, version: int, *, is_shared: bool = False
+) -> Subscription:
+    """Of a filter that is in form."""
     qos = options & 0x03
     if version == _MQTT_3_1:
         options &= 0x03  # 3.1: the upper six bits of this byte are not used
@@ -328,14 +335,14 @@ def _subscription(text: str, options: int, identifier: int | None, version: int)
     if retain_handling == 3:
         raise ProtocolError("retain handling 3")  # 3.8.3.1
     no_local = options & 0x04 != 0
-    if no_local and shared:
+    if no_local and is_shared:
         raise ProtocolError("no local on a shared subscription")  # [MQTT-3.8.3-4]
     return Subscription(
         filter=text,
         qos=qos,
         no_local=no_local,
         retain_as_published=options & 0x08 != 0,
-        retain_handling=RetainHandling(retain_handling),
+        retain_handling=_RETAIN_HANDLINGS[retain_handling],
         identifier=identifier,
     )
 
@@ -365,7 +372,7 @@ def _decode_unsubscribe(first_byte: int, body: bytes, version: int) -> Unsubscri
     values: dict[str, Any] = {}
     if version == _MQTT_5:
         values, pos = blocks.UNSUBSCRIBE.read(body, pos, end)
-    filters = []
+    pos, filters = read_filters(body, pos, False, FILTERS_PER_PACKET_MAX)
     while pos < end:
         text, pos = read_string(body, pos, end)
         check_filter(text)

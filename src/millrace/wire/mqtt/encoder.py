@@ -48,6 +48,8 @@ _RETURN_CODES = {
     Reason.BANNED: 5,
 }
 _RETURN_CODE_OTHER = 3
+# SUBACK before MQTT 5 knows one failure (3.1.1, 3.9.3).
+_REASONS_3 = bytes(min(code, 0x80) for code in range(256))
 
 _Acknowledgement = Puback | Pubrec | Pubrel | Pubcomp
 
@@ -180,7 +182,7 @@ def _encode_suback(packet: Suback, version: int) -> bytes:
     identifier = put_packet_id(packet.packet_id)
     if version == Version.MQTT_5:
         return _packet(0x90, identifier, blocks.ACKNOWLEDGEMENT.put(packet), bytes(packet.reasons))
-    return _packet(0x90, identifier, bytes(min(reason, Reason.UNSPECIFIED) for reason in packet.reasons))
+    return _packet(0x90, identifier, bytes(packet.reasons).translate(_REASONS_3))
 
 
 def _encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:

@@ -1,10 +1,10 @@
 """Bugs of the routed machine: of announced filters, of retained messages, and of the node around it."""
 
+from millrace.kernels import fitting_filters
 from millrace.lab.sim.planted.bug import Bugs, Method, Plant
 from millrace.lab.sim.routed.host import RoutedHost
 from millrace.node.peers.messages import NodeMessage, RelayedRun
 from millrace.replication.contract import PeerBody, ReplicaId, Send
-from millrace.replication.routed.filter_table import candidates
 from millrace.replication.routed.machine import Routed, RoutedEffect, Wanted, _Peer
 from millrace.replication.routed.messages import Change, Digest, Filters, Stamp, Value
 from millrace.replication.routed.retained import Clock, RetainedStamps
@@ -16,9 +16,10 @@ _COUNTER_BITS = 16
 
 @ROUTED_BUGS.bug("an unsubscribe does not lower the count, so a filter is never withdrawn")
 def count_not_decreased(plant: Plant) -> None:
-    def unsubscribed(self: Routed, filter: str) -> None:
+    def unsubscribed(self: Routed, filter: str) -> bool:
         if self._counts[filter] > 1:
             self._counts[filter] -= 1
+        return False
 
     plant.instead(Routed, "_unsubscribed", unsubscribed)
 
@@ -26,9 +27,9 @@ def count_not_decreased(plant: Plant) -> None:
 @ROUTED_BUGS.bug("a filter is withdrawn while others still hold it")
 def first_unsubscribe_withdraws(plant: Plant) -> None:
     def make(original: Method) -> Method:
-        def unsubscribed(self: Routed, filter: str) -> None:
-            self._announced.discard(filter)
+        def unsubscribed(self: Routed, filter: str) -> bool:
             original(self, filter)
+            return True
 
         return unsubscribed
 
@@ -105,7 +106,7 @@ def one_copy_per_filter(plant: Plant) -> None:
     def make(original: Method) -> Method:
         def wanted_by(self: Routed, topic: str) -> Wanted:
             nodes, groups = original(self, topic)
-            asked = candidates(topic, self._shapes)
+            asked = fitting_filters(topic, self._shapes)
             copies = (
                 name
                 for name in nodes

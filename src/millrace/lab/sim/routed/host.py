@@ -180,8 +180,8 @@ class RoutedHost:
 
     def subscribe(self, client: RoutedClient, filter: str, qos: int) -> None:
         subscription = Subscription(filter=filter, qos=qos)
-        _, is_new = self.broker.subscribe(client.session, subscription)
-        self.broker.subscribed(client.session, subscription, is_new, self._now_ms())
+        reason, is_new = self.broker.subscribe(client.session, subscription)
+        self.broker.subscribed(client.session, [(subscription, reason, is_new)], self._now_ms())
         self.wake()
 
     def unsubscribe(self, client: RoutedClient, filter: str) -> None:
