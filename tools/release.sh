@@ -34,7 +34,7 @@ wheel=$(echo "$work"/dist/millrace-*.whl)
 has() { grep -qE "$2" "$work/list" || fail "$(basename "$1") lacks $2"; }
 for file in "$sdist" "$wheel"; do
   case $file in *.whl) "$VENV/bin/python" -m zipfile -l "$file" ;; *) tar -tzf "$file" ;; esac >"$work/list"
-  for part in LICENSE py.typed kernels/_kernels.c assets/dashboard/index.html pyspark_millrace/__init__.py; do
+  for part in LICENSE py.typed kernels/_kernels.c kernels/_filters.c kernels/_filters.h assets/dashboard/index.html pyspark_millrace/__init__.py; do
     has "$file" "$part"
   done
 done

@@ -104,6 +104,15 @@ def test_retained_messages_at_qos_0_in_one_write(broker: ThreadedBroker) -> None
     watch.check()
 
 
+def test_topics_that_were_never_met_in_one_write(broker: ThreadedBroker) -> None:
+    """Each is looked up once; others are served in between."""
+    with Peer(broker) as peer, LoopWatch(broker) as watch:
+        peer.send(*(wire.publish(f"never/met/{n}", b"x") for n in range(40_000)))
+        peer.until_ping()
+        others_are_served(broker)
+    watch.check()
+
+
 @pytest.mark.parametrize("levels", [1, 100, 32_000])
 def test_topics_and_filters_of_64_kib_and_32_000_levels_ghsa_2hjf_7455_w946(
     broker: ThreadedBroker, levels: int
