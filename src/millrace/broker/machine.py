@@ -9,8 +9,6 @@ import heapq
 from collections.abc import Iterable
 from typing import Any, assert_never
 
-from msgspec import structs
-
 from millrace.broker.access import AccessRules, Principal
 from millrace.broker.entries.sessions import (
     Discarded,
@@ -23,13 +21,12 @@ from millrace.broker.entries.sessions import (
     Unsubscribed,
 )
 from millrace.broker.groups.definitions import DurableGroup, DurableGroups, GroupDefinitions
-from millrace.broker.groups.joined import GROUP_QOS as JOINED_QOS_MAX
-from millrace.broker.groups.joined import LocalConsumerGroup
+from millrace.broker.groups.joined import LocalConsumerGroup, granted
 from millrace.broker.groups.share_group import ShareGroup, belongs_to_others, is_left, is_others_unless_noted
-from millrace.broker.limits_reached import LimitsReached
+from millrace.broker.limits_reached import LimitsReached, filled_bound
 from millrace.broker.messages.inbound import Inbound, Outcome
 from millrace.broker.messages.message import Run, Segment
-from millrace.broker.messages.outbound import Outbound
+from millrace.broker.messages.outbound import Outbound, answer
 from millrace.broker.messages.retained_replay import RetainedReplay
 from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.journal import (
@@ -50,7 +47,7 @@ from millrace.broker.topics.routing import Route, Router
 from millrace.broker.topics.subscription_index import Node, weight_of
 from millrace.broker.topics.trees import SHARE_PREFIX, split_share
 from millrace.kernels import ack_run
-from millrace.limits import NODE_FILTER_BYTES_MAX, SESSION_EXPIRY_S_NEVER, SESSION_FILTER_BYTES_MAX, Limits
+from millrace.limits import SESSION_EXPIRY_S_NEVER, Limits
 from millrace.types import Reason, RetainHandling, Subscription
 
 _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
@@ -58,8 +55,7 @@ _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
 _TIMERS_SPARE = 64
 # By QoS; a look-up by value costs an enumeration more than all the rest of an answer.
 _QOS_GRANTED = (Reason.SUCCESS, Reason.GRANTED_QOS_1, Reason.GRANTED_QOS_2)
-# Reasons from here on say no.
-_REFUSED = 0x80
+_REFUSED = 0x80  # and above
 
 Subscribed = list[tuple[Subscription, Reason, bool]]
 """Subscriptions that were asked for, what became of each, and whether it is new."""
@@ -394,19 +390,15 @@ class Broker:
             if refused is not None:
                 results.append((asked, refused, False))
                 continue
-            one = self._granted(asked) if filter.startswith(SHARE_PREFIX) else asked
+            one = asked
+            if filter.startswith(SHARE_PREFIX) and self._joinable(filter) is not None:
+                one = granted(asked)
             self._attach(session, one, weight)
             if session.is_recorded:
                 self.recording.subscribed(session, one)
             results.append((one, _QOS_GRANTED[one.qos], is_new))
         self.router.changed([one.filter for one, _, _ in results])
         return results
-
-    def _granted(self, asked: Subscription) -> Subscription:
-        """A shared subscription as far as its group goes."""
-        if asked.qos <= JOINED_QOS_MAX or self._joinable(asked.filter) is None:
-            return asked
-        return structs.replace(asked, qos=JOINED_QOS_MAX)
 
     def _refused(self, session: Session, filter: str, weight: int) -> Reason | None:
         """Why a subscription cannot be had; it weighs nothing where it takes the place of another one."""
@@ -418,15 +410,9 @@ class Broker:
         if not session.principal.unrestricted and not self._may_subscribe(session.principal, filter):
             self.stats.denied += 1
             return Reason.NOT_AUTHORIZED
-        if not weight:
-            return None
-        if len(session.subscriptions) >= limits.subscriptions_max:
-            bound = "subscriptions"
-        elif session.filter_bytes + weight > SESSION_FILTER_BYTES_MAX:
-            bound = "session_filter_bytes"
-        elif self.filter_bytes + weight > NODE_FILTER_BYTES_MAX:
-            bound = "node_filter_bytes"
-        else:
+        held, node_bytes = len(session.subscriptions), self.filter_bytes + weight
+        bound = filled_bound(limits, held, session.filter_bytes + weight, node_bytes) if weight else None
+        if bound is None:
             return None
         self.limits_reached.count(bound)
         return Reason.QUOTA_EXCEEDED
@@ -695,7 +681,7 @@ class Broker:
             return
         for one in range(packet_id, packet_id + count):
             found = session.is_released(one)
-            self.outbound.put(session, _answer(_PUBREL, one, None if found else Reason.PACKET_ID_NOT_FOUND))
+            self.outbound.put(session, answer(_PUBREL, one, None if found else Reason.PACKET_ID_NOT_FOUND))
 
     def on_pubrel(self, session: Session, packet_id: int, count: int) -> None:
         received = session.received or set()
@@ -809,9 +795,3 @@ class Broker:
             record = self.records.find(session.client_id) if session.is_recorded else None
             if record is not None and (shard in record.cursors or shard in record.handled):
                 self.recording.restore_cursor(session, record, shard, end)
-
-
-def _answer(first: int, packet_id: int, reason: Reason | None) -> bytes:
-    if reason is None:
-        return ack_run(first, packet_id, 1)
-    return bytes((first, 3)) + packet_id.to_bytes(2, "big") + bytes((reason,))

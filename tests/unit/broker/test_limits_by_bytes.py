@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace.broker import machine
+from millrace.broker import limits_reached
 from millrace.broker.limits_reached import LimitsReached
 from millrace.limits import SESSION_FILTER_BYTES_MAX
 from millrace.types import Reason, Version
@@ -28,7 +28,7 @@ def test_filters_of_many_levels_are_refused_before_they_fill_the_memory() -> Non
 
 
 def test_all_sessions_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "NODE_FILTER_BYTES_MAX", 1_000)
+    monkeypatch.setattr(limits_reached, "NODE_FILTER_BYTES_MAX", 1_000)
     house = House()
     reasons = [house.connect(f"c{n}").subscribe("a" * 400).reasons[0] for n in range(4)]
     assert reasons == [Reason(2), Reason(2), Reason.QUOTA_EXCEEDED, Reason.QUOTA_EXCEEDED]

@@ -9,6 +9,8 @@ it holds when its connection goes is given back.
 Members are granted QoS 1 at most: the receipt of the group is acknowledged by PUBACK.
 """
 
+from msgspec import structs
+
 from millrace.broker.messages.message import Segment
 from millrace.broker.sessions.session import Session
 from millrace.limits import TAKEN_BYTES_MAX
@@ -18,6 +20,11 @@ GROUP_QOS = 1
 # What may wait for a member whose bytes in flight are used up: a take is never more, so what was taken need
 # not be given back, which would count as a delivery.
 _WAITING_BYTES_MAX = 2 * TAKEN_BYTES_MAX
+
+
+def granted(asked: Subscription) -> Subscription:
+    """What a member gets of what it asked for."""
+    return asked if asked.qos <= GROUP_QOS else structs.replace(asked, qos=GROUP_QOS)
 
 
 class LocalConsumerGroup:

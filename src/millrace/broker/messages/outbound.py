@@ -27,6 +27,7 @@ from millrace.broker.topics.routing import Receivers, Route, merge
 from millrace.kernels import PACKET_ID_MAX, ack_run, reframe
 from millrace.kernels.publish import body_start, head, packet_bounds, topic_end
 from millrace.limits import Limits
+from millrace.types import Reason
 
 # What one session may be sent from its queue per loop turn, so that a long queue neither floods the output
 # buffer nor starves the others.
@@ -603,3 +604,10 @@ def _aliased(session: Session, data: bytes) -> bytes:
             packet = head(packet[0], len(rest)) + rest
         out.append(reframe(packet, True, True, packet[0], packet_id, property_bytes))
     return b"".join(out)
+
+
+def answer(first: int, packet_id: int, reason: Reason | None) -> bytes:
+    """One acknowledgement; MQTT 5 may be told a reason."""
+    if reason is None:
+        return ack_run(first, packet_id, 1)
+    return bytes((first, 3)) + packet_id.to_bytes(2, "big") + bytes((reason,))
