@@ -17,7 +17,6 @@ from typing import Any, assert_never
 
 from millrace.broker.access import Principal
 from millrace.broker.entries.sessions import Opened
-from millrace.broker.messages.message import Run
 from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.journal import ResumeConnection
 from millrace.broker.sessions.session import Session
@@ -318,8 +317,11 @@ class MqttConnection(PacedOutput):
             return
         body = body_start(data, pos)
         first = data[pos]
-        if first == 0x31 and self._on_retained(data, pos, body, end):
-            return
+        if first == 0x31 and self._state == _CONNECTED and self._door.settings.retain:
+            where = (data, pos, body, end)
+            if terms.accept_retained(self._door.broker, self.session, self._table, where, self.seen_ms):
+                self.received += 1
+                return
         if self._state == _NEW:
             # [MQTT-3.1.0-1]: the first packet is CONNECT.
             if first >> 4 != 1:
@@ -390,18 +392,6 @@ class MqttConnection(PacedOutput):
         self._wake()
 
     # --------------------------------------------------------------------------------- publishing
-
-    def _on_retained(self, data: bytes, pos: int, body: int, end: int) -> bool:
-        """A retained message at QoS 0 without properties, whose topic is known. False leaves it to the codec,
-        as any other, and with it what is wrong."""
-        session, topic = self.session, terms.plain_topic(data, pos, body, end, self._v5)
-        route = self._table.get(topic)
-        if route is None or self._state != _CONNECTED or session is None or not self._door.settings.retain:
-            return False
-        self.received += 1
-        run = Run(b"\x30" + data[pos + 1 : end], 1, 0, self._v5, True)
-        self._door.broker.inbound.accept(session, topic.decode(), run, 0, self.seen_ms, route=route)
-        return True
 
     def _on_publish(self, session: Session, packet: Publish) -> None:
         door, message = self._door, packet.message

@@ -6,7 +6,8 @@ from millrace.broker.access import Principal
 from millrace.broker.machine import Broker
 from millrace.broker.messages.message import Run
 from millrace.broker.sessions.connect_request import ConnectRequest
-from millrace.broker.sessions.session import WillPlan
+from millrace.broker.sessions.session import Session, WillPlan
+from millrace.broker.topics.routing import Table
 from millrace.errors import ProtocolError
 from millrace.kernels.publish import topic_end
 from millrace.limits import PACKET_ID_TOP, Limits
@@ -171,6 +172,23 @@ def plain_topic(data: bytes, pos: int, body: int, end: int, v5: bool) -> bytes:
     if after > end or (v5 and data[after:end][:1] != b"\0"):
         return b""
     return data[body + 2 : after]
+
+
+def accept_retained(
+    broker: Broker, session: Session | None, table: Table, where: tuple[bytes, int, int, int], now_ms: int
+) -> bool:
+    """Take a retained message at QoS 0 without properties, whose topic is known. False leaves it to the
+    codec, as any other, and with it what is wrong."""
+    if session is None:
+        return False
+    data, pos, _, end = where
+    topic = plain_topic(*where, session.v5)
+    route = table.get(topic)
+    if route is None:
+        return False
+    run = Run(b"\x30" + data[pos + 1 : end], 1, 0, session.v5, True)
+    broker.inbound.accept(session, topic.decode(), run, 0, now_ms, route=route)
+    return True
 
 
 def run_of(message: Message, topic: str, packet_id: int, v5: bool, now_ms: int) -> Run:
