@@ -177,6 +177,7 @@ export class World {
         peer: `127.0.0.1:188${index + 3}2`,
       },
       silent_s: isDead ? 6.2 : 0,
+      host: "",
       is_answering: !isDead,
       figures: isDead
         ? null

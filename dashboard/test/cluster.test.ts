@@ -15,6 +15,7 @@ function node(name: string, changes_: Partial<NodeRow> = {}, links: Record<strin
     leads: 0,
     addresses: { mqtt: null, http: null, peer: null },
     silent_s: 0,
+    host: "",
     is_answering: true,
     figures: {
       links: Object.entries(links).map(([to, is_up]) => ({ to, is_up, rtt_ms: is_up ? 1 : null })),
