@@ -6,6 +6,7 @@ doors turn what comes back into JSON; nothing here knows HTTP.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -41,6 +42,7 @@ from millrace.node.admin.watch import LOOK_S, Watch
 from millrace.node.doors.mqtt_connection import MqttConnection
 from millrace.node.doors.mqtt_door import MqttDoor
 from millrace.node.engine import Engine
+from millrace.node.replicas.replicas import FrameApp
 from millrace.storage.disk import DiskFull
 from millrace.types import Reason
 from millrace.version import __version__
@@ -124,6 +126,7 @@ class Admin:
                 "end_session": lambda fields: self._end_here(fields["client_id"]),
                 "events": self._answer_events,
                 "receivers": self._answer_receivers,
+                "frame": self._answer_frame,
             }
         )
 
@@ -400,6 +403,16 @@ class Admin:
     def _answer_receivers(self, fields: dict[str, Any]) -> Any:
         found = receivers_here(self._broker, self._engine, self.node, fields["topic"], fields["client_id"])
         return msgspec.to_builtins(found)
+
+    def _answer_frame(self, fields: dict[str, Any]) -> Any:
+        shard = self._engine.shards.get(fields["shard"])
+        return shard.shown() if isinstance(shard, FrameApp) else {}
+
+    async def frame_figures(self, primary: str, shard: int) -> dict[str, Any]:
+        """What the primary counts of a shard under the schedule `frame`; empty where it does not answer."""
+        with suppress(LocalError, TimeoutError):
+            return dict(await self._asking.one(primary, "frame", shard=shard) or {})
+        return {}
 
     async def trace(self, topic: str | None, client_id: str | None) -> Trace:
         answers = await self._asking.everybody("receivers", topic=topic, client_id=client_id)

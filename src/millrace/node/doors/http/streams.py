@@ -97,7 +97,13 @@ async def create_stream(
     responses=example(answers.STREAM),
 )
 async def show_stream(request: Request, name: str) -> dict[str, Any]:
-    return _shown(server_of(request), _stream(server_of(request), name))
+    """Figures of the schedule `frame` are those of the primary, whichever node is asked."""
+    server = server_of(request)
+    shown = _shown(server, _stream(server, name))
+    for row in shown["shard_list"]:
+        if "measured" in row and row["primary"] and row["primary"] != server.config.node.id:
+            row.update(await server.admin.frame_figures(row["primary"], row["shard"]))
+    return shown
 
 
 @router.patch(
