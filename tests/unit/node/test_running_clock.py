@@ -78,10 +78,10 @@ class Log:
         self.times: list[int] = []
         self.admission = Admission(
             None,  # type: ignore[arg-type]
-            append=self._append,
-            is_alone=lambda: True,
-            wall_us=machine.wall_us,
-            running_us=machine.running_us,
+            self._append,
+            lambda: True,
+            machine.wall_us,
+            machine.running_us,
         )
         self.sequence = 0
 

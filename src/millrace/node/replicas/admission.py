@@ -23,7 +23,6 @@ class Admission:
         app: App,
         append: Callable[[tuple[bytes, ...], EntryKind], bool],
         is_alone: Callable[[], bool],
-        *,
         wall_us: Callable[[], int],
         running_us: Callable[[], int],
     ) -> None:

@@ -89,8 +89,7 @@ class ReplicationGroup:
         wall_us: Callable[[], int],
         running_us: Callable[[], int],
     ) -> None:
-        self.number = number
-        self.replica = replica
+        self.number, self.replica = number, replica
         self.app = app
         self.replica_log = replica_log
         self._syncer = syncer
@@ -99,9 +98,7 @@ class ReplicationGroup:
         # Of a pair's machine only: what the meta group is asked to record, and the end of this replica's log.
         self.on_report: Callable[[int, Report], None] = _no_report
         self.on_start_over: Callable[[int, StartOver], None] = _no_start_over
-        self._admission = Admission(
-            app, self._append, lambda: self.is_alone, wall_us=wall_us, running_us=running_us
-        )
+        self._admission = Admission(app, self._append, lambda: self.is_alone, wall_us, running_us)
         state = replica_log.initial_state()
         saved = replica_log.snapshot_state()
         if saved is not None:
@@ -120,8 +117,7 @@ class ReplicationGroup:
         # The machine took no more. It is asked again when something was written or applied, or time passes:
         # asked with every proposal it would refuse all that waits again and again.
         self._is_refused = False
-        self._quiet_ticks = 0
-        self._leaderless_ticks = 0
+        self._quiet_ticks = self._leaderless_ticks = 0
         self.is_asleep = False
         """Nothing happens here before somebody proposes or speaks: ticks may be left out."""
         # Changes of role, term, leader or serving; candidacies; other leaders than before.
