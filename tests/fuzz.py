@@ -1,8 +1,9 @@
 """Random and mutated input against a live node, for a given time: `make fuzz` (SECONDS=60 SEED=1).
 
-Packets of MQTT, lines of text and requests of HTTP are made from good ones by changing bytes, cutting,
-repeating and joining. After each batch a well-behaved client must still get its PINGRESP. At
-the end stand how many were sent of each, the longest time that one callback held the loop, in CPU time of its
+Packets of MQTT, lines of text, requests of HTTP and frames of peers are made from good ones by changing
+bytes, cutting, repeating and joining. At the peer port they come from strangers, who never prove the secret;
+`frames` are read as if they had. After each batch a well-behaved client must still get its PINGRESP. At the
+end stand how many were sent of each, the longest time that one callback held the loop, in CPU time of its
 thread, and the memory at the beginning and at the end. Any error that reaches the log of a node ends the run.
 """
 
@@ -18,10 +19,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from conformance.mqtt import wire
 from e2e.raw_peer import MIB, others_are_served
 from loop_watch import HELD_S_MAX, LoopWatch
+from millrace.errors import MalformedPacket
+from millrace.local_cluster import PortBlock
+from millrace.node.peers.messages import NodeMessage
+from millrace.node.peers.registry import decode, encode
+from millrace.node.peers.secret import make_secret_file
 from millrace.testing import ThreadedBroker
+from millrace.wire.peer import NONCE_BYTES, Frames, Handshake, Side
+from unit.node.test_peer_messages import all_messages
 
 BATCH = 200
 TOPICS = ("a", "a/b", "a/+", "#", "$share/g/a", "$SYS/x", "\u00fc/" * 20, "", "/", "x" * 2_000)
@@ -98,21 +109,64 @@ def http_request(random: Random) -> bytes:
     return (mutated(random, head) if random.random() < 0.3 else head) + body
 
 
+def known_frames(count: int = 400) -> list[bytes]:
+    """Good frames of every kind."""
+    frames: list[bytes] = []
+
+    @settings(max_examples=count, database=None, deadline=None)
+    @given(all_messages(), st.integers(0, 2**32 - 1))
+    def collect(message: NodeMessage, number: int) -> None:
+        frames.append(bytes(encode(message, number)))
+
+    collect()
+    return frames
+
+
+_FRAMES: list[bytes] = []
+
+
+def peer_frame(random: Random) -> bytes:
+    if not _FRAMES:
+        _FRAMES.extend(known_frames())
+    return mutated(random, random.choice(_FRAMES))
+
+
+def peer_bytes(random: Random) -> bytes:
+    """What a stranger says: a good hello more often than not, a wrong proof, and frames."""
+    hello = Handshake(Side.DIALED, b"guess", random.randbytes(NONCE_BYTES)).hello
+    return mutated(random, hello) + random.randbytes(random.choice((0, 31, 32, 40))) + peer_frame(random)
+
+
+def read_frames(random: Random, count: int) -> None:
+    """Frames as a link reads them: a message, or the one error that closes the link."""
+    for _ in range(count):
+        try:
+            for tag, _, body in Frames().receive(peer_frame(random)):
+                decode(tag, body)
+        except MalformedPacket:
+            pass
+
+
 INPUTS: dict[str, Callable[[Random], bytes]] = {
     "mqtt": mqtt_packet,
     "text": text_line,
     "http": http_request,
+    "peer": peer_bytes,
 }
+
+
+def port_of(broker: ThreadedBroker, door: str) -> int:
+    return broker.ports[door] if door != "peer" else broker._broker.server.config.listeners.peer.port
 
 
 def send(broker: ThreadedBroker, door: str, random: Random, count: int) -> None:
     """One connection that sends so many, behind a good CONNECT more often than not."""
     with (
         contextlib.suppress(OSError),
-        socket.create_connection(("127.0.0.1", broker.ports[door]), 10) as sock,
+        socket.create_connection(("127.0.0.1", port_of(broker, door)), 10) as sock,
     ):
         # A text client may still wait for messages when it has said all.
-        sock.settimeout(0.3 if door == "text" else 5)
+        sock.settimeout(0.3 if door in ("text", "peer") else 5)
         data = b"".join(INPUTS[door](random) for _ in range(count))
         if door == "mqtt" and random.random() < 0.9:
             keep = random.random() < 0.3
@@ -130,16 +184,19 @@ def resident_bytes() -> int:
 
 @contextlib.contextmanager
 def node() -> Iterator[ThreadedBroker]:
-    with (
-        tempfile.TemporaryDirectory(prefix="millrace-fuzz-") as directory,
-        ThreadedBroker(
+    with tempfile.TemporaryDirectory(prefix="millrace-fuzz-") as directory:
+        secret, ports = Path(directory) / "secret", PortBlock()
+        make_secret_file(secret)
+        with ThreadedBroker(
             listeners__http="127.0.0.1:0",
             listeners__text="127.0.0.1:0",
+            listeners__peer=f"127.0.0.1:{ports.take()}",
+            cluster__secret_file=str(secret),
             node__data=f"{directory}/data",
             access__anonymous="always",
-        ) as broker,
-    ):
-        yield broker
+        ) as broker:
+            yield broker
+        ports.close()
 
 
 def main() -> int:
@@ -150,28 +207,31 @@ def main() -> int:
     errors = Errors()
     logging.getLogger().addHandler(errors)
     random = Random(given.seed)
-    sent = dict.fromkeys(INPUTS, 0)
+    sent = dict.fromkeys((*INPUTS, "frames"), 0)
     longest_s, longest = 0.0, ""
     with node() as broker:
-        doors = [door for door in INPUTS if door in broker.ports]
+        doors = list(INPUTS)
         for door in doors:
             send(broker, door, random, BATCH)
         begin_bytes, end_s = resident_bytes(), time.monotonic() + given.seconds
         while time.monotonic() < end_s and not errors.found:
             with LoopWatch(broker) as watch:
                 for door in doors:
-                    for _ in range(1 if door == "http" else 10):
-                        send(broker, door, random, BATCH)
-                        sent[door] += BATCH
+                    for _ in range(10 if door in ("mqtt", "text") else 1):
+                        count = 1 if door == "peer" else BATCH
+                        send(broker, door, random, count)
+                        sent[door] += count
                         if time.monotonic() > end_s:
                             break
                 others_are_served(broker)
+            read_frames(random, 10 * BATCH)
+            sent["frames"] += 10 * BATCH
             if watch.longest_s > longest_s:
                 longest_s, longest = watch.longest_s, watch.longest
         end_bytes = resident_bytes()
     print(f"seed {given.seed}, {given.seconds:.0f} s, doors {', '.join(doors)}")
-    for door in doors:
-        print(f"{door:6} {sent[door]:>12,}")
+    for kind, count in sent.items():
+        print(f"{kind:6} {count:>12,}")
     print(f"longest callback {longest_s * 1000:.1f} ms of CPU time: {longest[:120]}")
     print(f"memory {begin_bytes / MIB:.0f} MiB at the beginning, {end_bytes / MIB:.0f} MiB at the end")
     for text in errors.found[:5]:

@@ -18,6 +18,9 @@ def test_no_input_brings_an_error_or_keeps_others_from_being_served(seed: int) -
         with fuzz.node() as broker:
             for door in ("mqtt", "mqtt", "mqtt", "text", "http"):
                 fuzz.send(broker, door, random, 100)
+            for _ in range(10):
+                fuzz.send(broker, "peer", random, 1)
+            fuzz.read_frames(random, 1_000)
             others_are_served(broker)
     finally:
         logging.getLogger().removeHandler(errors)
