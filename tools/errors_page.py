@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from generated_page import DOCS, write_or_check
 
-from millrace.types import Reason
+from millrace.reasons import Reason
 
 PAGE = DOCS / "reference" / "errors.md"
 SOURCE = DOCS.parent / "src" / "millrace"

@@ -4,7 +4,7 @@ A `RemoteError` carries the MQTT reason code that the standard names for it. The
 the protocol version allows, closes that connection, and nobody else notices.
 """
 
-from millrace.types import Reason
+from millrace.reasons import Reason
 
 
 class MillraceError(Exception):

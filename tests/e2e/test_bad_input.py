@@ -18,7 +18,8 @@ import pytest
 
 from e2e.conftest import StartBroker
 from e2e.processes import BrokerProcess
-from millrace.types import Message, Reason, Subscription, Version
+from millrace.reasons import Reason
+from millrace.types import Message, Subscription, Version
 from millrace.wire.mqtt.codec import decode, encode, encode_publish, split
 from millrace.wire.mqtt.packets import (
     Connack,

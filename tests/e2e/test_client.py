@@ -15,8 +15,9 @@ from millrace.client import CannotConnect, Client, Closed, Message, Refused, Sub
 from millrace.errors import ConfigError, LocalError
 from millrace.node.access.passwords import hash_password
 from millrace.node.access.users import change
+from millrace.reasons import Reason
 from millrace.testing import ThreadedBroker
-from millrace.types import Properties, Reason, RetainHandling, Version
+from millrace.types import Properties, RetainHandling, Version
 from waiting import until_async
 
 PATIENCE_S = 10.0

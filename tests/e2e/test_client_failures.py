@@ -13,9 +13,10 @@ from e2e.relay import Relay
 from e2e.running import run
 from millrace.client import Client, ConnectionLost, Message, Refused, Subscription
 from millrace.local_cluster import PortBlock
+from millrace.reasons import Reason
 from millrace.testing import ThreadedBroker
 from millrace.types import Message as PlainMessage
-from millrace.types import Reason, Version, Will
+from millrace.types import Version, Will
 from millrace.wire.mqtt.codec import encode
 from millrace.wire.mqtt.packets import Connack
 from waiting import until_async

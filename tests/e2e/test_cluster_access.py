@@ -17,7 +17,7 @@ from millrace.client.http import Http
 from millrace.client.http_node import HttpError
 from millrace.lab.demo.stage import is_whole
 from millrace.local_cluster import LocalCluster, NodeProcess
-from millrace.types import Reason
+from millrace.reasons import Reason
 from waiting import pause
 
 TIMEOUT_S = 60.0

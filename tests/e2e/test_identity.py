@@ -14,7 +14,8 @@ from e2e.conftest import StartBroker
 from e2e.device import V5, Device
 from e2e.http_calls import call
 from e2e.processes import BrokerProcess, complaint, millrace
-from millrace.types import Reason, Subscription, Version
+from millrace.reasons import Reason
+from millrace.types import Subscription, Version
 from millrace.wire.mqtt.codec import decode, encode, split
 from millrace.wire.mqtt.packets import Auth, Connack, Connect, Disconnect, Packet, Pingreq, Suback, Subscribe
 from unit.access.test_jwt import packed, signature

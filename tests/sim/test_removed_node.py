@@ -9,7 +9,8 @@ from millrace.client.conversation.protocol import Options, Protocol
 from millrace.kernels.publish import body_start
 from millrace.lab.sim.cluster.host import MQTT_PORT, Host
 from millrace.lab.sim.cluster.world import ClusterWorld
-from millrace.types import Reason, Version
+from millrace.reasons import Reason
+from millrace.types import Version
 from millrace.wire.mqtt.codec import decode
 from millrace.wire.mqtt.connection import wanted_bytes
 from millrace.wire.mqtt.packets import Connack, Disconnect, Packet

@@ -11,6 +11,7 @@ SOURCE = ROOT / "src" / "millrace"
 
 # A room may import what stands on a lower floor, and itself.
 FLOORS = {
+    "reasons": 0,
     "types": 0,
     "errors": 0,
     "version": 0,

@@ -48,7 +48,8 @@ from millrace.broker.topics.subscription_index import Node, weight_of
 from millrace.broker.topics.trees import SHARE_PREFIX, split_share
 from millrace.kernels import ack_run
 from millrace.limits import SESSION_EXPIRY_S_NEVER, Limits
-from millrace.types import Reason, RetainHandling, Subscription
+from millrace.reasons import Reason
+from millrace.types import RetainHandling, Subscription
 
 _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
 # Timers that may be out of date before it is worth to look for them.

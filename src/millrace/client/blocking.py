@@ -22,7 +22,8 @@ from millrace.client import subscription as asynchronous_subscription
 from millrace.client.conversation.incoming import Message
 from millrace.client.errors import Closed
 from millrace.errors import LocalError
-from millrace.types import NO_PROPERTIES, Properties, Reason
+from millrace.reasons import Reason
+from millrace.types import NO_PROPERTIES, Properties
 
 Result = TypeVar("Result")
 

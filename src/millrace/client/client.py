@@ -62,7 +62,8 @@ from millrace.client.errors import (
 from millrace.client.subscription import Subscription
 from millrace.errors import ConfigError, LocalError, MillraceError
 from millrace.limits import CLIENT_WINDOW_MAX, KEEP_ALIVE_S_TOP, PACKET_ID_TOP, SESSION_EXPIRY_S_NEVER
-from millrace.types import NO_PROPERTIES, Properties, Reason, RetainHandling, Version, Will
+from millrace.reasons import Reason
+from millrace.types import NO_PROPERTIES, Properties, RetainHandling, Version, Will
 from millrace.types import Message as PlainMessage
 from millrace.types import Subscription as Filter
 

@@ -5,7 +5,7 @@ are for what the caller could not know.
 """
 
 from millrace.errors import MillraceError
-from millrace.types import Reason
+from millrace.reasons import Reason
 
 
 def explain(reason: Reason, detail: str | None = None) -> str:

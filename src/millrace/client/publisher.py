@@ -34,7 +34,8 @@ from millrace.client.epochs import Epochs
 from millrace.client.errors import ClientError, Outdated, Refused
 from millrace.errors import LocalError
 from millrace.limits import PUBLISHER_KEPT_MAX
-from millrace.types import NO_PROPERTIES, Message, Properties, Reason, Version
+from millrace.reasons import Reason
+from millrace.types import NO_PROPERTIES, Message, Properties, Version
 
 log = logging.getLogger("millrace.client")
 

@@ -49,9 +49,9 @@ from millrace.node.streams.intakes import Intakes
 from millrace.node.streams.opening import Opening
 from millrace.node.streams.sealing import Sealing
 from millrace.node.surroundings import Surroundings
+from millrace.reasons import Reason
 from millrace.tracing.export import SpanExporter
 from millrace.tracing.publishes import PublishTraces
-from millrace.types import Reason
 
 _HAND_OVER_S = 0.5
 

@@ -41,7 +41,7 @@ from millrace.node.doors.text import TextAdapter
 from millrace.node.engine import Engine
 from millrace.node.running_clock import RunningClock
 from millrace.node.surroundings import SYSTEM, Closeable, Surroundings
-from millrace.types import Reason
+from millrace.reasons import Reason
 from millrace.version import __version__
 
 log = logging.getLogger("millrace.node")

@@ -22,7 +22,8 @@ from urllib.parse import quote
 
 from millrace.errors import MalformedPacket, MillraceError, RemoteError
 from millrace.limits import STRING_BYTES_TOP, TEXT_OPEN_MAX
-from millrace.types import Message, Reason, Subscription, Version
+from millrace.reasons import Reason
+from millrace.types import Message, Subscription, Version
 from millrace.wire.mqtt.codec import decode, encode, split
 from millrace.wire.mqtt.packets import (
     Connack,

@@ -7,7 +7,8 @@ import pytest
 from millrace.broker.access import Action, Effect, Rule
 from millrace.broker.messages.message import Run, expiry_of, with_expiry
 from millrace.node.doors.mqtt_terms import run_of
-from millrace.types import Message, Properties, Reason, RetainHandling, Subscription
+from millrace.reasons import Reason
+from millrace.types import Message, Properties, RetainHandling, Subscription
 from millrace.wire.mqtt.codec import encode, encode_properties, encode_publish
 from millrace.wire.mqtt.packets import Puback, Publish
 from unit.node.house import Client, House

@@ -4,7 +4,8 @@ from itertools import chain
 
 import pytest
 
-from millrace.types import Properties, Reason
+from millrace.reasons import Reason
+from millrace.types import Properties
 from millrace.wire.mqtt.codec import encode_properties, encode_publish
 from millrace.wire.mqtt.packets import Pubcomp, Pubrec, Pubrel
 from unit.node.house import Client, House

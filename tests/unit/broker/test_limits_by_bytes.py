@@ -5,7 +5,8 @@ import pytest
 from millrace.broker import limits_reached
 from millrace.broker.limits_reached import LimitsReached
 from millrace.limits import SESSION_FILTER_BYTES_MAX
-from millrace.types import Reason, Version
+from millrace.reasons import Reason
+from millrace.types import Version
 from unit.node.house import House
 
 

@@ -6,7 +6,8 @@ from millrace.broker.entries.sessions import CursorsMoved, Opened, SavedCursor, 
 from millrace.broker.messages.intake import Intake
 from millrace.broker.sessions.journal import ResumeConnection
 from millrace.broker.sessions.session_store import SessionStore
-from millrace.types import Message, Reason, Version
+from millrace.reasons import Reason
+from millrace.types import Message, Version
 from millrace.wire.mqtt.codec import encode
 from millrace.wire.mqtt.packets import Connack, Connect, Disconnect, Publish, Pubrec, Pubrel
 from unit.node.house import Client, House, will

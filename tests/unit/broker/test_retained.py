@@ -7,7 +7,8 @@ import pytest
 from millrace.broker.messages.message import Run
 from millrace.broker.shards.retained import Retained
 from millrace.broker.topics.trees import TopicTree
-from millrace.types import Message, Properties, Reason, Subscription, Version
+from millrace.reasons import Reason
+from millrace.types import Message, Properties, Subscription, Version
 from millrace.wire.mqtt.codec import encode, encode_properties, encode_publish
 from millrace.wire.mqtt.packets import Puback, Publish, Pubrec, Subscribe
 from unit.broker.test_topic import takes

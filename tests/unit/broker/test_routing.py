@@ -11,7 +11,8 @@ from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.session import Session
 from millrace.broker.topics.routing import Table
 from millrace.limits import ROUTES_CACHED_BYTES_MAX, Limits
-from millrace.types import Reason, Subscription
+from millrace.reasons import Reason
+from millrace.types import Subscription
 from millrace.wire.mqtt.codec import encode_publish
 from unit.broker.test_topic import takes
 

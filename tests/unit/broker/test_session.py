@@ -8,7 +8,8 @@ from millrace.broker.access import AccessRules
 from millrace.broker.messages.message import Run, Segment
 from millrace.broker.sessions.session import Session
 from millrace.kernels import ack_run, packet_ids, skip
-from millrace.types import Message, Reason
+from millrace.reasons import Reason
+from millrace.types import Message
 from millrace.wire.mqtt.codec import encode, encode_publish
 from millrace.wire.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from unit.node.house import Client, House

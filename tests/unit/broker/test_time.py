@@ -3,7 +3,8 @@
 import pytest
 
 from millrace.limits import SESSION_EXPIRY_S_NEVER
-from millrace.types import Message, Properties, Reason, Will
+from millrace.reasons import Reason
+from millrace.types import Message, Properties, Will
 from millrace.wire.mqtt.packets import Pingreq, Publish
 from unit.node.house import Client, House, will
 

@@ -15,7 +15,8 @@ from millrace.broker.entries.sessions import (
 from millrace.broker.messages.intake import Arrival, Intake
 from millrace.broker.sessions.session_store import SessionStore
 from millrace.limits import DISPLACED_WILLS_MAX
-from millrace.types import Message, Reason, Version, Will
+from millrace.reasons import Reason
+from millrace.types import Message, Version, Will
 from millrace.wire.mqtt.codec import encode
 from millrace.wire.mqtt.packets import Connect
 from unit.node.house import House

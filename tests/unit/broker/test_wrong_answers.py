@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace.types import Reason
+from millrace.reasons import Reason
 from millrace.wire.mqtt.packets import Packet, Puback, Pubcomp, Pubrec
 from unit.node.house import House
 

@@ -5,8 +5,9 @@ from typing import Any
 from millrace.client.conversation.events import Connected, Delivered, Event
 from millrace.client.conversation.incoming import Message
 from millrace.client.conversation.protocol import Options, Protocol
+from millrace.reasons import Reason
 from millrace.types import Message as PlainMessage
-from millrace.types import Properties, Reason, Subscription, Version
+from millrace.types import Properties, Subscription, Version
 from millrace.wire.mqtt.codec import decode, encode, split
 from millrace.wire.mqtt.packets import Connack, Connect, Packet, Publish, Suback, Subscribe
 

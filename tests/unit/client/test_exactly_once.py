@@ -20,8 +20,9 @@ from millrace.limits import Limits
 from millrace.node.config import Mqtt
 from millrace.node.doors.mqtt_connection import MqttConnection
 from millrace.node.doors.mqtt_door import MqttDoor
+from millrace.reasons import Reason
 from millrace.types import Message as PlainMessage
-from millrace.types import Reason, Subscription, Version
+from millrace.types import Subscription, Version
 
 
 class Wire:

@@ -4,8 +4,9 @@ import pytest
 
 from millrace.client.conversation.events import Delivered, Disconnected
 from millrace.client.conversation.incoming import Message
+from millrace.reasons import Reason
 from millrace.types import Message as PlainMessage
-from millrace.types import Properties, Reason, Subscription, Version
+from millrace.types import Properties, Subscription, Version
 from millrace.wire.mqtt.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe
 from unit.client.peer import BOTH, Peer
 

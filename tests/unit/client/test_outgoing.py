@@ -6,7 +6,8 @@ from millrace.client.conversation.events import Published
 from millrace.client.conversation.packet_ids import PacketIds
 from millrace.errors import LocalError
 from millrace.limits import CLIENT_WINDOW_MAX
-from millrace.types import Message, Properties, Reason, Version
+from millrace.reasons import Reason
+from millrace.types import Message, Properties, Version
 from millrace.wire.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from unit.client.peer import BOTH, Peer, message, texts
 

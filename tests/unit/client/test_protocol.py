@@ -13,7 +13,8 @@ from millrace.client.conversation.events import (
 )
 from millrace.client.conversation.protocol import State
 from millrace.errors import LocalError
-from millrace.types import Message, Reason, Subscription, Version, Will
+from millrace.reasons import Reason
+from millrace.types import Message, Subscription, Version, Will
 from millrace.wire.mqtt.codec import encode
 from millrace.wire.mqtt.packets import (
     Auth,

@@ -8,7 +8,8 @@ import pytest
 from millrace.client import publisher as module
 from millrace.client.publisher import Publisher
 from millrace.errors import ConfigError, LocalError
-from millrace.types import Reason, Version
+from millrace.reasons import Reason
+from millrace.types import Version
 from millrace.wire.mqtt.codec import decode, encode, split
 from millrace.wire.mqtt.packets import Connack, Connect, Packet, Puback, Publish, Suback, Subscribe
 from waiting import until_async

@@ -21,7 +21,8 @@ from millrace.node.doors.mqtt_connection import MqttConnection
 from millrace.node.doors.mqtt_door import MqttDoor
 from millrace.node.doors.mqtt_exchange import Methods
 from millrace.node.sessions.session_group import resume_all
-from millrace.types import Message, Properties, Reason, Subscription, Version, Will
+from millrace.reasons import Reason
+from millrace.types import Message, Properties, Subscription, Version, Will
 from millrace.wire.mqtt.codec import decode, encode, split
 from millrace.wire.mqtt.packets import (
     Connack,

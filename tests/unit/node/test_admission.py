@@ -20,9 +20,10 @@ from millrace.limits import DEFAULT_LIMITS, PRODUCER_RANGES_MAX
 from millrace.node.replicas.app import Pending
 from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.node.shards.shard import Shard
+from millrace.reasons import Reason
 from millrace.replication.contract import Entry, EntryKind
 from millrace.storage.block import Block, Kind, data_blocks, keyed_block
-from millrace.types import Index, Reason, Term
+from millrace.types import Index, Term
 from unit.node.stand_ins import Waiter, tell_waiters
 from waiting import until_async
 

@@ -17,9 +17,10 @@ from millrace.kernels import packet_ids
 from millrace.kernels.blocks import Run as Messages
 from millrace.node.shards.control import control_block
 from millrace.node.shards.shard import Shard
+from millrace.reasons import Reason
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, data_blocks
-from millrace.types import Reason, Version
+from millrace.types import Version
 from millrace.wire.mqtt.codec import encode_publish
 from millrace.wire.mqtt.packets import Puback, Pubrec
 from unit.node.house import House

@@ -7,7 +7,8 @@ import pytest
 from millrace.broker.entries.sessions import Ended
 from millrace.node.access.identity import Identity, Proof
 from millrace.node.config import Mqtt
-from millrace.types import Message, Reason, Subscription, Version
+from millrace.reasons import Reason
+from millrace.types import Message, Subscription, Version
 from millrace.wire.mqtt.codec import encode, encode_publish
 from millrace.wire.mqtt.packets import (
     Auth,

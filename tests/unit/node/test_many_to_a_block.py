@@ -15,9 +15,9 @@ from millrace.limits import DEFAULT_LIMITS, PRODUCER_RANGES_MAX
 from millrace.node.shards import shard as shard_module
 from millrace.node.shards.control import entries_of
 from millrace.node.shards.shard import Shard
+from millrace.reasons import Reason
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind
-from millrace.types import Reason
 from unit.node.stand_ins import Waiter, tell_waiters
 
 PACKET = b"\x32\x06\0\1t\0\1x"

@@ -24,8 +24,9 @@ from millrace.limits import Limits
 from millrace.node.peers.messages import HandedOn, HandedOver
 from millrace.node.sessions.handover import Handover
 from millrace.node.sessions.session_group import SessionGroup, resume_all
+from millrace.reasons import Reason
 from millrace.storage.block import Kind, opaque_block
-from millrace.types import Reason, Version
+from millrace.types import Version
 from millrace.wire.mqtt.packets import Connack
 from unit.broker.test_unfinished import run
 from unit.node.house import Client, House, will

@@ -9,7 +9,8 @@ from millrace.kernels import packet_ids
 from millrace.node.leaderless.keys import StreamKeys
 from millrace.node.sessions.session_group import resume_all
 from millrace.node.shards.shard import Shard
-from millrace.types import Message, Reason, Version
+from millrace.reasons import Reason
+from millrace.types import Message, Version
 from millrace.wire.mqtt.codec import encode, encode_publish
 from millrace.wire.mqtt.packets import Publish, Pubrec
 from unit.node.house import Client, House

@@ -17,8 +17,9 @@ from millrace.limits import DEFAULT_LIMITS
 from millrace.node.engine import Engine
 from millrace.node.shards.control import control_block
 from millrace.node.shards.shard import FINISH_MS, Shard
+from millrace.reasons import Reason
 from millrace.storage.block import Block, Kind, data_blocks
-from millrace.types import Message, Reason
+from millrace.types import Message
 from millrace.wire.mqtt.codec import encode_publish
 from millrace.wire.mqtt.packets import Publish, Pubrec
 from unit.node.house import House

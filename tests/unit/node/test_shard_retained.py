@@ -19,7 +19,7 @@ from millrace.broker.shards.shard_state import (
 from millrace.broker.shards.stamps import Stamps
 from millrace.limits import DEFAULT_LIMITS, RETAINED_DELETED_MAX
 from millrace.node.shards.retained import ShardRetained
-from millrace.types import Reason
+from millrace.reasons import Reason
 
 
 def message(payload: bytes) -> Run:

@@ -14,8 +14,8 @@ from millrace.node import config as settings
 from millrace.node.replicas import waiting
 from millrace.node.server import Server
 from millrace.node.surroundings import SYSTEM
+from millrace.reasons import Reason
 from millrace.storage.disk import DiskFull, SystemDisk, SystemFile
-from millrace.types import Reason
 
 TIMEOUT_S = 20.0
 

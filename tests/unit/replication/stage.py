@@ -280,7 +280,7 @@ def describe(value: object) -> str:
             )
         case _:
             name = type(value).__name__
-            slots = getattr(value, "__slots__", ())
+            slots = getattr(value, "__struct_fields__", ())
             shown = [(slot, getattr(value, slot)) for slot in slots if slot not in ("data", "snapshot")]
             return " ".join([name, *(f"{slot}={_short(item)}" for slot, item in shown)])
 

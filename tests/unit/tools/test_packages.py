@@ -49,7 +49,7 @@ def test_what_is_here_is_not_installed_again(tmp_path: Path) -> None:
 
 
 def test_nothing_missing_asks_for_nothing(tmp_path: Path) -> None:
-    done, asked = run(tmp_path, "show", root=True, has=("chromium", "promtool"))
+    done, asked = run(tmp_path, "show", root=True, has=("chromium", "promtool", "zsh", "fish"))
     assert (done.returncode, done.stdout, asked) == (0, "", "")
 
 

@@ -4,17 +4,10 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
+from msgspec import Struct, structs
 
-from millrace.types import (
-    NO_PROPERTIES,
-    Message,
-    Properties,
-    Reason,
-    RetainHandling,
-    Subscription,
-    Version,
-    Will,
-)
+from millrace.reasons import Reason
+from millrace.types import NO_PROPERTIES, Message, Properties, RetainHandling, Subscription, Version, Will
 from millrace.wire.mqtt.packets import (
     Auth,
     Connack,
@@ -40,7 +33,8 @@ T = TypeVar("T")
 
 def every_field(kind: type[T], **strategies: st.SearchStrategy[Any]) -> st.SearchStrategy[T]:
     """`builds` that refuses to leave a field at its default, so that a field added later is not forgotten."""
-    assert strategies.keys() == {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    described = structs.fields if issubclass(kind, Struct) else fields
+    assert strategies.keys() == {field.name for field in described(kind)}  # type: ignore[arg-type]
     return st.builds(kind, **strategies)
 
 
@@ -190,7 +184,7 @@ def subscribes(draw: st.DrawFn) -> Subscribe:
         retain_as_published=bools,
         retain_handling=st.sampled_from(RetainHandling),
         identifier=st.just(draw(optional(st.integers(1, 268_435_455)))),
-    ).map(lambda s: replace(s, no_local=s.no_local and not s.filter.startswith("$share/")))
+    ).map(lambda s: structs.replace(s, no_local=s.no_local and not s.filter.startswith("$share/")))
     subscriptions = draw(st.lists(subscription, min_size=1, max_size=3).map(tuple))
     return Subscribe(packet_id=draw(u16_positive), subscriptions=subscriptions, user=draw(users))
 

@@ -3,7 +3,8 @@
 The codec holds the same facts by packet type, so a slip in one of the two shows.
 """
 
-from millrace.types import Reason, Will
+from millrace.reasons import Reason
+from millrace.types import Will
 from millrace.wire.mqtt.packets import (
     Auth,
     Connack,

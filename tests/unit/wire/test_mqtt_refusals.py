@@ -4,7 +4,8 @@ encoding."""
 import pytest
 
 from millrace.errors import LocalError, MalformedPacket, ProtocolError, RemoteError
-from millrace.types import Message, Properties, Reason, Subscription, Version, Will
+from millrace.reasons import Reason
+from millrace.types import Message, Properties, Subscription, Version, Will
 from millrace.wire.mqtt.codec import (
     decode,
     decode_properties,

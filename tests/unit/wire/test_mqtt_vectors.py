@@ -4,7 +4,8 @@ the packet encodes to exactly those bytes."""
 import pytest
 
 from millrace.errors import RemoteError
-from millrace.types import Message, Properties, Reason, RetainHandling, Subscription, Version, Will
+from millrace.reasons import Reason
+from millrace.types import Message, Properties, RetainHandling, Subscription, Version, Will
 from millrace.wire.mqtt.codec import (
     decode,
     decode_properties,

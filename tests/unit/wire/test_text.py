@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.limits import TEXT_OPEN_MAX
-from millrace.types import Message, Reason, Version
+from millrace.reasons import Reason
+from millrace.types import Message, Version
 from millrace.wire.mqtt.codec import decode, encode, split
 from millrace.wire.mqtt.packets import (
     Connack,

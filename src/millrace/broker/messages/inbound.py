@@ -22,7 +22,7 @@ from millrace.broker.shards.retained import Retained
 from millrace.broker.stats import Stats
 from millrace.broker.topics.routing import Route, Router
 from millrace.kernels import ack_run, acks, packet_ids, publish, scan, skip
-from millrace.types import Reason
+from millrace.reasons import Reason
 
 _PUBACK, _PUBREC = 0x40, 0x50
 # One acknowledgement without a reason.

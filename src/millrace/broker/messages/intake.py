@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from millrace.broker.messages.message import Run
 from millrace.broker.sessions.session import Session
-from millrace.types import Reason
+from millrace.reasons import Reason
 
 
 class Arrival:

@@ -27,7 +27,7 @@ from millrace.broker.topics.routing import Receivers, Route, merge
 from millrace.kernels import PACKET_ID_MAX, ack_run, reframe
 from millrace.kernels.publish import body_start, head, packet_bounds, topic_end
 from millrace.limits import Limits
-from millrace.types import Reason
+from millrace.reasons import Reason
 
 # What one session may be sent from its queue per loop turn, so that a long queue neither floods the output
 # buffer nor starves the others.

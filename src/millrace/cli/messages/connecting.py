@@ -80,7 +80,8 @@ def connected(urls: list[str] | None, given: ConnectionOptions, **options: Any) 
     from millrace.client.connection.address import parse
     from millrace.client.errors import CannotConnect, ClientError, Refused
     from millrace.errors import ConfigError, LocalError
-    from millrace.types import Reason, Version
+    from millrace.reasons import Reason
+    from millrace.types import Version
 
     version = Version.MQTT_5 if given.is_mqtt_5 else Version.MQTT_3_1_1
     options |= {"client_id": given.client_id, **given.tls}

@@ -19,7 +19,7 @@ from millrace.cli.shared.option_groups import takes
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from millrace.types import Reason
+    from millrace.reasons import Reason
 
 app = single()
 

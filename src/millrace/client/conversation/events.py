@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from millrace.client.conversation.incoming import Message
-from millrace.types import Reason
+from millrace.reasons import Reason
 from millrace.wire.mqtt.packets import Connack
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from millrace import types
 from millrace.errors import ProtocolError
-from millrace.types import Reason
+from millrace.reasons import Reason
 from millrace.wire.mqtt.packets import Puback, Publish, Pubrec
 
 

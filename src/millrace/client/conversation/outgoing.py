@@ -18,7 +18,8 @@ from millrace.client.conversation.events import Published
 from millrace.client.conversation.packet_ids import Inheritance, PacketIds
 from millrace.errors import ProtocolError
 from millrace.limits import CLIENT_WINDOW_MAX
-from millrace.types import Message, Reason, Version
+from millrace.reasons import Reason
+from millrace.types import Message, Version
 from millrace.wire.mqtt.codec import encode
 from millrace.wire.mqtt.packets import Connack, Publish, Pubrel
 

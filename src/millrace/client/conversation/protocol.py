@@ -34,8 +34,9 @@ from millrace.client.conversation.routes import Route, Routes
 from millrace.errors import LocalError, ProtocolError, RemoteError
 from millrace.kernels.publish import body_start
 from millrace.limits import PACKET_BYTES_TOP
+from millrace.reasons import Reason
 from millrace.types import Message as PlainMessage
-from millrace.types import Reason, Subscription, Version, Will
+from millrace.types import Subscription, Version, Will
 from millrace.wire.mqtt.codec import decode, encode
 from millrace.wire.mqtt.connection import Inbox, wanted_bytes
 from millrace.wire.mqtt.packets import (

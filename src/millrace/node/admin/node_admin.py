@@ -43,8 +43,8 @@ from millrace.node.doors.mqtt_connection import MqttConnection
 from millrace.node.doors.mqtt_door import MqttDoor
 from millrace.node.engine import Engine
 from millrace.node.replicas.replicas import FrameApp
+from millrace.reasons import Reason
 from millrace.storage.disk import DiskFull
-from millrace.types import Reason
 from millrace.version import __version__
 
 _PING_S = 2.0

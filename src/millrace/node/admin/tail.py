@@ -25,7 +25,8 @@ from millrace.node.access.identity import Identity
 from millrace.node.admin.live import PULSE_S, Piece
 from millrace.node.admin.shapes import Skipped, Tailed
 from millrace.node.doors.mqtt_door import Cancellable, MqttDoor
-from millrace.types import Message, Reason, RetainHandling, Subscription, Version
+from millrace.reasons import Reason
+from millrace.types import Message, RetainHandling, Subscription, Version
 from millrace.wire.mqtt.codec import decode
 from millrace.wire.mqtt.packets import Publish
 

@@ -5,7 +5,7 @@ from typing import Any
 from millrace.broker.sessions.session import Session
 from millrace.node.admin.events import EventLog
 from millrace.node.admin.people import address_of
-from millrace.types import Reason
+from millrace.reasons import Reason
 
 _LIMITS = frozenset((Reason.QUOTA_EXCEEDED, Reason.SERVER_BUSY, Reason.SERVER_UNAVAILABLE))
 _ACCESS = frozenset(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from millrace.broker.machine import Subscribed
 from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.session import Session
-from millrace.types import Reason
+from millrace.reasons import Reason
 from millrace.wire.mqtt.packets import Connack, Connect
 
 

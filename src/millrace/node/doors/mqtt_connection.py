@@ -33,7 +33,8 @@ from millrace.node.doors.mqtt_door import Cancellable, MqttDoor
 from millrace.node.doors.mqtt_exchange import Exchange
 from millrace.node.doors.output import PacedOutput
 from millrace.node.shards import producer_keys as keys
-from millrace.types import Reason, Version
+from millrace.reasons import Reason
+from millrace.types import Version
 from millrace.wire.mqtt.codec import decode, encode
 from millrace.wire.mqtt.connection import Inbox, wanted_bytes
 from millrace.wire.mqtt.packets import (

@@ -22,7 +22,7 @@ from millrace.node.doors.client_events import ClientEvents
 from millrace.node.doors.mqtt_exchange import Methods
 from millrace.node.doors.output import OutputBudget
 from millrace.node.doors.quotas import Quotas
-from millrace.types import Reason
+from millrace.reasons import Reason
 from millrace.wire.mqtt.packets import Connect
 
 log = logging.getLogger("millrace.door")

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from millrace.errors import ProtocolError
 from millrace.node.access.identity import Identity
-from millrace.types import Reason
+from millrace.reasons import Reason
 from millrace.wire.mqtt.packets import Auth, Connect
 
 

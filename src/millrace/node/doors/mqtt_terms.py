@@ -12,7 +12,8 @@ from millrace.errors import ProtocolError
 from millrace.kernels.publish import topic_end
 from millrace.limits import PACKET_ID_TOP, Limits
 from millrace.node.config import Mqtt
-from millrace.types import Message, Properties, Reason, Version, Will
+from millrace.reasons import Reason
+from millrace.types import Message, Properties, Version, Will
 from millrace.wire.mqtt.codec import encode_properties, encode_publish
 from millrace.wire.mqtt.packets import Connack, Connect, Disconnect, Puback, Pubcomp, Pubrec, Pubrel
 

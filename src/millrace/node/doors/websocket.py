@@ -22,7 +22,7 @@ from wsproto.utilities import RemoteProtocolError
 
 from millrace.node.doors.hosts import Hosts, refusal
 from millrace.node.doors.mqtt_connection import MqttConnection
-from millrace.types import Reason
+from millrace.reasons import Reason
 
 # [MQTT-6.0.0-3]: "mqtt"; the older name is that of MQTT 3.1 clients.
 _SUBPROTOCOLS = ("mqtt", "mqttv3.1")

@@ -30,7 +30,8 @@ from millrace.node.logs.reading import Reading
 from millrace.node.logs.space import DiskSpace
 from millrace.node.shards.publishing import NotStored
 from millrace.node.shards.shard import Shard
-from millrace.types import Message, Properties, Reason
+from millrace.reasons import Reason
+from millrace.types import Message, Properties
 
 log = logging.getLogger("millrace.edge")
 

@@ -52,9 +52,10 @@ from millrace.node.shards.publishing import NotStored, Publishing
 from millrace.node.shards.shard import Shard
 from millrace.node.streams.definitions import Definitions
 from millrace.node.streams.intakes import Intakes
+from millrace.reasons import Reason
 from millrace.storage.log import Trimmed
 from millrace.storage.scan import RangeDamaged
-from millrace.types import Message, Properties, Reason
+from millrace.types import Message, Properties
 
 log = logging.getLogger("millrace.groups")
 

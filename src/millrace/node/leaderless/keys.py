@@ -19,10 +19,10 @@ from millrace.broker.messages.intake import Arrival
 from millrace.broker.messages.message import payload_is_empty
 from millrace.broker.shards.block_facts import RetainedValue, facts_of
 from millrace.broker.shards.producers import Producers, SavedProducers, Verdict
+from millrace.reasons import Reason
 from millrace.replication.contract import PeerBody
 from millrace.replication.leaderless.messages import Origin
 from millrace.storage.block import Block
-from millrace.types import Reason
 
 _VERSION = 1
 # Deletions that are remembered; one more forgets the oldest.

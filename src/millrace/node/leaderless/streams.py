@@ -36,6 +36,7 @@ from millrace.node.shards.batch import logged
 from millrace.node.shards.fan_out import fan_out
 from millrace.node.shards.shard import FINISH_MS
 from millrace.node.streams.definitions import Definitions
+from millrace.reasons import Reason
 from millrace.replication.contract import (
     LinkClosed,
     LinkOpened,
@@ -75,7 +76,7 @@ from millrace.storage.files import FileDamaged
 from millrace.storage.log import LogFailed
 from millrace.storage.scan import RangeDamaged
 from millrace.tracing.publishes import PublishTraces
-from millrace.types import Index, Reason
+from millrace.types import Index
 
 log = logging.getLogger("millrace.leaderless")
 

@@ -21,9 +21,9 @@ from millrace.node.metrics.group_ages import GroupAges
 from millrace.node.metrics.table import Metric
 from millrace.node.metrics.text import Sample
 from millrace.node.replicas.replication_group import ReplicationGroup
+from millrace.reasons import Reason
 from millrace.storage.disk import DiskFull
 from millrace.tracing.export import DROP_REASONS
-from millrace.types import Reason
 from millrace.version import __version__
 
 _PIPELINE_STATES = ("starting", "running", "waiting", "stopped", "failed")

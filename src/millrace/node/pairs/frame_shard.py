@@ -44,6 +44,7 @@ from millrace.node.pairs.frame_offers import OfferedOrder, Offers
 from millrace.node.pairs.pair_keeper import PairGroup
 from millrace.node.replicas.replicas import FrameApp
 from millrace.node.shards.shard import Shard
+from millrace.reasons import Reason
 from millrace.replication.frame.machine import Frame
 from millrace.replication.frame.messages import (
     Arrived,
@@ -60,7 +61,6 @@ from millrace.replication.frame.messages import (
     Replicated,
 )
 from millrace.replication.frame.schedule import Schedule
-from millrace.types import Reason
 
 log = logging.getLogger("millrace.frame")
 

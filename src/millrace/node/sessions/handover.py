@@ -22,7 +22,7 @@ from millrace.broker.sessions.unfinished import pack, put_back, received_unlogge
 from millrace.errors import LocalError, MalformedPacket
 from millrace.node.peers.messages import HandedOn, HandedOver, HandOver
 from millrace.node.replicas.replicas import Replicas
-from millrace.types import Reason
+from millrace.reasons import Reason
 
 log = logging.getLogger("millrace.handover")
 

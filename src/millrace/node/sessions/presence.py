@@ -12,7 +12,7 @@ from millrace.broker.machine import Broker
 from millrace.broker.sessions.session import Session
 from millrace.node.peers.messages import ClientConnected
 from millrace.node.replicas.replicas import Replicas
-from millrace.types import Reason
+from millrace.reasons import Reason
 
 
 class Presence:

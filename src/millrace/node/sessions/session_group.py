@@ -32,9 +32,9 @@ from millrace.broker.sessions.session import Session
 from millrace.broker.sessions.session_store import DisplacedWill, Record, SessionStore
 from millrace.broker.sessions.unfinished import unfinished
 from millrace.node.replicas.replication_group import ReplicationGroup
+from millrace.reasons import Reason
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Kind, opaque_block
-from millrace.types import Reason
 
 log = logging.getLogger("millrace.sessions")
 

@@ -9,8 +9,8 @@ from millrace.broker.shards.block_facts import Key
 from millrace.kernels import blocks as kernel
 from millrace.kernels.blocks import FLAG_VERSION_SHIFT
 from millrace.node.shards.tokens import Token
+from millrace.reasons import Reason
 from millrace.storage.block import Block
-from millrace.types import Reason
 
 
 class BatchOwner(Protocol):

@@ -8,7 +8,8 @@ from millrace.broker.messages.inbound import Key
 from millrace.broker.shards.producers import PRODUCER, SEQUENCE
 from millrace.errors import ProtocolError
 from millrace.limits import PRODUCER_CHARACTERS_MAX
-from millrace.types import Properties, Reason
+from millrace.reasons import Reason
+from millrace.types import Properties
 
 SEQUENCE_TOP = 2**63 - 1
 

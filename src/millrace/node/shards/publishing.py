@@ -15,7 +15,8 @@ from millrace.broker.messages.message import Run
 from millrace.broker.topics.filters import is_valid
 from millrace.errors import LocalError
 from millrace.limits import UNCOMMITTED_BYTES_MAX
-from millrace.types import NO_PROPERTIES, Message, Reason
+from millrace.reasons import Reason
+from millrace.types import NO_PROPERTIES, Message
 from millrace.wire.mqtt.codec import encode_properties, encode_publish
 
 # Before the topic and the properties of a packet: its head and lengths.

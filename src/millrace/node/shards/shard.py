@@ -46,10 +46,10 @@ from millrace.node.shards.retained import ShardRetained
 from millrace.node.shards.staging import ShardStaging
 from millrace.node.shards.tail import Tail
 from millrace.node.shards.tokens import Token
+from millrace.reasons import Reason
 from millrace.replication.contract import EntryKind
 from millrace.storage.block import Block, Codec, Kind, data_blocks
 from millrace.tracing.publishes import PublishTraces
-from millrace.types import Reason
 
 log = logging.getLogger("millrace.shard")
 

@@ -12,7 +12,7 @@ from millrace.broker.messages.intake import Intake
 from millrace.node.leaderless.streams import LeaderlessStreams
 from millrace.node.shards.shard import FINISH_MS, Shard
 from millrace.node.streams.definitions import Definitions
-from millrace.types import Reason
+from millrace.reasons import Reason
 
 log = logging.getLogger("millrace.streams")
 

@@ -6,7 +6,7 @@ any of it is kept.
 """
 
 from millrace.errors import MalformedPacket, ProtocolError
-from millrace.types import Reason
+from millrace.reasons import Reason
 
 # A fixed header is at most five bytes: type and four of length.
 _HEADER_BYTES_MAX = 5

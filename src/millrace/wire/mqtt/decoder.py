@@ -16,16 +16,8 @@ from typing import Any
 from millrace.errors import MalformedPacket, ProtocolError
 from millrace.kernels import read_filters
 from millrace.limits import FILTERS_PER_PACKET_MAX
-from millrace.types import (
-    NO_PROPERTIES,
-    Message,
-    Properties,
-    Reason,
-    RetainHandling,
-    Subscription,
-    Version,
-    Will,
-)
+from millrace.reasons import Reason
+from millrace.types import NO_PROPERTIES, Message, Properties, RetainHandling, Subscription, Version, Will
 from millrace.wire.mqtt import properties as blocks
 from millrace.wire.mqtt.packets import (
     Auth,

@@ -9,7 +9,8 @@ from typing import Any
 
 from millrace.errors import LocalError
 from millrace.limits import STRING_BYTES_TOP
-from millrace.types import Reason, Version
+from millrace.reasons import Reason
+from millrace.types import Version
 from millrace.wire.mqtt import properties as blocks
 from millrace.wire.mqtt.packets import (
     Auth,

@@ -7,7 +7,8 @@ codes are always those of MQTT 5; the codec maps the few return codes that 3.1.1
 from dataclasses import dataclass
 from enum import IntEnum
 
-from millrace.types import Message, Reason, Subscription, Version, Will
+from millrace.reasons import Reason
+from millrace.types import Message, Subscription, Version, Will
 
 UserProperties = tuple[tuple[str, str], ...]
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from millrace.errors import LocalError, MalformedPacket, ProtocolError
 from millrace.limits import USER_PROPERTIES_MAX
-from millrace.types import NO_PROPERTIES, Properties, Reason
+from millrace.reasons import Reason
+from millrace.types import NO_PROPERTIES, Properties
 from millrace.wire.mqtt import packets
 from millrace.wire.mqtt.primitives import (
     check_topic,

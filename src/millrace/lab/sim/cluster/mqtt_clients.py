@@ -26,7 +26,8 @@ from millrace.errors import LocalError
 from millrace.lab.sim.cluster.host import MQTT_PORT
 from millrace.lab.sim.surroundings.loop import SimLoop
 from millrace.lab.sim.violation import Violation
-from millrace.types import Message, Reason, Subscription, Version
+from millrace.reasons import Reason
+from millrace.types import Message, Subscription, Version
 
 _DIAL_S = 4.0
 _SILENT_S_MAX = 8.0

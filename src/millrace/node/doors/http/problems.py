@@ -17,9 +17,9 @@ from millrace.node.groups.consumer_groups import GroupExists, NoSuchGroup
 from millrace.node.groups.leaderless_consumers import OrderNeeded
 from millrace.node.groups.shard_consumers import Unavailable
 from millrace.node.shards.publishing import NotStored
+from millrace.reasons import Reason
 from millrace.storage.log import Trimmed
 from millrace.storage.scan import RangeDamaged
-from millrace.types import Reason
 
 MEDIA_TYPE = documents.PROBLEM_TYPE
 # After a refusal for want of room or a leader.
