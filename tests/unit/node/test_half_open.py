@@ -5,6 +5,7 @@ import os
 import socket
 
 from millrace.embedded import Broker
+from unit.node.house import House
 from waiting import until_async
 
 
@@ -25,3 +26,19 @@ async def scene() -> None:
 def test_accepted_sockets_ask_for_a_sign_of_life() -> None:
     """A text client has no packet for it."""
     asyncio.run(scene())
+
+
+def test_many_that_say_nothing_are_closed_in_turns() -> None:
+    """Closing takes its time: the loop turns to the others in between, and all are closed in the end."""
+    house = House()
+    silent = [house.open() for _ in range(200)]
+    house.now_ms += house.limits.connect_deadline_ms + 1
+    house.door.sweep()
+    closed = sum(client.wire.is_closing for client in silent)
+    assert 0 < closed < 100
+    house.turn()
+    while house.door.late:
+        before = len(house.door.late)
+        house.door.flush()
+        assert len(house.door.late) < before
+    assert all(client.wire.is_closing for client in silent)

@@ -28,6 +28,10 @@ from millrace.wire.mqtt.packets import Connect
 log = logging.getLogger("millrace.door")
 
 
+# Connections that one turn of the loop closes.
+_EXPIRED_AT_ONCE = 32
+
+
 class Cancellable(Protocol):
     def cancel(self) -> object: ...
 
@@ -119,6 +123,8 @@ class MqttDoor:
         self.parked: list[Connection] = []
         # Those that have nothing left in this second.
         self.paced: list[Connection] = []
+        # Those that were silent for too long and are not closed yet.
+        self.late: list[Connection] = []
         # Whether a flush is due at the end of this loop turn, and the time at which the turn began.
         self.awake = False
         self.turn_ms = 0
@@ -133,6 +139,8 @@ class MqttDoor:
     def flush(self) -> None:
         """Write what gathered, one write per connection."""
         self.awake = False
+        if self.late:
+            self._expire_some()
         broker = self.broker
         outbound = broker.outbound
         if broker.replay.has_work:
@@ -196,8 +204,18 @@ class MqttDoor:
         if self.parked:
             self.wake()
         now_ms = self.now_ms()
-        for connection in [c for c in self.connections if c.is_late(now_ms)]:
-            connection.expire()
+        self.late = [connection for connection in self.connections if connection.is_late(now_ms)]
+        self._expire_some()
+
+    def _expire_some(self) -> None:
+        """Close some of those; thousands at once would keep everybody else waiting [rule 33]."""
+        now_ms = self.now_ms()
+        some, self.late = self.late[:_EXPIRED_AT_ONCE], self.late[_EXPIRED_AT_ONCE:]
+        for connection in some:
+            if connection in self.connections and connection.is_late(now_ms):
+                connection.expire()
+        if self.late:
+            self.wake()
 
     def assigned_id(self) -> str:
         return f"auto-{self.random.getrandbits(64):016x}"
