@@ -662,9 +662,8 @@ class MqttConnection(PacedOutput):
                 self._accept(exchange.connect, data)
                 return
         reason = Reason.SUCCESS if verdict else Reason.CONTINUE_AUTHENTICATION
-        self._write_packet(
-            Auth(reason=reason, authentication_method=exchange.method, authentication_data=data)
-        )
+        answer = Auth(reason=reason, authentication_method=exchange.method, authentication_data=data)
+        self.write(encode(answer, self.version))
 
     # ------------------------------------------------------------------------------------ leaving
 
@@ -781,9 +780,6 @@ class MqttConnection(PacedOutput):
             # [MQTT-3.1.2-25]: leave out what is optional rather than exceed the client's bound.
             return
         self._door.broker.outbound.put(session, data)
-
-    def _write_packet(self, packet: Packet) -> None:
-        self.write(encode(packet, self.version))
 
     def _write_bounded(self, *packets: Packet) -> None:
         """The first of these that the client has room for ([MQTT-3.2.2-19], [MQTT-3.14.2-3])."""
