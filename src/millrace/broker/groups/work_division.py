@@ -234,7 +234,9 @@ class WorkDivision:
     def begin(self, node: str, *, offset: int) -> list[News]:
         """A new run of this node: whatever it had given to members is forgotten there, and owed."""
         all_news = []
-        for group, state in self._groups.items():
+        # In an order that a snapshot does not change.
+        for group in sorted(self._groups):
+            state = self._groups[group]
             if node not in state.nodes:
                 continue
             news = News(group)
