@@ -28,7 +28,8 @@ _NODES_DEFAULT = 3
 _START_S_MAX = 120.0
 _STOP_S_MAX = 30.0
 _POLL_S = 0.1
-_ASK_S = 1.0
+# The first request that a node gets loads its web framework.
+_ASK_S = 5.0
 
 
 def plan(
