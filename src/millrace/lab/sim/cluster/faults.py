@@ -171,11 +171,11 @@ class ClusterNemesis:
 
     def _killed_for_damage(self) -> tuple[Host | None, str]:
         """A node that was killed, and one of its logs. One node at a time, and only while at least two others
-        are whole: what exists nowhere cannot be kept."""
+        are whole: what exists nowhere cannot be kept, and nobody is elected by one voter of two."""
         host = self._any_up()
         if host is None or len(self._world.members) < 3 or not self._world.is_whole():
             return None, ""
-        paths = [path for path in host.disk.paths() if path.endswith(".log") and host.disk.content(path)]
+        paths = logs_to_damage(host)
         if not paths:
             return None, ""
         path = self._rng.choice(paths)
@@ -228,3 +228,16 @@ class ClusterNemesis:
         self._world.sockets.block([one], [other])
         self._world.sockets.block([other], [one])
         self._undo(self._world.sockets.heal)
+
+
+def logs_to_damage(host: Host) -> list[str]:
+    """The logs of a node without which their groups do. While another node is drained, a group may have two
+    voters: one that was cut off and lost what only it had is needed to elect the other, and may not vote."""
+    groups = {} if host.server is None else host.server.engine.replicas.groups
+    needed = set()
+    for number, group in groups.items():
+        voters = group.status().config.voters
+        if group.replica in voters and len(voters) < 3:
+            needed.add(str(number))
+    logs = [path for path in host.disk.paths() if path.endswith(".log") and host.disk.content(path)]
+    return [path for path in logs if path.split("/")[-2] not in needed]
