@@ -167,6 +167,23 @@ def test_who_looks_after_records_is_known_at_any_time() -> None:
     assert seen[4:] == [{"n2": 3}, {"n3": 3}, {"n3": 2}, {"n3": 1}, {}]
 
 
+def test_a_node_that_was_away_changes_no_record_by_what_it_knew_before() -> None:
+    """Seed 734118041 of whole nodes: a node stood still while its client moved to another one, got messages
+    and answered them. When it went on, it took the other for gone, and in the same breath wrote where the
+    client had been and that it left."""
+    store = store_with(moved(12))
+    known_epoch = store.records["c"].epoch
+    apply(store, opened("c", "n2"), opened("d", "n2"), by="n2")
+    apply(store, Qos2Sent("c", 1, 3, SHARD, 12), Qos2Completed("c", 1, 3), moved(15), by="n2")
+    late = Adopted("n2", "n1", 5, known_epoch)
+    apply(store, late, moved(12), WentAway("c", known_epoch, 5, 60))
+    assert store.records["c"].cursors == {SHARD: SavedCursor(15)}
+    assert store.records["c"].owner == "n2" and store.owners == {"n2": 2}
+    # It knows by now, and the other is gone indeed.
+    apply(store, Adopted("n2", "n1", 5, store.incarnations))
+    assert store.records["c"].owner == "n1" and store.owners == {"n1": 2}
+
+
 class TestAway:
     """The record of a client who is away is packed; nobody sees a difference."""
 

@@ -312,6 +312,23 @@ def test_the_will_of_a_node_that_fell_outlives_an_older_connection() -> None:
     assert two.groups["a"].store.records["c"].epoch > epoch
 
 
+def test_a_node_that_is_taken_for_gone_keeps_the_sessions_that_the_other_did_not_know() -> None:
+    """Their records name it still, so nobody else would look after them."""
+    two = Two()
+    known = two.b.connect("known", resume=True)
+    two.settle()
+    known_epoch = two.groups["a"].store.incarnations
+    later = two.b.connect("later", resume=True)
+    two.settle()
+    two.tell(Adopted("b", "a", 0, known_epoch))
+    two.settle()
+    assert known.reason_of_close() is Reason.USE_ANOTHER_SERVER
+    assert set(two.b.broker.sessions) == {"later"} and set(two.a.broker.sessions) == {"known"}
+    later.subscribe("t")
+    later.publish("t", b"1")
+    assert later.payloads() == [b"1"]
+
+
 def test_a_node_publishes_after_its_start_the_will_that_was_displaced_meanwhile() -> None:
     two = Two()
     two.b.connect("c", will=will("gone", b"newer"))

@@ -95,6 +95,10 @@ class Adopted(Entry, frozen=True, tag="adopt"):
     gone: str
     owner: str
     time_us: int
+    known_epoch: int | None = None
+    """Of the last `Opened` that the new owner knew. Records that were opened later stay where they are: it
+    may have served such a client itself before, and not know yet that it moved. None, as older nodes write
+    it, takes all."""
 
 
 class Discarded(Entry, frozen=True, tag="discard"):

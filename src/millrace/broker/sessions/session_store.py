@@ -237,8 +237,9 @@ class SessionStore:
         self.records.keep(record)
 
     def _adopted(self, operation: Adopted, _: str) -> None:
+        known = self.incarnations if operation.known_epoch is None else operation.known_epoch
         for record in list(self.records.values()):
-            if record.owner == operation.gone:
+            if record.owner == operation.gone and record.epoch <= known:
                 self._count(operation.gone, -1)
                 self._count(operation.owner, 1)
                 record.owner = operation.owner

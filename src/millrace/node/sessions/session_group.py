@@ -182,7 +182,9 @@ class SessionGroup:
         broker = self._broker
         if gone == broker.node:
             for session in [s for s in broker.sessions.values() if s.is_recorded]:
-                self._give_up(session.client_id)
+                record = self.store.find(session.client_id)
+                if record is None or record.owner != gone:
+                    self._give_up(session.client_id)
         if owner == broker.node:
             self._look_after()
 
@@ -211,7 +213,8 @@ class SessionGroup:
         """As leader of this group: look after the sessions of a node that is gone."""
         if gone in self.store.owners:
             log.warning("the sessions of a node that is gone are looked after here")
-            self._broker.journal.add(Adopted(gone, self._broker.node, time_us))
+            known_epoch = self.store.incarnations
+            self._broker.journal.add(Adopted(gone, self._broker.node, time_us, known_epoch))
             self._wake()
 
     def begin_term(self) -> None:
