@@ -1,17 +1,30 @@
 """A node that loses its disk and is back at once: its name is there, and nobody missed it. And one that is
 removed while the other needs it."""
 
+import asyncio
 import dataclasses
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
+from millrace.broker.shards.staging import make_key
+from millrace.kernels.blocks import Run
+from millrace.kernels.publish import head
 from millrace.lab.sim.cluster.host import Host
 from millrace.lab.sim.cluster.wills import Wills
 from millrace.lab.sim.cluster.world import ClusterWorld
+from millrace.node.server import Server
+from millrace.storage.block import keyed_block
 from sim.calm import calm_plan
 
 # Within this time nobody takes the node for gone.
 SOON_S = 1
+# Retention looks once a second; it takes a snapshot first, and removes then.
+RETENTION_S = 4
+SEGMENT_BYTES = 4_096
+ROWS = 12
+ROW_BYTES = 1_000
 
 
 def test_the_will_of_a_client_of_a_node_that_was_replaced_is_published() -> None:
@@ -114,4 +127,70 @@ def test_the_other_of_two_nodes_serves_after_the_one_that_leads_was_removed(seed
     second.crash(is_power_loss=False)
     second.start()
     world.until(60, lambda: second.is_up, "a start", world.describe)
+    world.end()
+
+
+def done(world: ClusterWorld, host: Host, work: Coroutine[Any, Any, Any]) -> None:
+    assert host.loop is not None
+    task = host.loop.create_task(work)
+    world.until(10, task.done, "what was asked", world.describe)
+    task.result()
+
+
+async def publish_staged(server: Server, *, gives_up: bool) -> None:
+    """One batch of one attempt, several segments long before its first row is visible."""
+    engine = server.engine
+    stream = engine.definitions.table.find("x/0")
+    assert stream is not None
+    shard = engine.shards[engine.definitions.table.shard(stream, b"x/0")]
+    body = b"\0\3x/0\0\1" + bytes(ROW_BYTES)
+    packet = head(0x32, len(body)) + body
+    for number in range(ROWS):
+        key = make_key("w", 0, "a", number)
+        block = keyed_block([Run(packets=packet, version=4)], key.encode())
+        await shard.staging.stage([(key, block)], "")
+    await asyncio.sleep(RETENTION_S)
+    if gives_up:
+        await engine.writing.abort("w", 0, None, "")
+    else:
+        principal = server.broker.rules.principal(None, "w")
+        await engine.writing.commit("w", 0, {"a": {shard.number: ROWS}}, "", principal)
+
+
+def test_a_node_with_an_empty_disk_gets_the_messages_behind_a_beginning_without_any() -> None:
+    """What was staged is no message, and fills the first segments. Were they removed once it is released, the
+    newcomer would begin from a snapshot, and a durable subscriber that goes there would miss the messages
+    that all others still have."""
+    world = ClusterWorld(dataclasses.replace(calm_plan(), segment_bytes=SEGMENT_BYTES), None)
+    for host in world.hosts:
+        host.start()
+    world.until(60, world.is_quiet, "forming", world.describe)
+    *others, lost = world.hosts
+    assert others[0].server is not None
+    done(world, others[0], publish_staged(others[0].server, gives_up=False))
+    world.until(RETENTION_S, None, "", str)
+    lost.is_wanted = False
+    lost.crash(is_power_loss=True)
+    world.until(SOON_S, None, "", str)
+    lost.wipe()
+    lost.join_through([host.address for host in others])
+    lost.start()
+    world.until(60, world.is_quiet, "replacing", world.describe)
+    assert lost.server is not None
+    (shard,) = (shard for shard in lost.server.engine.shards.values() if shard.next_offset)
+    assert (shard.first_offset, shard.next_offset) == (0, ROWS)
+    world.end()
+
+
+def test_what_was_staged_and_given_up_leaves_a_log_without_messages() -> None:
+    """Nobody can miss any: a job that fails again and again does not fill the disk."""
+    world = ClusterWorld(dataclasses.replace(calm_plan(nodes=1), segment_bytes=SEGMENT_BYTES), None)
+    (host,) = world.hosts
+    host.start()
+    world.until(60, world.is_quiet, "forming", world.describe)
+    assert host.server is not None
+    done(world, host, publish_staged(host.server, gives_up=True))
+    world.until(RETENTION_S, None, "", str)
+    for shard in host.server.engine.shards.values():
+        assert len(shard.group.replica_log.log.segments()) <= 2
     world.end()

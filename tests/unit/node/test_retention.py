@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from millrace.broker.streams.stream import Retention
-from millrace.node.logs.retention import is_to_end, kept_from, segment_share, trim_offset
+from millrace.node.logs.retention import is_to_end, kept_from, segment_share, trim_offset, unwanted
 from millrace.storage.log import SEGMENT_BYTES, SegmentInfo
 from millrace.types import Index, Offset
 
@@ -108,3 +108,33 @@ def test_what_a_group_has_not_read_stays_up_to_the_hard_limit(held_offset: int |
 def test_the_hard_limit_is_never_below_the_policy(policy: Retention, hard: tuple[int, int]) -> None:
     """And a bound that the policy does not have is no hard limit either."""
     assert (policy.hard.age_s, policy.hard.bytes_max) == hard
+
+
+@pytest.mark.parametrize(
+    ("ends", "start_offset", "count"),
+    [
+        ((0, 0, 10, 20), 0, 0),
+        ((0, 0, 0, 0), 0, 3),
+        ((0, 0, 10, 20), 10, 3),
+        ((0, 0, 10, 20), 5, 2),
+        ((0, 10, 20, 20), 20, 3),
+        ((0, 10, 20, 30), 20, 3),
+    ],
+    ids=["nothing trimmed", "no messages", "trimmed", "trimmed in part", "all trimmed", "up to the last"],
+)
+def test_segments_without_messages_go_with_others_or_where_there_are_none(
+    ends: tuple[int, ...], start_offset: int, count: int
+) -> None:
+    """Where each segment ends, the log beginning with its first message."""
+    made = [
+        replace(segment, first_offset=Offset(first), next_offset=Offset(end))
+        for segment, first, end in zip(segments(*(4, 3, 2, 1)), (0, *ends), ends, strict=False)
+    ]
+    assert unwanted(made, start_offset) == made[:count]
+
+
+def test_a_log_that_began_from_a_snapshot_keeps_its_beginning_as_well() -> None:
+    """Here `start_offset` is below all that it holds."""
+    begin, *rest = segments(4, 3, 2)[1:]
+    begin = replace(begin, next_offset=begin.first_offset)
+    assert unwanted([begin, *rest], 0) == unwanted([begin, *rest], 5) == []

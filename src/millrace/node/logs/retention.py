@@ -57,6 +57,18 @@ def kept_from(offset: int, hard_offset: int, held_offset: int | None) -> int:
     return offset if held_offset is None else max(hard_offset, min(offset, held_offset))
 
 
+def unwanted(segments: Sequence[SegmentInfo], start_offset: int) -> list[SegmentInfo]:
+    """The oldest segments that may go, where the messages below `start_offset` may.
+
+    A log loses its beginning with messages that it lost, or while it holds none: from then on a replica with
+    an empty disk begins from the newest snapshot, and lacks every message before that. A beginning without
+    messages, such as what writers staged and released later, is no reason for it."""
+    *older, active = segments
+    if active.next_offset <= max(start_offset, segments[0].first_offset):
+        return older
+    return list(takewhile(lambda segment: 0 < start_offset >= segment.next_offset, older))
+
+
 def segment_share(policy: Policy) -> int:
     """The size at which a segment ends, so that the policy can be kept with whole segments."""
     return max(policy.bytes_max // _PARTS, _SHARE_BYTES_MIN) if policy.bytes_max else SEGMENT_BYTES
@@ -129,15 +141,11 @@ class Retention:
             log.info("shard %d of %s: below %d goes", shard.number, shard.stream.spec.name, offset)
             shard.trim(offset)
             return
-        older = takewhile(lambda segment: _is_unwanted(shard, segment), segments[:-1])
-        if _let_go(group, list(older)) and is_leader:
+        older = unwanted(segments, shard.start_offset)
+        older = list(takewhile(lambda segment: not shard.staging.holds(segment.last_index), older))
+        if _let_go(group, older) and is_leader:
             # The files go with the next write; this is one.
             shard.propose_entries([Marker()])
-
-
-def _is_unwanted(shard: "Shard", segment: SegmentInfo) -> bool:
-    is_below = segment.next_offset <= max(shard.start_offset, int(segment.first_offset))
-    return is_below and not shard.staging.holds(segment.last_index)
 
 
 def _keep_state(group: "ReplicationGroup") -> None:
