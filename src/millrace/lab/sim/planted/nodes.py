@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from millrace.broker.entries.sessions import SessionBatch
 from millrace.broker.groups.cursor import Cursor
 from millrace.broker.messages.inbound import Inbound
 from millrace.broker.messages.intake import Arrival, Intake
@@ -22,7 +21,6 @@ from millrace.lab.sim.planted.bug import Bugs, Method, Plant
 from millrace.lab.sim.trace import Trace
 from millrace.node.logs.replica_log import ReplicaLog
 from millrace.node.replicas.admission import Admission
-from millrace.node.sessions.session_group import SessionGroup
 from millrace.node.shards.batch import Batch
 from millrace.node.shards.shard import Shard
 
@@ -161,24 +159,6 @@ def answer_not_remembered(plant: Plant) -> None:
         """Forgotten at once."""
 
     plant.instead(Cursor, "_remember", remember)
-
-
-@NODE_BUGS.bug("a node goes on from its records, and what it had given up changes them behind its back")
-def given_up_operations_count(plant: Plant) -> None:
-    def make(original: Method) -> Method:
-        def apply(self: SessionStore, entry: Any, generation: int = 0) -> bool:
-            if isinstance(entry, SessionBatch):
-                self.generations[entry.node] = generation
-            return bool(original(self, entry, generation))
-
-        return apply
-
-    def on_begun(self: SessionGroup) -> None:
-        self._begun.set()
-        self._broker.is_settled = True
-
-    plant.around(SessionStore, "apply", make)
-    plant.instead(SessionGroup, "_on_begun", on_begun)
 
 
 @NODE_BUGS.bug("a leader takes a released block again that another leader has released")
