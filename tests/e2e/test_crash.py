@@ -20,6 +20,7 @@ from e2e.device import Device
 from e2e.processes import BrokerProcess
 from millrace.client import Client
 from millrace.client.http import Http
+from millrace.lab.demo.by_hand import HandClient
 from millrace.local_cluster import PortBlock
 from waiting import until, until_async
 
@@ -229,3 +230,40 @@ def test_what_a_member_of_a_group_had_not_acknowledged_goes_to_another_after_kil
 @pytest.mark.slow
 def test_nothing_acknowledged_is_lost_by_fifty_kills(node: Node) -> None:
     _run(lambda: _scenario(node, kills=50, messages=1_000), 1_800)
+
+
+def test_what_a_smaller_window_holds_back_is_not_lost_by_kill_9(node: Node) -> None:
+    """A client comes back with room for one message and answers one. The others, which it was sent before and
+    did not answer, wait at the node for their turn; they must not count as answered in its record."""
+
+    async def scenario() -> None:
+        def connection(window: int = 65_535) -> HandClient:
+            return HandClient(node.broker.port, "narrow", receive_maximum=window)
+
+        client = connection()
+        await client.connect()
+        await client.subscribe("t/#", 1)
+        async with _client(node, "publisher") as publisher:
+            for number in range(6):
+                await publisher.publish("t/1", b"%d" % number, qos=1)
+        for _ in range(6):
+            await client.publish()
+        client.drop()
+        client = connection(window=1)
+        assert await client.connect()
+        answered = await client.publish()
+        client.acknowledge(answered)
+        await client.publish()
+        client.drop()
+        async with _client(node, "witness") as witness:
+            # Its own records are written after those of the one who went.
+            await witness.publish("t/2", b"last", qos=2)
+        node.kill()
+        node.start()
+        client = connection()
+        assert await client.connect(), "the session is known"
+        left = {b"1", b"2", b"3", b"4", b"5", b"last"}
+        while left:
+            left.discard((await client.publish()).message.payload)
+
+    _run(scenario, 60)

@@ -56,7 +56,8 @@ class Recording:
     def cursors_moved(self, session: Session) -> None:
         """Write how far the session is in every log."""
         outstanding: dict[int, list[OffsetRange]] = {}
-        for segment in session.inflight or ():
+        # Those to be sent again after a reconnect wait for room in the window, and are not answered either.
+        for segment in (*(session.inflight or ()), *(session.resending or ())):
             if segment.run.shard and segment.qos == 1:
                 outstanding.setdefault(segment.run.shard, []).append((segment.offset, segment.count))
         cursors = (session.cursors or frozenset()) | outstanding.keys()

@@ -24,9 +24,10 @@ _TIMEOUT_S = 20.0
 class HandClient:
     """One connection of a durable session."""
 
-    def __init__(self, port: int, client_id: str) -> None:
+    def __init__(self, port: int, client_id: str, *, receive_maximum: int = 65_535) -> None:
         self._port = port
         self._client_id = client_id
+        self._receive_maximum = receive_maximum
         self._held = b""
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
@@ -36,7 +37,11 @@ class HandClient:
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         self._send(
             Connect(
-                version=Version.MQTT_5, client_id=self._client_id, clean_start=False, session_expiry_s=3600
+                version=Version.MQTT_5,
+                client_id=self._client_id,
+                clean_start=False,
+                session_expiry_s=3600,
+                receive_maximum=self._receive_maximum,
             )
         )
         answer = await self.packet()

@@ -85,7 +85,8 @@ class LogReader:
             else:
                 self._restore(session)
             return
-        if not session.lag or session.queue:
+        # What it was sent before a reconnect comes again before anything new (MQTT 4.6).
+        if not session.lag or session.queue or session.resending:
             return
         number = self._next_log(session, session.lag)
         if number is None:
