@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
-# What every change must pass leaves these out; `make e2e` runs them.
-NOT_SLOW := -m "not slow"
+# Tests wait for nodes and browsers most of the time: on two cores four at once take less time than two.
+TEST_JOBS ?= 4
+# `make test` is for every change and takes minutes. CI runs what is long as well; `make e2e` runs all the rest.
+QUICK := not slow and not long
 LINTED := src tests tools
 
 .PHONY: help setup dashboard screenshots demo docs reference cli-page test check lint format types e2e spark sim fresh-seeds campaign fuzz bench audit \
@@ -35,7 +37,8 @@ demo: $(READY)  ## the main job: devices, a cluster, Spark, kills and a check; w
 
 # In CI what fails runs once more, alone: see tests/UNSTEADY.md.
 test: $(READY)  ## the tests that every change must pass
-	@$(BIN)/$(if $(CI),python tools/ci_tests.py --jobs $(JOBS) --marker "not slow" tests,pytest tests $(NOT_SLOW) -n $(JOBS) --dist loadfile -rfEs)
+	@$(BIN)/$(if $(CI),python tools/ci_tests.py --jobs $(TEST_JOBS) --marker "not slow" tests,pytest tests -m "$(QUICK)" \
+		-n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder -rfEs)
 
 check: lint types audit test  ## lint, types, known faults of dependencies where they can be asked for, and tests
 
@@ -71,7 +74,7 @@ cli-page: $(READY)  ## write docs/reference/cli.md from the commands
 	@$(BIN)/python tools/cli_page.py
 
 e2e: $(READY)  ## the long tests, which are not part of every change
-	@$(BIN)/pytest tests -m slow
+	@$(BIN)/pytest tests -m "slow or long"
 
 spark: $(READY)  ## the tests with Spark; needs Java 17 or newer, installs PySpark on first use
 	@$(BIN)/python -c 'import pyspark, pyarrow' 2>/dev/null || $(BIN)/pip install -q -e '.[spark]'

@@ -143,7 +143,9 @@ def judge(paths: list[str], *, marker: str, jobs: int) -> int:
     """Both runs and the verdict; returns the exit status."""
     started = time.monotonic()
     options = ["-m", marker, "-rfEs"]
-    status, outcomes = run([*paths, *options, "-n", str(jobs), "--dist", "loadfile"])
+    status, outcomes = run(
+        [*paths, *options, "-n", str(jobs), "--dist", "loadfile", "--no-loadscope-reorder"]
+    )
     failed = failed_in(outcomes)
     unsteady: dict[str, str] = {}
     if status == SOME_FAILED and 0 < len(failed) <= SECOND_CHANCES_MAX:

@@ -31,7 +31,7 @@ from millrace.client import Client
 from millrace.local_cluster import LocalCluster, NodeProcess
 from waiting import pause
 
-pytestmark = [needs_packages, needs_chromium, needs_build]
+pytestmark = [needs_packages, needs_chromium, needs_build, pytest.mark.long]
 
 _SCRIPT = "<img src=x onerror=\"window.hacked='{}'\">"
 CLIENT = _SCRIPT.format("client")

@@ -5,6 +5,8 @@ import stat
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from e2e.conftest import StartBroker
 from e2e.processes import MILLRACE, environment, millrace
 from e2e.test_transfer import contents, done, fill, killed_at_some_time
@@ -66,6 +68,7 @@ def test_a_backup_that_was_changed_is_not_restored(start_broker: StartBroker, tm
     assert refused.returncode == 2 and "holds no backup" in refused.stderr
 
 
+@pytest.mark.long
 def test_backup_and_restore_that_are_killed_go_on(start_broker: StartBroker, tmp_path: Path) -> None:
     """Publishing goes on beside the backup; each shard ends where it was when its turn came."""
     broker, other = start_broker(), start_broker()

@@ -477,6 +477,7 @@ def test_a_client_that_never_reads_costs_its_buffer_and_nobody_else(start_broker
             client.close()
 
 
+@pytest.mark.long
 def test_a_publisher_that_leaves_its_acknowledgements_is_not_read_any_more(start_broker: StartBroker) -> None:
     """QoS 1: the broker stops reading it instead of keeping its answers; once it reads, all are there."""
     broker = start_broker(*LIMITS, "--set", "log.level=warning")

@@ -27,6 +27,7 @@ def campaign(*arguments: str, timeout_s: float = 280.0) -> dict[str, int]:
     return figures
 
 
+@pytest.mark.long
 def test_leaders_are_killed_under_load() -> None:
     """Nothing acknowledged is lost, nothing keyed or at QoS 2 is doubled, order holds, all logs are equal."""
     figures = campaign("kills", "--count", "2", "--rate", "150", "--down-s", "0.2")

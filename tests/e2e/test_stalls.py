@@ -159,6 +159,7 @@ def test_json_that_is_all_wrong(broker: ThreadedBroker, path: str, body: object)
     watch.check()
 
 
+@pytest.mark.long
 def test_retained_storm_on_a_wildcard_with_100_000_retained() -> None:
     # Few routes are remembered: what a subscription costs that takes many of them is not the question here.
     with ThreadedBroker(limits__routes_cached_max=1_000) as broker:

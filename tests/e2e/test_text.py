@@ -140,6 +140,7 @@ def test_a_line_that_never_ends_is_cut_and_hurts_nobody(text_broker: BrokerProce
         assert good.hear() == "PUBACK|still/there"
 
 
+@pytest.mark.long
 def test_a_reader_that_does_not_read_is_cut_off(
     text_broker: BrokerProcess, devices: Callable[..., Device]
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_part_of_a_shard_is_exported(start_broker: StartBroker, tmp_path: Path
     assert refused.returncode == 2 and ".parquet or .ndjson" in refused.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("replication", ["primary-backup", "leaderless"])
 def test_streams_that_cannot_be_staged_to_take_each_message_once_as_well(
@@ -160,6 +161,7 @@ def killed_at_some_time(command: list[str], seed: int, longest_s: float) -> bool
     return was_running
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_import_goes_on_and_nothing_is_there_twice(
     start_broker: StartBroker, tmp_path: Path, kind: str
@@ -177,6 +179,7 @@ def test_a_killed_import_goes_on_and_nothing_is_there_twice(
     assert contents(target, "s") == contents(http, "s")
 
 
+@pytest.mark.long
 def test_a_killed_export_goes_on_to_the_same_end(start_broker: StartBroker, tmp_path: Path) -> None:
     """It ends where the stream ended when it was begun, whatever came since."""
     broker = start_broker()

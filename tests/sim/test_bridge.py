@@ -78,7 +78,9 @@ def cut(world: ClusterWorld, one: Host, other: Host) -> None:
     world.sockets.block([other.address], [one.address])
 
 
-@pytest.mark.parametrize("pair", [(0, 1), (0, 2), (1, 2)])
+@pytest.mark.parametrize(
+    "pair", [(0, 1), *(pytest.param(pair, marks=pytest.mark.long) for pair in ((0, 2), (1, 2)))]
+)
 @pytest.mark.parametrize("stream", [{}, {"shards": 3}, {"replication": "primary-backup", "shards": 3}])
 def test_nobody_waits_though_two_nodes_do_not_reach_each_other(
     pair: tuple[int, int], stream: dict[str, Any]

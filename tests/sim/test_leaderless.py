@@ -16,7 +16,7 @@ from millrace.replication.leaderless.messages import Acknowledged, Level
 
 BATCH = 5
 BATCHES = 6
-# Each breaks another promise, and each shows within a few seeds.
+# Each breaks another promise, and each shows within a few seeds, the last one within more of them.
 CHEAP = (
     "ack_before_level",
     "vector_rewound",
@@ -26,7 +26,7 @@ CHEAP = (
     "incarnation_reused",
     "alone_before_heard",
     "returned_unasked",
-    "lease_ignored",
+    pytest.param("lease_ignored", marks=pytest.mark.long),
 )
 
 
@@ -49,7 +49,7 @@ def test_a_planted_bug_is_caught(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in LEADERLESS_BUGS if name not in CHEAP])
+@pytest.mark.parametrize("name", [name for name in LEADERLESS_BUGS if name not in (*CHEAP, "lease_ignored")])
 def test_every_planted_bug_is_caught(name: str) -> None:
     caught = search(name, mode="leaderless")
     assert caught.is_caught, f"{name} survived {caught.seeds} seeds"

@@ -85,6 +85,7 @@ def test_a_seed_gives_the_same_trace_in_every_process() -> None:
     check_same("raft", range(5))
 
 
+@pytest.mark.long
 def test_a_run_of_whole_nodes_is_the_same_in_every_process() -> None:
     check_same("cluster", _WITH_GROUPS)
 

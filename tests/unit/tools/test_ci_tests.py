@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# Each runs pytest several times, in processes of their own.
+pytestmark = pytest.mark.long
+
 SCRIPT = Path(__file__).resolve().parents[3] / "tools" / "ci_tests.py"
 
 STEADY = """
