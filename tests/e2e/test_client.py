@@ -2,9 +2,12 @@
 
 import asyncio
 import socket
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -535,6 +538,50 @@ def test_a_blocking_client_goes_on_where_python_takes_its_thread_for_ended(
         monkeypatch.setattr(client._thread, "is_alive", lambda: False)
         assert client.publish("blocking/a", "0") is Reason.SUCCESS
     assert client._loop.is_closed()
+
+
+def _publish_interrupted(client: blocking.Client, at: int) -> bool:
+    """Publishes; after so many instructions of this thread Ctrl-C comes. False if it had ended by then."""
+    seen = 0
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Callable[..., Any] | None:
+        nonlocal seen
+        # Python itself swallows what is raised while it drops a weak reference.
+        if frame.f_code.co_filename.endswith("_weakrefset.py"):
+            return None
+        frame.f_trace_opcodes = True
+        seen += event == "opcode"
+        if event == "opcode" and seen == at:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        client.publish("interrupted", "1", qos=0)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_a_blocking_client_closes_wherever_it_was_interrupted(broker: ThreadedBroker) -> None:
+    """At every instruction of a call; one that held a lock of the loop's thread made `millrace sub` hang."""
+    at = 1
+    while True:
+        client = blocking.Client(broker.url)
+        client.__enter__()
+        is_interrupted = _publish_interrupted(client, at)
+        closing = threading.Thread(target=client.close, daemon=True)
+        closing.start()
+        closing.join(PATIENCE_S)
+        assert not closing.is_alive(), f"stuck after an interrupt at instruction {at}"
+        if not is_interrupted:
+            break
+        at += 1
+    assert at > 50, "the call has been looked at"
 
 
 def test_a_blocking_client_that_cannot_connect_leaves_no_thread_behind() -> None:

@@ -15,7 +15,7 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from millrace.client import client as asynchronous
 from millrace.client import subscription as asynchronous_subscription
@@ -25,7 +25,46 @@ from millrace.errors import LocalError
 from millrace.reasons import Reason
 from millrace.types import NO_PROPERTIES, Properties
 
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+
+
+class _Call(Generic[Result]):
+    """One coroutine that runs on the loop while another thread waits for its end.
+
+    Ctrl-C may reach the waiting thread between any two instructions, also while it holds a lock. The loop's
+    thread takes the lock of a `concurrent.futures.Future` as well, so an interrupt there could stop the loop
+    for ever. Here the waiting thread takes one lock, which the loop's thread only releases.
+    """
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, Result]]) -> None:
+        self._make = make
+        self._task: asyncio.Task[Result] | None = None
+        self._is_cancelled = False
+        self._ended = threading.Lock()
+        self._ended.acquire()
+
+    def begin(self) -> None:
+        """On the loop."""
+        if self._is_cancelled:
+            return
+        self._task = asyncio.get_running_loop().create_task(self._make())
+        self._task.add_done_callback(lambda _task: self._ended.release())
+
+    def cancel(self) -> None:
+        """On the loop: an interrupted call must not go on by itself."""
+        self._is_cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def wait(self) -> Result:
+        """On the other thread: what came of it, or what it raised."""
+        self._ended.acquire()
+        assert self._task is not None
+        if self._task.cancelled():
+            # What `concurrent.futures.Future.result` raises: to the caller no task of its own was cancelled.
+            raise concurrent.futures.CancelledError
+        return self._task.result()
 
 
 class Client:
@@ -44,7 +83,7 @@ class Client:
         self._thread.start()
         self._is_running = True
         try:
-            self._run(self._client.__aenter__())
+            self._run(self._client.__aenter__)
         except BaseException:
             self._stop()
             raise
@@ -59,7 +98,7 @@ class Client:
         """Say goodbye and let go of everything."""
         if self._is_running:
             try:
-                self._run(self._client.close())
+                self._run(self._client.close)
             finally:
                 self._stop()
         elif not self._loop.is_closed():
@@ -87,7 +126,7 @@ class Client:
         properties: Properties = NO_PROPERTIES,
     ) -> Reason:
         """Publish and wait for the acknowledgement."""
-        return self._run(self._client.publish(topic, payload, qos=qos, retain=retain, properties=properties))
+        return self._run(self._client.publish, topic, payload, qos=qos, retain=retain, properties=properties)
 
     def submit(
         self,
@@ -99,9 +138,10 @@ class Client:
         properties: Properties = NO_PROPERTIES,
     ) -> "concurrent.futures.Future[Reason]":
         """Publish in the order of the calls; the future has the result. How many wait is for you to bound."""
-        return self._start(
-            self._client.publish(topic, payload, qos=qos, retain=retain, properties=properties)
-        )
+        if not self._is_running:
+            raise Closed("the client is not open")
+        publish = self._client.publish(topic, payload, qos=qos, retain=retain, properties=properties)
+        return asyncio.run_coroutine_threadsafe(publish, self._loop)
 
     def subscribe(self, *filters: str, **options: Any) -> "Subscription":
         """As `millrace.client.Client.subscribe`: use it in a `with`, then iterate."""
@@ -109,19 +149,21 @@ class Client:
 
     # -------------------------------------------------------------------------------------- inside
 
-    def _start(self, work: Coroutine[Any, Any, Result]) -> "concurrent.futures.Future[Result]":
+    def _run(
+        self,
+        function: Callable[Arguments, Coroutine[Any, Any, Result]],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """Call `function` on the loop and wait for what comes of it."""
         if not self._is_running:
-            work.close()
             raise Closed("the client is not open")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        future = self._start(work)
+        call = _Call(lambda: function(*args, **kwargs))
         try:
-            return future.result()
+            self._loop.call_soon_threadsafe(call.begin)
+            return call.wait()
         except BaseException:
-            # Interrupted from outside: the work must not go on by itself.
-            future.cancel()
+            self._loop.call_soon_threadsafe(call.cancel)
             raise
 
     def _call(self, function: Callable[[Message], None], message: Message) -> None:
@@ -130,7 +172,7 @@ class Client:
         self._loop.call_soon_threadsafe(function, message)
 
     def _stop(self) -> None:
-        self._run(_finish())
+        self._run(_finish)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._is_running = False
         self._thread.join()
@@ -154,7 +196,7 @@ class Subscription:
         self._subscription = subscription
 
     def __enter__(self) -> "Subscription":
-        self._client._run(self._subscription.__aenter__())
+        self._client._run(self._subscription.__aenter__)
         return self
 
     def __exit__(
@@ -166,14 +208,14 @@ class Subscription:
         return self
 
     def __next__(self) -> Message:
-        message = self._client._run(self._subscription.take())
+        message = self._client._run(self._subscription.take)
         if message is None:
             raise StopIteration
         return message
 
     def get(self, timeout_s: float | None = None) -> Message:
         """The next message; TimeoutError if none comes in time, Closed when the subscription has ended."""
-        return self._client._run(self._subscription.get(timeout_s))
+        return self._client._run(self._subscription.get, timeout_s)
 
     def ack(self, message: Message) -> None:
         """Acknowledge a message of a subscription with `manual_ack`; does not wait."""
@@ -184,7 +226,7 @@ class Subscription:
         return self._subscription.dropped
 
     def close(self) -> None:
-        self._client._run(self._subscription.close())
+        self._client._run(self._subscription.close)
 
     def unsubscribe(self) -> None:
-        self._client._run(self._subscription.unsubscribe())
+        self._client._run(self._subscription.unsubscribe)
