@@ -1,5 +1,7 @@
 """The documentation builds as a site without a warning, and no page loads anything from another host."""
 
+import html
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from millrace.broker.groups.definitions import DurableGroupSpec
+from millrace.broker.streams.stream import StreamSpec
 from millrace.node.config import Config
 from millrace.node.metrics.table import METRICS
 
@@ -17,6 +21,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from cli_page import commands  # noqa: E402
 from docs_check import loads, outside_loads  # noqa: E402
 from docs_hook import without_outside_links  # noqa: E402
+from errors_page import PARTS, texts  # noqa: E402
 
 
 def settings() -> Iterator[tuple[str, str]]:
@@ -24,6 +29,13 @@ def settings() -> Iterator[tuple[str, str]]:
     for section in Config.__struct_fields__:
         for key in getattr(getattr(Config(), section), "__struct_fields__", ()):
             yield section, key
+
+
+def searched(site: Path) -> str:
+    """All the text that the search of the site looks through."""
+    sections = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    text = html.unescape(" ".join(f"{one['title']} {one['text']}" for one in sections))
+    return " ".join(text.split())
 
 
 def test_what_a_page_loads_is_told_from_what_it_links_to() -> None:
@@ -52,7 +64,9 @@ def test_the_site_builds_loads_nothing_from_elsewhere_and_finds_what_one_searche
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
     assert outside_loads(tmp_path) == []
-    index = (tmp_path / "search" / "search_index.json").read_text()
     words = [f"{section}.{key}" for section, key in settings()] + [*METRICS]
+    words += [*StreamSpec.__struct_fields__, *DurableGroupSpec.__struct_fields__]
     words += [" ".join(("millrace", *one)) for one in commands()]
+    words += [text.replace("`", "'") for folders, _about in PARTS.values() for text in texts(folders)]
+    index = searched(tmp_path)
     assert [word for word in words if word not in index] == []
