@@ -31,7 +31,7 @@ screenshots: dashboard  ## photographs of every page of the dashboard, in dashbo
 
 demo: $(READY)  ## the main job: devices, a cluster, Spark, kills and a check; without Java the cluster's part of it
 	@command -v java >/dev/null && { $(BIN)/python -c 'import pyspark, pyarrow, matplotlib' 2>/dev/null \
-		|| { echo 'demo: installing PySpark, Arrow and matplotlib, about 450 MB, once'; \
+		|| { echo 'demo: installing PySpark, Arrow and matplotlib, about 900 MB on disk, once'; \
 		$(BIN)/pip install --disable-pip-version-check -e '.[spark]'; }; } || true
 	@$(BIN)/millrace demo pipeline
 
