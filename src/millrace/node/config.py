@@ -175,7 +175,11 @@ class Mqtt(Settings, frozen=True, kw_only=True):
 
 class Cluster(Settings, frozen=True, kw_only=True):
     join: Annotated[
-        str, says("addresses HOST:PORT of nodes to join, comma separated; empty: form a cluster")
+        str,
+        says(
+            "addresses HOST:PORT of nodes to join, comma separated; empty, or this node's own first: "
+            "form a cluster"
+        ),
     ] = ""
     takeover: Annotated[
         bool,

@@ -48,8 +48,8 @@ def test_the_nodes_of_the_compose_file_form_one_cluster() -> None:
     services = compose()["services"]
     nodes = [services[name] for name in ("n1", "n2", "n3")]
     assert [one["environment"]["MILLRACE_NODE__ID"] for one in nodes] == ["n1", "n2", "n3"]
-    assert "MILLRACE_CLUSTER__JOIN" not in nodes[0]["environment"]
-    assert {one["environment"]["MILLRACE_CLUSTER__JOIN"] for one in nodes[1:]} == {"n1:1884"}
+    joined = ",".join(one["environment"]["MILLRACE_CLUSTER__ADVERTISE"] for one in nodes)
+    assert {one["environment"]["MILLRACE_CLUSTER__JOIN"] for one in nodes} == {joined}
     for one in nodes:
         assert one["read_only"] and one["cap_drop"] == ["ALL"] and one["secrets"] == ["cluster_secret"]
     published = [port for one in services.values() for port in one.get("ports", ())]
@@ -78,6 +78,12 @@ def test_the_stateful_set_has_probes_an_identity_and_a_place_for_data() -> None:
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert container["securityContext"]["readOnlyRootFilesystem"]
     assert spec["template"]["spec"]["securityContext"]["runAsNonRoot"]
+    # The first pod forms the cluster once the others answer: they must not wait until it is ready.
+    values = {one["name"]: one.get("value") for one in container["env"]}
+    advertised = values["MILLRACE_CLUSTER__ADVERTISE"]
+    pods = [advertised.replace("$(POD_NAME)", f"millrace-{number}") for number in range(spec["replicas"])]
+    assert values["MILLRACE_CLUSTER__JOIN"] == ",".join(pods)
+    assert spec["podManagementPolicy"] == "Parallel"
     claim = spec["volumeClaimTemplates"][0]["metadata"]["name"]
     assert claim in [mount["name"] for mount in container["volumeMounts"]]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}

@@ -1,6 +1,7 @@
 """A node that comes back may need a newcomer before it can serve, and the newcomer needs it."""
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,3 +131,58 @@ def test_a_fault_in_one_review_is_said_and_the_next_one_comes(
     finally:
         ports.close()
     assert "RuntimeError: a fault" in caplog.text
+
+
+def listed(data: Path, ports: list[int]) -> list[Server]:
+    """Nodes that all have the same list of addresses."""
+    join = ",".join(f"127.0.0.1:{port}" for port in ports)
+    return [node(f"n{at}", data, port, join) for at, port in enumerate(ports, 1)]
+
+
+def start(servers: list[Server]) -> list[asyncio.Task[None]]:
+    return [asyncio.create_task(server.start()) for server in servers]
+
+
+def is_waiting_for_the_others(server: Server) -> bool:
+    engine = getattr(server, "engine", None)
+    return engine is not None and "once all of its nodes have answered" in engine.cluster.joining
+
+
+async def one_list(data: Path, ports: list[int]) -> None:
+    servers = listed(data, ports)
+    first, *others = servers
+    # The first alone waits for what the others say.
+    starting = start([first])
+    await until(lambda: is_waiting_for_the_others(first))
+    starting += start(others)
+    async with asyncio.timeout(TIMEOUT_S):
+        await asyncio.gather(*starting)
+    assert {len(server.engine.cluster.members.members) for server in servers} == {3}
+    (cluster,) = {server.engine.cluster.members.cluster for server in servers}
+
+    # All three vote before one of them is lost.
+    await until(lambda: all(len(group["voters"]) == 3 for group in first.engine.cluster.groups()))
+
+    # It loses its disk and comes back while nobody is there: it does not form another cluster.
+    for server in servers:
+        await server.stop()
+    shutil.rmtree(data / "n1")
+    first, *others = listed(data, ports)
+    starting = start([first])
+    await until(lambda: is_waiting_for_the_others(first))
+    starting += start(others)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            await asyncio.gather(*starting)
+        assert first.engine.cluster.members.cluster == cluster
+    finally:
+        for server in (first, *others):
+            await server.stop()
+
+
+def test_nodes_with_one_list_form_one_cluster_and_the_first_of_them_never_a_second(tmp_path: Path) -> None:
+    ports = PortBlock()
+    try:
+        asyncio.run(one_list(tmp_path, [ports.take() for _ in range(3)]))
+    finally:
+        ports.close()

@@ -34,7 +34,7 @@ def start(
     peer: Annotated[str | None, _listener("peer", "Links from other nodes.")] = None,
     text: Annotated[str | None, _listener("text", "Lines, for netcat and telnet.")] = None,
     join: Annotated[
-        list[str] | None, typer.Option("--join", metavar=_ADDRESS, help="A member of the cluster to join.")
+        list[str] | None, typer.Option("--join", metavar=_ADDRESS, help="A node of the cluster to join.")
     ] = None,
     workers: Annotated[
         int, typer.Option("--workers", metavar="N", min=1, max=64, help="Nodes on this machine, one a core.")

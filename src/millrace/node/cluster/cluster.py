@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from millrace.broker.entries.meta import DrainMember, InitCluster, PutMember, RemoveMember
 from millrace.broker.meta import state as meta
@@ -25,7 +25,16 @@ from millrace.node.cluster.silence import Silence
 from millrace.node.config import Address, Config
 from millrace.node.groups.work_division import NodeWorkDivision
 from millrace.node.pairs.pair_keeper import PairKeeper
-from millrace.node.peers.messages import Identity, Join, Joined, PairSwitched, SwitchPair
+from millrace.node.peers.messages import (
+    AskMembership,
+    Identity,
+    Join,
+    Joined,
+    Membership,
+    NodeMessage,
+    PairSwitched,
+    SwitchPair,
+)
 from millrace.node.replicas import waiting
 from millrace.node.replicas.replicas import Replicas
 from millrace.node.sessions.session_group import SessionGroup
@@ -35,6 +44,8 @@ from millrace.replication.contract import ReplicaId
 from millrace.storage.disk import DiskFull
 
 log = logging.getLogger("millrace.cluster")
+
+Answer = TypeVar("Answer")
 
 _REVIEW_S = 0.25
 _JOIN_S = 60.0
@@ -79,6 +90,7 @@ class Cluster:
         self._wall_us = wall_us
         self.removal = Removal(replicas, definitions)
         self._ports: Callable[[], dict[str, int]] = dict
+        self._has_been_member = False
         self.joining = ""
         """For people: where this node asks to be taken in, and why it is not yet. Empty otherwise."""
         self._review_task: asyncio.Task[None] | None = None
@@ -95,16 +107,22 @@ class Cluster:
     # ------------------------------------------------------------------------------------- forming
 
     async def begin(self, ports: Callable[[], dict[str, int]]) -> None:
-        """Open the meta group: as its first node, as one that comes back, or as a newcomer that joins."""
+        """Open the meta group: as its first node, as one that comes back, or as a newcomer that joins.
+
+        All nodes may have the same list of addresses to join. The one whose own address comes first in it
+        forms the cluster, once all the others have said that they belong to none.
+        """
         self._ports = ports
         replicas = self._replicas
         replicas.may_link = self._may_link
         replicas.messenger.answer(Join, self._on_join)
+        replicas.messenger.answer(AskMembership, self._on_ask_membership)
         replicas.messenger.answer(SwitchPair, self._on_switch)
         known = self._read_peers()
         replicas.has_peers = len(known) > 1
         seeds = [word.strip() for word in self._config.cluster.join.split(",") if word.strip()]
-        if replicas.exists(meta.META_GROUP) and (known or not seeds):
+        self._has_been_member = replicas.exists(meta.META_GROUP) and bool(known or not seeds)
+        if self._has_been_member:
             # A first start may have been cut short before it wrote down who founds; what is written stays.
             self._definitions.open(() if known else (replicas.replica,))
             self._want(known)
@@ -113,8 +131,14 @@ class Cluster:
             # Also where an earlier attempt was cut short: whoever was taken in knows its peers.
             if replicas.links is None:
                 raise ConfigError("to join a cluster a node needs --peer HOST:PORT")
-            self._definitions.open(())
-            await self._join(seeds)
+            addresses, own = _addresses(seeds), Address.parse(self._myself().peer)
+            others = [address for address in addresses if address != own]
+            if addresses[0] == own and await self._may_form(others):
+                self._definitions.open((replicas.replica,))
+                await self._definitions.serving()
+            else:
+                self._definitions.open(())
+                await self._join(others)
         else:
             self._definitions.open((replicas.replica,))
             await self._definitions.serving()
@@ -172,17 +196,37 @@ class Cluster:
                     if link.identity is not None:
                         found[address] = link.identity.replica
 
-    async def _join(self, seeds: list[str]) -> None:
+    async def _may_form(self, others: list[Address]) -> bool:
+        """Wait until all of them are known to belong to no cluster; false as soon as one does. A node that
+        lost its data must not form a second cluster while those of the first are down."""
+        deadline_s = asyncio.get_running_loop().time() + _JOIN_S
+        while asyncio.get_running_loop().time() < deadline_s:
+            reason = ""
+            for address in others:
+                try:
+                    answer = await self._ask(address, AskMembership(), Membership)
+                except (OSError, LocalError) as error:
+                    reason = f"{address}: {error}"
+                else:
+                    if answer.belongs:
+                        return False
+            self.joining = ""
+            if not reason:
+                return True
+            self.joining = f"forming a cluster, once all of its nodes have answered: {reason}"
+            await asyncio.sleep(_JOIN_PAUSE_S)
+        raise ConfigError(f"cannot form a cluster before all of its nodes have answered: {reason}")
+
+    async def _join(self, addresses: list[Address]) -> None:
         """Ask any member to be taken in; it passes the request on to the leader [A5]."""
-        addresses = _addresses(seeds)
         began_s = asyncio.get_running_loop().time()
         deadline_s = began_s + _JOIN_S
         reason = told = "nobody answered"
-        self.joining = f"joining the cluster at {', '.join(seeds)}"
+        self.joining = f"joining the cluster at {', '.join(map(str, addresses))}"
         while asyncio.get_running_loop().time() < deadline_s:
             for address in addresses:
                 try:
-                    reply = await self._ask_to_join(address)
+                    reply = await self._ask(address, Join(self._myself()), Joined)
                 except (OSError, LocalError) as error:
                     reason = f"{address}: {error}"
                     # Nodes that are started together need not wait for each other in silence, nor cry.
@@ -202,7 +246,7 @@ class Cluster:
             await asyncio.sleep(_JOIN_PAUSE_S)
         raise ConfigError(f"could not join: {reason}")
 
-    async def _ask_to_join(self, address: Address) -> Joined:
+    async def _ask(self, address: Address, request: NodeMessage, kind: type[Answer]) -> Answer:
         links = self._replicas.links
         assert links is not None
         link = await links.connect(address)
@@ -213,7 +257,7 @@ class Cluster:
                 "the node there closed the link; both nodes need the same cluster.secret or secret_file, "
                 "and certificates of the same authority in cluster.tls_*"
             )
-        return await self._replicas.messenger.request(link.identity.replica, Join(self._myself()), Joined)
+        return await self._replicas.messenger.request(link.identity.replica, request, kind)
 
     async def _taken_in(self, deadline_s: float) -> None:
         """Serve only once caught up: our own membership is applied here."""
@@ -369,7 +413,12 @@ class Cluster:
 
     # ------------------------------------------------------------------------------------ requests
 
+    async def _on_ask_membership(self, replica: str, request: AskMembership) -> Membership:
+        return Membership(self._has_been_member or bool(self.members.cluster))
+
     async def _on_join(self, replica: str, request: Join) -> Joined:
+        if not (self._has_been_member or self.members.cluster):
+            raise LocalError("that node belongs to no cluster yet")
         member = request.member
         if not _can_be_dialed(member.peer):
             raise LocalError(

@@ -82,6 +82,15 @@ class Joined(msgspec.Struct, frozen=True, array_like=True):
     """Replica -> where it listens for other nodes."""
 
 
+class AskMembership(msgspec.Struct, frozen=True, array_like=True):
+    """A node that is to form a cluster asks whether the other one belongs to one already."""
+
+
+class Membership(msgspec.Struct, frozen=True, array_like=True):
+    belongs: bool
+    """It is a member, or was one when it was stopped."""
+
+
 class FetchBlocks(msgspec.Struct, frozen=True, array_like=True):
     """A node whose log is damaged asks for the entries `first` to `last` of a group."""
 

@@ -148,6 +148,7 @@ REQUESTS = {
     0x82: messages.SwitchPair,
     0x83: messages.HandOver,
     0x84: messages.AskNode,
+    0x85: messages.AskMembership,
 }
 REQUEST_TAGS = range(0x80, 0xC0)
 
@@ -158,6 +159,7 @@ ANSWERS = {
     0xC3: messages.PairSwitched,
     0xC4: messages.HandedOver,
     0xC5: messages.NodeAnswer,
+    0xC6: messages.Membership,
 }
 
 _OTHERS = {
@@ -259,8 +261,9 @@ def decode(tag: int, body: bytes) -> NodeMessage:
         raise MalformedPacket(f"a message of kind {tag} has {len(body)} bytes")
     try:
         message: NodeMessage = reader.read(body)
-    except (msgspec.DecodeError, ValueError, IndexError, LocalError) as error:
+    except (msgspec.DecodeError, ValueError, IndexError, LocalError, RecursionError) as error:
         # LocalError: values that a type does not let anybody make, such as two members of one name.
+        # RecursionError: arrays within arrays, in a field that the type does not have and nobody looks at.
         raise MalformedPacket(f"a message of kind {tag} that cannot be read: {error}") from None
     if reader.check is not None:
         reader.check(message)
