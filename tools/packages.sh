@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what Debian provides and is not here, where it can: as root, with apt-get. Otherwise it says what is left out.
 #   tools/packages.sh work    real peers and clients for tests and benchmarks, and a compiler; fails if apt-get fails
-#   tools/packages.sh show    a browser, Prometheus' own tool and other shells, for tests alone; a failure is told and is no error
+#   tools/packages.sh show    a browser, Prometheus' own tool, a balancer and other shells, for tests alone; a failure is told and is no error
 set -euo pipefail
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -12,8 +12,8 @@ case ${1:-} in
     without="the broker runs without them, tests that need them say so" ;;
   show)
     # Without recommended packages a browser has no letters.
-    tools="chromium:chromium:fonts-dejavu-core promtool:prometheus zsh:zsh fish:fish"
-    without="tests of the dashboard in a browser, of the alert rules and of completion are skipped" ;;
+    tools="chromium:chromium:fonts-dejavu-core promtool:prometheus zsh:zsh fish:fish haproxy:haproxy"
+    without="tests of the dashboard in a browser, of the alert rules, of completion and of the balancer are skipped" ;;
   *)
     echo "usage: tools/packages.sh work|show" >&2; exit 2 ;;
 esac
