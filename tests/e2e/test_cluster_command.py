@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from millrace.client.http import Http
 from millrace.local_cluster import PortBlock
 from millrace.local_cluster.state import read
 from waiting import until
@@ -74,6 +75,15 @@ def base_port() -> Iterator[int]:
     ports = PortBlock()
     yield ports.base
     ports.close()
+
+
+def test_a_cluster_that_is_up_loses_any_node_at_once(shell: Shell, base_port: int) -> None:
+    """Each log has its copies by then: a log of two voters would stop with one of them."""
+    shell.run("cluster", "up", "--detach", "--base-port", str(base_port))
+    answers = [Http(f"http://127.0.0.1:{base_port + 10 * at + 1}").get("/readyz") for at in range(3)]
+    assert [answer["is_settled"] for answer in answers] == [True, True, True]
+    shell.run("cluster", "kill", "n1")
+    shell.run("pub", "a", "b", "-q", "1", "--url", f"127.0.0.1:{base_port + 10}")
 
 
 def test_a_cluster_in_the_background_is_seen_killed_restarted_and_stopped(

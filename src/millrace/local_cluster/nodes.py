@@ -15,10 +15,13 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from millrace.client.http import Http, Timeouts
 from millrace.errors import LocalError
 from millrace.node.peers.secret import make_secret_file
 
 _READY_S = 60.0
+_LOOK_S = 0.05
+_ASK_S = 5.0
 _LAST_WORDS_S = 1.0
 # How the program begins the sentence with which it ends.
 _ERROR_PREFIX = "millrace: "
@@ -121,6 +124,13 @@ class NodeProcess:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    def is_settled(self) -> bool:
+        """Whether it serves and says that every log has its copies. Blocks while it is asked."""
+        timeouts = Timeouts(connect_s=_ASK_S, switch_s=_ASK_S, answer_s=_ASK_S)
+        with contextlib.suppress(LocalError), Http(self.http_url, timeouts=timeouts) as http:
+            return bool(http.get("/readyz")["is_settled"])
+        return False
 
     async def start(self) -> None:
         """Start it and wait until it serves."""
@@ -281,6 +291,18 @@ class LocalCluster:
         """Start all nodes at the same time. Those that have data must come back together, because a majority
         serves; new ones ask the first until it answers, which takes less time than to begin after it."""
         await asyncio.gather(*(node.start() for node in self.nodes if not node.is_running))
+
+    async def settle(self, patience_s: float) -> bool:
+        """Wait until every log has its copies: before that, losing one node may be losing a majority of some.
+        False if it takes longer."""
+        running = [node for node in self.nodes if node.is_running]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                # Other processes, which set no event of ours.
+                while not all([await asyncio.to_thread(node.is_settled) for node in running]):  # noqa: ASYNC110
+                    await asyncio.sleep(_LOOK_S)
+                return True
+        return False
 
     async def stop(self) -> None:
         await asyncio.gather(*(node.stop() for node in self.nodes))

@@ -24,6 +24,7 @@ _LOCK_FILE = "cluster.lock"
 _PAUSE_S_LEAST, _PAUSE_S_MOST = 1.0, 30.0
 # A node that ran for so long is started again without a long pause.
 _STEADY_S = 60.0
+_SETTLE_S = 30.0
 
 Say = Callable[[str, str], None]
 """Is told what happens: the node (or `cluster`), and a sentence."""
@@ -124,7 +125,7 @@ class Supervisor:
     async def _start(self) -> None:
         """Start all nodes, unless somebody says stop meanwhile."""
         self._write()
-        starting = asyncio.create_task(self._cluster.start())
+        starting = asyncio.create_task(self._start_whole())
         asked = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
@@ -136,6 +137,12 @@ class Supervisor:
             starting.cancel()
             asked.cancel()
             await asyncio.gather(starting, asked, return_exceptions=True)
+
+    async def _start_whole(self) -> None:
+        """Whoever is told that the cluster is up may kill a node at once: each log has its copies by then."""
+        await self._cluster.start()
+        if not await self._cluster.settle(_SETTLE_S):
+            self._say("cluster", "serves, but not every log has all its copies yet: see `millrace status`")
 
     async def _end(self) -> None:
         for watched in self._nodes.values():

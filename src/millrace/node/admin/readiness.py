@@ -51,7 +51,8 @@ class Readiness:
 
     def answer(self) -> dict[str, Any]:
         """What a node that serves says: what its clients may wait for meanwhile."""
-        return {"status": "ok", "waits": list(self.waits.sentences)}
+        is_settled = self._engine.cluster.is_settled()
+        return {"status": "ok", "waits": list(self.waits.sentences), "is_settled": is_settled}
 
     def _before_start(self) -> str:
         engine = self._engine

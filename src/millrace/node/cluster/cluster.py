@@ -463,13 +463,18 @@ class Cluster:
         return {
             "cluster": self.members.cluster,
             "members": rows,
-            "is_settled": self._placement.is_settled(),
+            "is_settled": self.is_settled(),
             "is_spread": self._is_spread(),
         }
 
     def states(self) -> dict[str, str]:
         """Of each member, by replica: up, draining, suspect or unreachable."""
         return {replica: self._state_of(member) for replica, member in self.members.members.items()}
+
+    def is_settled(self) -> bool:
+        """Whether every group is kept by the nodes that should keep it: before that, losing one node may be
+        losing a majority."""
+        return self._placement.is_settled()
 
     def _is_spread(self) -> bool:
         """Whether every group is led by the node that should lead it."""

@@ -15,6 +15,9 @@ class Ready(Alive):
     waits: Annotated[
         list[str], Field(description="What somebody waits for here for more than a second, and why.")
     ]
+    is_settled: Annotated[
+        bool, Field(description="Every log has its copies: before that, the loss of one node may stop some.")
+    ]
 
 
 class Member(Answer):
@@ -115,6 +118,7 @@ ALIVE = {"status": "ok"}
 READY = {
     "status": "ok",
     "waits": ["shard 17: waiting for a majority of the nodes that keep it: n2 does not answer"],
+    "is_settled": True,
 }
 MEMBER = {
     "node": "n1",
