@@ -59,6 +59,8 @@ class Kind(IntEnum):
 class Codec(IntEnum):
     NONE = 0
     ZLIB = 1
+    REFERENCE = 2
+    """In a segment file alone: `storage/reference.py`."""
 
 
 # Not frozen, though nobody changes one: several are made for every block that is logged, and a frozen one
@@ -121,8 +123,9 @@ class Header:
         return head + _CHECKSUM.pack(crc32c(head))
 
 
-def parse_header(data: bytes, position: int = 0) -> Header:
-    """The head at `position`. BlockDamaged if it is not one, NewerFormat if a later version wrote it."""
+def parse_header(data: bytes, position: int = 0, *, is_record: bool = False) -> Header:
+    """The head at `position`. BlockDamaged if it is not one, NewerFormat if a later version wrote it.
+    `is_record`: it stands in a segment file, where it may be the head of a reference."""
     if len(data) - position < HEAD_BYTES:
         raise BlockDamaged(f"{len(data) - position} bytes are too few for a block")
     fields = _HEAD.unpack_from(data, position)
@@ -137,6 +140,8 @@ def parse_header(data: bytes, position: int = 0) -> Header:
         kind, codec = Kind(fields[2]), Codec(fields[3])
     except ValueError as error:
         raise NewerFormat(f"a block has an unknown kind or codec: {error}") from None
+    if codec is Codec.REFERENCE and not is_record:
+        raise BlockDamaged("a reference outside of a segment")
     if fields[4] > BLOCK_BODY_BYTES_MAX or fields[5] > fields[4] or fields[6] > BLOCK_BODY_BYTES_MAX:
         raise BlockDamaged("the lengths in the head do not fit")
     return Header(

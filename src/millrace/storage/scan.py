@@ -15,10 +15,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from millrace.errors import StorageError
-from millrace.storage.block import HEAD_BYTES, Block, BlockDamaged, Header, attach_body, parse_header
+from millrace.storage.block import (
+    HEAD_BYTES,
+    Block,
+    BlockDamaged,
+    Codec,
+    Header,
+    attach_body,
+    parse_header,
+)
 from millrace.storage.disk import File
 from millrace.storage.index import SegmentIndex
 from millrace.storage.records import MARK_BYTES, MARK_MAGIC, UNKNOWN, Mark, Tail, parse_mark, tail_after
+from millrace.storage.reference import followed
 
 # A look-up reads little; a walk that goes on reads more with each call, up to two blocks of the usual bound.
 _WINDOW_BYTES_FIRST = 64 << 10
@@ -116,7 +125,7 @@ class Source:
     def header_at(self, position: int) -> Header | None:
         """The head of a block of this log that fits the file; its body is not looked at."""
         try:
-            header = parse_header(self.bytes_at(position, HEAD_BYTES))
+            header = parse_header(self.bytes_at(position, HEAD_BYTES), is_record=True)
         except BlockDamaged:
             return None
         if header.shard != self.shard or position + header.block_bytes > self.size:
@@ -124,9 +133,12 @@ class Source:
         return header
 
     def block_at(self, position: int, header: Header) -> Block | None:
-        """The block of that head, if its body is whole."""
+        """The whole block of that head, if its body is as it was written. The record may be shorter."""
         try:
-            return attach_body(header, self.bytes_at(position + HEAD_BYTES, header.body_bytes))
+            record = attach_body(header, self.bytes_at(position + HEAD_BYTES, header.body_bytes))
+            # Beside the window: what it refers to is far behind the place that is read.
+            is_whole = header.codec is not Codec.REFERENCE
+            return record if is_whole else followed(record, position, self.file.read_at)
         except BlockDamaged:
             return None
 
@@ -221,7 +233,8 @@ def scan(
         if block is not None:
             index.add(block, position)
             tail = tail_after(block.header)
-            position += block.header.block_bytes
+            assert header is not None
+            position += header.block_bytes
             continue
         is_ahead = mark is not None and mark.tail.next_index > tail.next_index
         later = mark if is_ahead else source.next_mark(position)

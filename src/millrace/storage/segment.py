@@ -22,11 +22,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from millrace.storage.block import Block, Header
+from millrace.storage.block import HEAD_BYTES, Block, Header, Kind
 from millrace.storage.disk import Disk, DiskFull, File
 from millrace.storage.files import put_in_place, replace_file, write_aside
 from millrace.storage.index import IndexFile, SegmentIndex, read_index
 from millrace.storage.records import MARK_BYTES, Mark, Tail, tail_after, tail_before
+from millrace.storage.reference import carried, referring
 from millrace.storage.scan import Damage, Source, scan
 
 LOG_SUFFIX = ".log"
@@ -60,6 +61,7 @@ class Segment:
     """See the module. One writer; the methods that read may run beside `append`, `sync` and `checkpoint`."""
 
     __slots__ = (
+        "_carried",
         "_file",
         "_filled_bytes",
         "_index",
@@ -98,6 +100,9 @@ class Segment:
         self._is_mark_due = False
         # Length of the file where zeros were written ahead; no more than `size` where they were not.
         self._filled_bytes = 0
+        # Checksum and size of a body that a control block carries -> where in the file it stands. Since this
+        # start: what was staged before it is written once more.
+        self._carried: dict[tuple[int, int], int] = {}
         self._file: File | None = None
         self._index: SegmentIndex | None = None
         self._index_file: IndexFile | None = None
@@ -211,16 +216,36 @@ class Segment:
         if self._is_mark_due:
             buffers.append(self.home.mark(position, self.tail))
             position += MARK_BYTES
-        for block in blocks:
-            buffers += block.buffers()
+        records = [self._shortened(file, block) for block in blocks]
+        for record in records:
+            buffers += record.buffers()
         self._write(file, buffers, fill_bytes)
         self._is_mark_due = False
-        for block in blocks:
+        for block, record in zip(blocks, records, strict=True):
             index.add(block, position)
-            position += block.header.block_bytes
+            self._note_carried(block, position)
+            position += record.header.block_bytes
         # The tail last: a reader goes by it and must find size and points in place.
         self.size = position
         self.tail = tail_after(blocks[-1].header)
+
+    def _shortened(self, file: File, block: Block) -> Block:
+        """A reference in place of a block whose body is in this file already."""
+        header = block.header
+        if not self._carried or header.kind is not Kind.DATA:
+            return block
+        position = self._carried.get((header.body_checksum, header.body_bytes))
+        # The same checksum is not the same body.
+        if position is None or file.read_at(position, header.body_bytes) != block.body:
+            return block
+        return referring(block, position)
+
+    def _note_carried(self, block: Block, position: int) -> None:
+        found = carried(block)
+        if found is not None:
+            at, header = found
+            place = position + HEAD_BYTES + at + HEAD_BYTES
+            self._carried[header.body_checksum, header.body_bytes] = place
 
     def _write(self, file: File, buffers: list[bytes], fill_bytes: int) -> None:
         end = self.size + sum(map(len, buffers))
@@ -291,6 +316,7 @@ class Segment:
 
     def release(self) -> None:
         """Let go of the file."""
+        self._carried.clear()
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -315,6 +341,7 @@ class Segment:
         self.has_all_terms = self.has_all_terms or self.is_whole
         self.tail, self.size, self.synced_bytes = tail, position, position
         self._filled_bytes = 0
+        self._carried.clear()
         self._file = file
         self.activate(index)
 
@@ -363,7 +390,7 @@ class Segment:
                 if block is None or header.index != first + len(blocks):
                     break
                 blocks.append(block)
-                total += header.block_bytes
+                total += block.header.block_bytes
                 if header.index == last or total >= bytes_max:
                     break
         if not blocks:

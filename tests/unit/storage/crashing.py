@@ -59,6 +59,7 @@ class Workload:
         self._disk = disk
         self._term = 1
         self._log: Log | None = None
+        self._staged: list[Block] = []
 
     def run(self, calls: int) -> Log:
         self._log = open_log(self._disk)
@@ -77,7 +78,8 @@ class Workload:
         return self._log
 
     def _append(self, log: Log) -> None:
-        blocks = chain(some_blocks(self._rng, self._rng.randint(1, 4)), tail_of(log), term=self._term)
+        fresh = some_blocks(self._rng, self._rng.randint(1, 4), staged=self._staged)
+        blocks = chain(fresh, tail_of(log), term=self._term)
         self.model.appending = blocks
         # A roll syncs what is there before the new segment takes these.
         log.append(blocks)

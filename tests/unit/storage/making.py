@@ -78,12 +78,27 @@ def chain(
     return stamped
 
 
-def some_blocks(rng: random.Random, count: int, size_max: int = 300) -> list[Block]:
-    """Data of random size on random topics, with a control block now and then."""
-    blocks = []
-    for _ in range(count):
-        if rng.random() < 0.15:
+def carrying(block: Block, before: bytes = b"under some key") -> Block:
+    """A control block that carries a whole block, as one does that a writer staged."""
+    return opaque_block(Kind.CONTROL, before + block.to_bytes())
+
+
+def some_blocks(
+    rng: random.Random, count: int, size_max: int = 300, staged: list[Block] | None = None
+) -> list[Block]:
+    """Data of random size on random topics, with a control block now and then. Some of these carry a data
+    block that comes later, also in a later call with the same list `staged`."""
+    blocks: list[Block] = []
+    staged = [] if staged is None else staged
+    while len(blocks) < count:
+        kind = rng.random()
+        if kind < 0.1:
             blocks.append(opaque_block(Kind.CONTROL, rng.randbytes(rng.randrange(40))))
+        elif kind < 0.2:
+            staged.append(data(rng.randbytes(rng.randrange(size_max)), topic=b"staged"))
+            blocks.append(carrying(staged[-1], rng.randbytes(rng.randrange(20))))
+        elif kind < 0.3 and staged:
+            blocks.append(staged.pop(0))
         else:
             topic = f"site/{rng.randrange(4)}/device/{rng.randrange(20)}".encode()
             payloads = [rng.randbytes(rng.randrange(size_max)) for _ in range(rng.randint(1, 3))]

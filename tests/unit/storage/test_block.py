@@ -38,7 +38,7 @@ def test_crc32c_is_castagnoli() -> None:
 
 @given(
     st.sampled_from(list(Kind)),
-    st.sampled_from(list(Codec)),
+    st.sampled_from([Codec.NONE, Codec.ZLIB]),
     st.binary(max_size=200),
     U32,
     U64,
@@ -172,7 +172,7 @@ def test_wrong_use_is_refused() -> None:
 def test_a_block_may_have_a_key() -> None:
     """The key comes back with the columns, compressed or not; one block is one block or an error."""
     run = Run(packets=b"\x30\x04\0\1ta" * 3, version=4)
-    for codec in Codec:
+    for codec in (Codec.NONE, Codec.ZLIB):
         block = keyed_block([run], b"writer/0/attempt/7", codec)
         columns = parse_block(block.to_bytes()).columns()
         assert (columns.key, bytes(columns.packets), block.topics()) == (

@@ -45,7 +45,7 @@ def test_a_full_disk_changes_nothing_and_space_heals_it(room: int) -> None:
     go on, a restart finds the same, and appends work again when there is space."""
     disk = new_disk()
     log = open_log(disk)
-    blocks = chain(some_blocks(random.Random(1), 12), term=1)
+    blocks = chain(some_blocks(random.Random(2), 12), term=1)
     for block in blocks:
         log.append([block])
     log.sync()
