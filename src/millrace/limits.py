@@ -110,10 +110,17 @@ WAITERS_MAX = 10_000
 STAGE_SECTIONS_MAX = 256
 PRODUCER_CHARACTERS_MAX = 256
 PIPELINES_MAX = 1_000
+# Pipelines that the cluster holds, the file of each and all files: every snapshot of the meta group has them.
+DECLARED_PIPELINES_MAX = 100
+PIPELINE_FILE_BYTES_MAX = 256 * KIB
+PIPELINE_FILES_BYTES_MAX = 4 * MIB
+PIPELINE_SETTINGS_MAX = 200
 PIPELINE_QUERIES_MAX = 100
 # The end of a driver's log that its supervisor tells, in lines and in characters of each.
 PIPELINE_LOG_LINES_MAX = 50
 PIPELINE_LOG_LINE_CHARACTERS_MAX = 500
+# One report of a supervisor to its node: a line of JSON with the end of the log and all queries.
+PIPELINE_REPORT_BYTES_MAX = MIB
 
 # ---- The other doors
 

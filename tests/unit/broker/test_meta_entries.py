@@ -12,29 +12,37 @@ from millrace.broker.entries.meta import (
     AddToken,
     AddUser,
     BatchRolled,
+    BeginPipeline,
     CommitBatch,
     DeleteGroup,
+    DeletePipeline,
     DeleteRule,
     DeleteStream,
     DeleteToken,
     DeleteUser,
     DrainMember,
+    FailPipeline,
     InitCluster,
     LoadAccess,
     MetaEntry,
+    OwnPipeline,
     PlaceGroup,
     PutGroup,
     PutMember,
+    PutPipeline,
     PutStream,
     RemoveMember,
+    RenewPipelines,
     ReplaceBackup,
     ReportPair,
     SetPassword,
     SetRoles,
+    SteerPipeline,
 )
 from millrace.broker.groups.definitions import DurableGroupSpec
 from millrace.broker.meta.access import Token, User
 from millrace.broker.meta.members import Member
+from millrace.broker.meta.pipelines import Fence, PipelineSpec, Steer
 from millrace.broker.meta.state import FIRST_SHARD, MetaState
 from millrace.broker.streams.pair_spec import PairSpec, TopicClass
 from millrace.broker.streams.stream import Replication, StreamSpec
@@ -51,6 +59,7 @@ PAIR = StreamSpec(
 EDGE = StreamSpec(name="edge", filters=("e/#",), edge="module:function", retention_bytes=5)
 PLAIN = StreamSpec(name="plain", filters=("x/#",))
 GROUP = DurableGroupSpec(name="g", filters=("x/#",), deliveries_max=3, dead_letter="dead")
+PIPELINE = PipelineSpec(name="p", file="p.py", node="a", settings=("x=1",), ui_port=4040)
 SHARD = FIRST_SHARD + 1
 RULE = Rule(user="*", effect=Effect.ALLOW, action=Action.PUBLISH, filter="x/%u/#")
 ROOT = User(name="root", password_hash="h", roles=(Role.ADMIN, Role.OBSERVER))
@@ -84,6 +93,15 @@ ENTRIES: list[MetaEntry] = [
     DeleteRule(1),
     DeleteToken("u"),
     DeleteUser("old name"),
+    PutPipeline(PIPELINE, "x = 1", "ann", create_only=True),
+    OwnPipeline("p", 0, "a"),
+    BeginPipeline("p", 1),
+    RenewPipelines("a"),
+    CommitBatch("w", 3, {"c": {FIRST_SHARD: 1}}, "ann", Fence(1, 1)),
+    FailPipeline("p", 1, "no table"),
+    SteerPipeline("p", Steer.START),
+    PutPipeline(PipelineSpec(name="q", file="q.sql", checkpoints="s3a://b/c"), "", "ann", create_only=True),
+    DeletePipeline("q"),
 ]
 
 

@@ -9,6 +9,7 @@ from millrace.broker.entries.codec import Entry, EntryCodec
 from millrace.broker.groups.definitions import DurableGroupSpec
 from millrace.broker.meta.access import ScramKeys, Token, User
 from millrace.broker.meta.members import Member
+from millrace.broker.meta.pipelines import Fence, PipelineSpec, Steer
 from millrace.broker.meta.writers import Winners
 from millrace.broker.streams.stream import StreamSpec
 
@@ -74,6 +75,8 @@ class CommitBatch(Entry, frozen=True, tag="writer.commit"):
     batch: int
     winners: Winners
     user: str
+    fence: Fence | None = None
+    """The run of a pipeline that asks; void unless it is the newest."""
 
 
 class AbortAttempts(Entry, frozen=True, tag="writer.abort"):
@@ -162,6 +165,64 @@ class LoadAccess(Entry, frozen=True, tag="access.load"):
     only_first: bool
 
 
+class PutPipeline(Entry, frozen=True, tag="pipeline.put"):
+    """Make a pipeline, or give one another file and other settings."""
+
+    spec: PipelineSpec
+    text: str
+    user: str
+    create_only: bool
+
+
+class SteerPipeline(Entry, frozen=True, tag="pipeline.steer"):
+    name: str
+    order: Steer
+
+
+class DeletePipeline(Entry, frozen=True, tag="pipeline.delete"):
+    name: str
+
+
+class OwnPipeline(Entry, frozen=True, tag="pipeline.own"):
+    """A replica runs it from now on, or begins to run it again; nobody where `owner` is empty. Void unless its
+    epoch is still `after`."""
+
+    name: str
+    after: int
+    owner: str
+
+
+class BeginPipeline(Entry, frozen=True, tag="pipeline.begin"):
+    """There is a place for its checkpoints."""
+
+    name: str
+    epoch: int
+
+
+class FailPipeline(Entry, frozen=True, tag="pipeline.fail"):
+    """Its owner gives it up."""
+
+    name: str
+    epoch: int
+    reason: str
+
+
+class RenewPipelines(Entry, frozen=True, tag="pipeline.renew"):
+    """Whoever owns pipelines is there."""
+
+    owner: str
+
+
+PipelineEntry = (
+    PutPipeline
+    | SteerPipeline
+    | DeletePipeline
+    | OwnPipeline
+    | BeginPipeline
+    | FailPipeline
+    | RenewPipelines
+)
+
 AccessEntry = (
     AddUser | SetPassword | SetRoles | DeleteUser | AddRule | DeleteRule | AddToken | DeleteToken | LoadAccess
 )
@@ -181,6 +242,7 @@ MetaEntry = (
     | BatchRolled
     | ReportPair
     | ReplaceBackup
+    | PipelineEntry
     | AccessEntry
 )
 

@@ -26,6 +26,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     http: str = ""
     host: str = ""
     """The machine that it runs on, where others run on it as well; empty: a machine of its own."""
+    runs_pipelines: bool = False
+    """Its own configuration lets it run the code of pipelines."""
     is_draining: bool = False
     """Keeps what it has to until others have it; gets nothing new and leads nothing it can hand over."""
 

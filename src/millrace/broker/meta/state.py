@@ -1,4 +1,5 @@
-"""What the whole cluster agrees on: its nodes, streams and their shards, who keeps which, and who may what.
+"""What the whole cluster agrees on: its nodes, streams and their shards, who keeps which, who may what, and
+which pipelines run where.
 
 A replicated state: `apply` takes one command of the meta group's log and is deterministic, so every node that
 applied the same commands has the same streams, the same shard ids and the same routing generation. A command
@@ -18,30 +19,39 @@ from millrace.broker.entries.meta import (
     AddToken,
     AddUser,
     BatchRolled,
+    BeginPipeline,
     CommitBatch,
     DeleteGroup,
+    DeletePipeline,
     DeleteRule,
     DeleteStream,
     DeleteToken,
     DeleteUser,
     DrainMember,
+    FailPipeline,
     InitCluster,
     LoadAccess,
     MetaEntry,
+    OwnPipeline,
+    PipelineEntry,
     PlaceGroup,
     PutGroup,
     PutMember,
+    PutPipeline,
     PutStream,
     RemoveMember,
+    RenewPipelines,
     ReplaceBackup,
     ReportPair,
     SetPassword,
     SetRoles,
+    SteerPipeline,
 )
 from millrace.broker.groups.definitions import DurableGroup, DurableGroups
 from millrace.broker.meta.access import AccessState
 from millrace.broker.meta.members import Members
 from millrace.broker.meta.pairs import QUORUM_MEMBERS, Pair, Pairs
+from millrace.broker.meta.pipelines import Pipelines
 from millrace.broker.meta.writers import Writer, Writers
 from millrace.broker.saved_state import read_saved
 from millrace.broker.streams.stream import (
@@ -82,7 +92,7 @@ class Result:
 class MetaState:
     """Streams by name. The stream `default` is always there."""
 
-    __slots__ = ("_next_shard", "access", "generation", "groups", "members", "pairs", "table", "writers")
+    __slots__ = ("_next_shard", "access", "generation", "groups", "members", "pairs", "pipelines", "table", "writers")
 
     def __init__(self) -> None:
         self.members = Members()
@@ -90,6 +100,7 @@ class MetaState:
         self.writers = Writers()
         self.pairs = Pairs()
         self.access = AccessState()
+        self.pipelines = Pipelines()
         self.generation = 1
         self._next_shard = FIRST_SHARD + DEFAULT_SPEC.shards
         shards = tuple(range(FIRST_SHARD, self._next_shard))
@@ -135,9 +146,39 @@ class MetaState:
                 self._report(entry)
             case ReplaceBackup():
                 self.pairs.replace_backup(entry.shard, entry.after, entry.backup)
+            case (
+                PutPipeline()
+                | SteerPipeline()
+                | DeletePipeline()
+                | OwnPipeline()
+                | BeginPipeline()
+                | FailPipeline()
+                | RenewPipelines()
+            ):
+                self._apply_pipeline(entry)
             case _:
                 return self._apply_access(entry)
         return Result()
+
+    def _apply_pipeline(self, entry: PipelineEntry) -> None:
+        pipelines = self.pipelines
+        match entry:
+            case PutPipeline():
+                pipelines.put(entry.spec, entry.text, entry.user, create_only=entry.create_only)
+            case SteerPipeline():
+                pipelines.steer(entry.name, entry.order)
+            case DeletePipeline():
+                pipelines.delete(entry.name)
+            case OwnPipeline():
+                pipelines.own(entry.name, entry.after, entry.owner)
+            case BeginPipeline():
+                pipelines.begin(entry.name, entry.epoch)
+            case FailPipeline():
+                pipelines.fail(entry.name, entry.epoch, entry.reason)
+            case RenewPipelines():
+                pipelines.renew(entry.owner)
+            case _:
+                assert_never(entry)
 
     def _apply_access(self, entry: AccessEntry) -> Result:
         access = self.access
@@ -243,6 +284,7 @@ class MetaState:
         return Result(removed=(*old.sealed, *old.shards))
 
     def _commit(self, entry: CommitBatch) -> Result:
+        self.pipelines.check(entry.fence)
         open_shards = {shard for stream in self.table.streams.values() for shard in stream.shards}
         is_new = self.writers.commit(
             entry.writer, entry.batch, entry.winners, entry.user, open_shards.__contains__
@@ -283,6 +325,7 @@ class MetaState:
                 pairs=self.pairs,
                 writers=self.writers.writers,
                 access=self.access,
+                pipelines=self.pipelines,
             )
         )
 
@@ -298,6 +341,7 @@ class MetaState:
         state.pairs = snapshot.pairs
         state.writers = Writers(snapshot.writers)
         state.access = snapshot.access
+        state.pipelines = snapshot.pipelines
         return state
 
 
@@ -312,6 +356,7 @@ class _Snapshot(msgspec.Struct):
     pairs: Pairs
     writers: dict[str, Writer]
     access: AccessState = msgspec.field(default_factory=AccessState)
+    pipelines: Pipelines = msgspec.field(default_factory=Pipelines)
 
 
 _encoder = msgspec.msgpack.Encoder()
