@@ -276,6 +276,25 @@ class Edge(Settings, frozen=True, kw_only=True):
     ] = 5_000
 
 
+class Pipelines(Settings, frozen=True, kw_only=True):
+    run: Annotated[
+        bool,
+        says(
+            "this node runs pipelines that the cluster holds: their code, which administrators give, has the "
+            "rights of the node's user"
+        ),
+    ] = False
+    python: Annotated[
+        str, says("Python interpreter with millrace[spark] that runs them; empty: the node's own")
+    ] = ""
+    token_file: Annotated[
+        str, says("file with the token or USER:PASSWORD by which their drivers read and write")
+    ] = ""
+    urls: Annotated[
+        str, says("HTTP addresses of nodes for their drivers, comma separated; empty: those of all nodes")
+    ] = ""
+
+
 class Log(Settings, frozen=True, kw_only=True):
     level: Annotated[Literal["debug", "info", "warning", "error"], says("least severity written")] = "info"
     format: Annotated[Literal["text", "json"], says("lines for people or one JSON object each")] = "text"
@@ -298,6 +317,7 @@ class Config(Settings, frozen=True, kw_only=True):
     audit: Audit = Audit()
     tracing: Tracing = Tracing()
     edge: Edge = Edge()
+    pipelines: Pipelines = Pipelines()
     log: Log = Log()
     streams: dict[str, dict[str, Any]] = {}
     """Streams by name, each with the settings of `millrace stream create`; made or changed at start."""

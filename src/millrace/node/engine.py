@@ -35,6 +35,7 @@ from millrace.node.pairs.pair_keeper import PairKeeper
 from millrace.node.peers.interest import Interest
 from millrace.node.peers.messages import ClientConnected, FetchBlocks, HandedOn, HandOver, RelayedRun
 from millrace.node.peers.registry import LEADERLESS_MESSAGES, ROUTED_MESSAGES
+from millrace.node.pipelines.keeper import PipelineKeeper
 from millrace.node.replicas import waiting
 from millrace.node.replicas.repair import Repairs
 from millrace.node.replicas.replicas import Replicas
@@ -187,6 +188,10 @@ class Engine:
             wall_us,
         )
 
+        self.pipelines = PipelineKeeper(
+            config, self.definitions, self.replicas, self._silence, self._publish_sys, wall_us
+        )
+
     def _build_traces(self, config: Config) -> PublishTraces | None:
         """None where nobody wants any."""
         wanted, name = config.tracing, config.node.id
@@ -262,6 +267,7 @@ class Engine:
         self.sessions.begin()
         self.cluster.run()
         self.writing.start()
+        self.pipelines.start()
 
     async def stop(self) -> None:
         """Take snapshots, so that the next start is quick, and let go of the files."""
@@ -269,6 +275,7 @@ class Engine:
             await asyncio.to_thread(self.traces.close)
         if not self.replicas.is_open:
             return
+        await self.pipelines.stop()
         await self.writing.stop()
         await self.edges.stop()
         await self.members.stop()

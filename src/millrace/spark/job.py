@@ -20,11 +20,11 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from millrace.broker.meta.pipelines import syntax_complaint
 from millrace.errors import ConfigError, LocalError
 from millrace.spark import sql
 from millrace.spark.flow import Flow
 from millrace.spark.options import trigger_ms
-from millrace.spark.supervisor import syntax_complaint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -223,7 +223,7 @@ def main(arguments: list[str]) -> int:
             )
             _build(build, flow)
             watches = [Watch(name, query) for name, query in flow.start().items()]
-            _say(out, {"running": sorted(flow.sinks)})
+            _say(out, {"running": sorted(flow.sinks), "ui": spark.sparkContext.uiWebUrl or ""})
             watch(flow, watches, stopping, out)
             _stop(watches)
         except ConfigError as error:

@@ -26,6 +26,8 @@ ANY_USER = "token"
 """The name under which a token of the cluster is given as a password: it says itself whose it is."""
 """A token is USER:PASSWORD in one word: who reads and the proof of it, from one place."""
 URL_VARIABLE = "MILLRACE_URL"
+RUN_VARIABLE = "MILLRACE_PIPELINE_RUN"
+"""Which run of a pipeline of the cluster a driver is: the cluster takes decisions of the newest alone."""
 
 _COMMON = ("url", "connectTimeout", "requestTimeout", "passwordFile", "tokenFile", "caFile")
 _KNOWN = (

@@ -26,12 +26,13 @@ from urllib.parse import quote
 
 import msgspec
 
+from millrace.broker.meta.pipelines import wrong_text
 from millrace.client.connection.tls import CA_VARIABLE
 from millrace.client.http import Http, Timeouts
 from millrace.client.http_node import JSON_HEADERS, HttpNode, TimeLimit, json_body
 from millrace.errors import ConfigError, LocalError
 from millrace.limits import PIPELINE_LOG_LINE_CHARACTERS_MAX, PIPELINE_LOG_LINES_MAX
-from millrace.spark.options import URL_VARIABLE, SinkOptions, access, trigger_ms
+from millrace.spark.options import RUN_VARIABLE, URL_VARIABLE, SinkOptions, access, trigger_ms
 
 PAUSE_S_LEAST, PAUSE_S_MOST = 1.0, 30.0
 STOP_S = 30.0
@@ -73,6 +74,12 @@ class Plan:
     """Where Spark serves its pages; None for nowhere."""
     starts_max: int = 5
     """So many starts in a row without a finished batch, and it gives up."""
+    stop_s: float = STOP_S
+    """How long a driver that is told to stop may take before it is killed."""
+    is_told: bool = True
+    """Whether the nodes are told how it goes."""
+    run: str = ""
+    """Which run of a pipeline of the cluster this is; empty for a pipeline of a terminal."""
 
     @property
     def log(self) -> Path:
@@ -96,6 +103,8 @@ class State:
     state: str = "starting"
     restarts: int = 0
     error: str = ""
+    ui: str = ""
+    """Where Spark serves its pages; empty where it does not."""
     queries: Mapping[str, QueryState] = field(default_factory=dict)
 
 
@@ -121,18 +130,11 @@ def check_file(file: Path) -> None:
         raise ConfigError(f"{file}: a pipeline is a .py file, a .sql file or a directory")
     elif file.suffix == ".py":
         try:
-            compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
-        except SyntaxError as error:
-            raise ConfigError(syntax_complaint(error, file)) from None
-        except (OSError, ValueError) as error:
+            complaint = wrong_text(str(file), file.read_bytes())
+        except OSError as error:
             raise ConfigError(f"{file} cannot be read: {error}") from None
-
-
-def syntax_complaint(error: SyntaxError, file: Path) -> str:
-    """Where Python does not understand a file, or one that it imports, and what stands there."""
-    text = f": {error.text.strip()}" if error.text and error.text.strip() else ""
-    line = "" if error.lineno is None else f", line {error.lineno}"
-    return f"{error.filename or file}{line}: {error.msg}{text}"
+        if complaint is not None:
+            raise ConfigError(complaint)
 
 
 class Supervisor:
@@ -145,7 +147,7 @@ class Supervisor:
         self._reports: queue.Queue[dict[str, Any]] = queue.Queue(_REPORTS_MAX)
         self._stopping = threading.Event()
         self._restarting = threading.Event()
-        self._teller = _Teller(plan, self._restarting.set)
+        self._teller = _Teller(plan, self._restarting.set) if plan.is_told else None
         # Rows of the drivers before this one, by query.
         self._rows_before: dict[str, int] = {}
         # What this driver reported, and where its part of the log begins.
@@ -168,7 +170,8 @@ class Supervisor:
             self._say(state="failed", error=str(error)[:1000])
             raise
         finally:
-            self._teller.close()
+            if self._teller is not None:
+                self._teller.close()
 
     def _run(self) -> None:
         pause_s, fruitless = PAUSE_S_LEAST, 0
@@ -243,7 +246,7 @@ class Supervisor:
             if driver.poll() is None:
                 driver.send_signal(signal.SIGTERM)
                 driver.stdin.close()
-            return driver.wait(STOP_S)
+            return driver.wait(self.plan.stop_s)
         except subprocess.TimeoutExpired:
             # With its JVM, which is of the same group; one whose driver is gone ends by itself.
             os.killpg(driver.pid, signal.SIGKILL)
@@ -268,7 +271,7 @@ class Supervisor:
         elif "running" in report:
             names = [str(name) for name in report["running"]]
             known = {name: self.state.queries.get(name, QueryState(name=name)) for name in names}
-            self._say(state="running", error="", queries=known)
+            self._say(state="running", error="", queries=known, ui=str(report.get("ui", "")))
         else:
             name = str(report.pop("query"))
             report["rows"] += self._rows_before.get(name, 0)
@@ -279,7 +282,8 @@ class Supervisor:
     def _say(self, **changes: Any) -> None:
         self.state = replace(self.state, **changes)
         self._show(self.state)
-        self._teller.tell(self.state)
+        if self._teller is not None:
+            self._teller.tell(self.state)
 
     def _command(self, report: int) -> list[str]:
         plan = self.plan
@@ -308,6 +312,8 @@ class Supervisor:
         # A source or a sink that names no nodes is meant for those of the pipeline.
         configuration = dict(one.split("=", 1) for one in self.plan.configuration if "=" in one)
         urls = {URL_VARIABLE: configuration.get(URL_SETTING, self.plan.urls)}
+        if self.plan.run:
+            urls[RUN_VARIABLE] = self.plan.run
         if not self.plan.master.startswith("local"):
             return {**os.environ, **urls}
         # Somebody who sets these knows why.

@@ -4,6 +4,7 @@ Every request here may be sent again: what is staged is known by its key, and a 
 request whose answer did not come goes to the next node, and round again for a while.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -20,6 +21,7 @@ from millrace.client.http_node import (
     json_body,
 )
 from millrace.errors import LocalError
+from millrace.spark.options import RUN_VARIABLE
 
 PATIENCE_S = 60.0
 _ANSWER_TIMEOUT_S = 45.0
@@ -83,8 +85,10 @@ class ClusterWriter:
         self._ask("POST", f"{stream_path(stream)}/stage?{query}", sections, _PACKETS_HEADERS)
 
     def commit(self, writer: str, batch: int, attempts: dict[str, dict[int, int]]) -> dict[str, Any]:
-        """Decide a batch; the answer says whether it was decided before, and whether it is visible."""
-        body = json_body({"batch": batch, "attempts": attempts})
+        """Decide a batch; the answer says whether it was decided before, and whether it is visible. The
+        driver of a pipeline of the cluster says which run of it this is: that of an older run is refused."""
+        run = os.environ.get(RUN_VARIABLE)
+        body = json_body({"batch": batch, "attempts": attempts, **({"run": run} if run else {})})
         answer: dict[str, Any] = self._ask("POST", f"/v1/writers/{quote(writer, safe='')}/commit", body)
         return answer
 

@@ -13,7 +13,7 @@ from millrace.broker.entries.meta import (
     RenewPipelines,
     SteerPipeline,
 )
-from millrace.broker.meta.pipelines import Fence, Pipeline, PipelineSpec, Pipelines, Steer, wrong_text
+from millrace.broker.meta.pipelines import Fence, Pipeline, Pipelines, PipelineSpec, Steer, wrong_text
 from millrace.broker.meta.state import FIRST_SHARD, MetaState
 from millrace.errors import LocalError
 from millrace.limits import DECLARED_PIPELINES_MAX, PIPELINE_FILE_BYTES_MAX, PIPELINE_FILES_BYTES_MAX

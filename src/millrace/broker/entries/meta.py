@@ -184,8 +184,8 @@ class DeletePipeline(Entry, frozen=True, tag="pipeline.delete"):
 
 
 class OwnPipeline(Entry, frozen=True, tag="pipeline.own"):
-    """A replica runs it from now on, or begins to run it again; nobody where `owner` is empty. Void unless its
-    epoch is still `after`."""
+    """A replica runs it from now on, or begins to run it again; nobody where `owner` is empty. Void unless
+    its epoch is still `after`."""
 
     name: str
     after: int
@@ -214,13 +214,7 @@ class RenewPipelines(Entry, frozen=True, tag="pipeline.renew"):
 
 
 PipelineEntry = (
-    PutPipeline
-    | SteerPipeline
-    | DeletePipeline
-    | OwnPipeline
-    | BeginPipeline
-    | FailPipeline
-    | RenewPipelines
+    PutPipeline | SteerPipeline | DeletePipeline | OwnPipeline | BeginPipeline | FailPipeline | RenewPipelines
 )
 
 AccessEntry = (

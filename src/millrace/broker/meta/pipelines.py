@@ -31,9 +31,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(py|sql)")
 _REASON_CHARACTERS = 1_000
 _NEEDS_CHECKPOINTS = (
-    "more than one node may run it, so all of them must reach its checkpoints: give checkpoints as a URL, such "
-    "as s3a://bucket/checkpoints, or file:///mnt/shared/checkpoints for a directory that every node has mounted; "
-    "or name the one node that runs it"
+    "more than one node may run it, so all of them must reach its checkpoints: give checkpoints as a URL, "
+    "such as s3a://bucket/checkpoints, or file:///mnt/shared/checkpoints for a directory that every node has "
+    "mounted; or name the one node that runs it"
 )
 
 
@@ -211,7 +211,9 @@ class Pipelines(msgspec.Struct):
 
     def fail(self, name: str, epoch: int, reason: str) -> None:
         """The owner gives up."""
-        self._set(replace(self._run(name, epoch), failure=reason[:_REASON_CHARACTERS] or "no reason was given"))
+        self._set(
+            replace(self._run(name, epoch), failure=reason[:_REASON_CHARACTERS] or "no reason was given")
+        )
 
     def renew(self, owner: str) -> None:
         """The owner of pipelines is there."""
@@ -231,6 +233,14 @@ class Pipelines(msgspec.Struct):
         if fence is None or any(one.fence == fence for one in self.by_name.values()):
             return
         raise LocalError("this driver is not the one that runs its pipeline any more")
+
+    def is_superseded(self, fence: Fence) -> bool:
+        """Whether there is a newer run, or no such pipeline any more. A node that is behind may not know of
+        this run at all."""
+        for one in self.by_name.values():
+            if one.number == fence.number:
+                return one.epoch > fence.epoch
+        return fence.number < self.next_number
 
     def choose(self, pipeline: Pipeline, fit: Collection[tuple[str, str]]) -> str | None:
         """The replica that is to run it, of those that can, given with their names: one that runs few."""

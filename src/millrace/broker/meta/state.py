@@ -92,7 +92,17 @@ class Result:
 class MetaState:
     """Streams by name. The stream `default` is always there."""
 
-    __slots__ = ("_next_shard", "access", "generation", "groups", "members", "pairs", "pipelines", "table", "writers")
+    __slots__ = (
+        "_next_shard",
+        "access",
+        "generation",
+        "groups",
+        "members",
+        "pairs",
+        "pipelines",
+        "table",
+        "writers",
+    )
 
     def __init__(self) -> None:
         self.members = Members()

@@ -93,8 +93,6 @@ class Admin:
         self._uptime_s = uptime_s
         self.events = events
         self.logins = PageLogins()
-        self.pipelines: dict[str, dict[str, Any]] = {}
-        """The last report of every pipeline that told this node."""
         self.readiness = Readiness(engine, events)
         self._watch = Watch(engine, self._broker.stats, events, node)
         self._sampler = figures.Sampler(lambda: asyncio.get_running_loop().time())

@@ -282,6 +282,7 @@ class Cluster:
             peer=self._replicas.peer_address,
             mqtt=public("mqtt", listeners.mqtt),
             http=public("http", listeners.http),
+            runs_pipelines=self._config.pipelines.run,
         )
 
     def _may_link(self, identity: Identity) -> bool:
@@ -378,7 +379,9 @@ class Cluster:
     def _has_moved(self, mine: Member) -> bool:
         now = self._myself()
         said = ((now.name, mine.name), (now.peer, mine.peer), (now.mqtt, mine.mqtt), (now.http, mine.http))
-        return now.host != mine.host or any(new and new != old for new, old in said)
+        if (now.host, now.runs_pipelines) != (mine.host, mine.runs_pipelines):
+            return True
+        return any(new and new != old for new, old in said)
 
     # --------------------------------------------------------------------------------------- peers
 

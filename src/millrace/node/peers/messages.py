@@ -164,6 +164,16 @@ class Removed(msgspec.Struct, frozen=True, array_like=True):
     """A group of the sender still counts on the vote of the one that was removed."""
 
 
+class PipelineTold(msgspec.Struct, frozen=True, array_like=True):
+    """What the supervisor of a pipeline told the node that runs it."""
+
+    name: str
+    number: int
+    epoch: int
+    report: bytes
+    """JSON, as `node/pipelines/reports.py` reads it."""
+
+
 class HandedOn(msgspec.Struct, frozen=True, array_like=True):
     """What still reached the old node of a session after it was handed over."""
 

@@ -170,10 +170,13 @@ _OTHERS = {
     0x51: messages.HandedOn,
     0x52: messages.Removed,
     0x53: messages.Relayed,
+    0x54: messages.PipelineTold,
     0xFF: messages.SignOfLife,
 }
 
-RELAYED_TAGS = frozenset((*LOG_MESSAGES, *FRAME_MESSAGES, *REQUESTS, *ANSWERS, 0x01, 0x50, 0x51, 0x52, 0xFF))
+RELAYED_TAGS = frozenset(
+    (*LOG_MESSAGES, *FRAME_MESSAGES, *REQUESTS, *ANSWERS, 0x01, 0x50, 0x51, 0x52, 0x54, 0xFF)
+)
 """What may go through another node where there is no link."""
 
 TYPES: dict[int, type] = {

@@ -18,6 +18,7 @@ from typing import Any
 from millrace.broker.access import Principal
 from millrace.broker.entries.meta import META_ENTRIES, AbortAttempts, BatchRolled, CommitBatch
 from millrace.broker.meta import state as meta
+from millrace.broker.meta.pipelines import Fence
 from millrace.broker.meta.writers import Decision, Winners, Writer
 from millrace.broker.shards.staging import AttemptKey, BlockKey, Place
 from millrace.errors import LocalError, StorageError
@@ -49,6 +50,10 @@ _ABANDONED_US = 24 * 60 * 60 * 1_000_000
 
 class Conflict(LocalError):
     """What was asked does not fit what is staged or decided; asking again changes nothing."""
+
+
+class Superseded(LocalError):
+    """Another driver runs the pipeline; whatever this one asks is in vain."""
 
 
 class NotYours(LocalError):
@@ -131,16 +136,32 @@ class Writing:
     # --------------------------------------------------------------------------------------- decisions
 
     async def commit(
-        self, name: str, batch: int, winners: Winners, user: str, principal: Principal
+        self,
+        name: str,
+        batch: int,
+        winners: Winners,
+        user: str,
+        principal: Principal,
+        fence: Fence | None = None,
     ) -> tuple[bool, bool]:
         """Decide a batch: whether it was decided before, and whether it is visible by now. Conflict where
-        the winners are not what is staged; NotYours where `principal` may not publish all of it any more."""
+        the winners are not what is staged; NotYours where `principal` may not publish all of it any more;
+        Superseded where `fence`, the run of a pipeline, is not the newest."""
+        self._check_run(fence)
         await self._until_staged(name, batch, winners, user)
         writer = self.find(name)
         if writer is None or batch > writer.last:
             await self._check_rights(name, batch, winners, principal)
-        result = await self._decide(CommitBatch(name, batch, winners, user))
+        try:
+            result = await self._decide(CommitBatch(name, batch, winners, user, fence))
+        except Conflict:
+            self._check_run(fence)
+            raise
         return result.is_repeat, await self._until_visible(name, batch)
+
+    def _check_run(self, fence: Fence | None) -> None:
+        if fence is not None and self._definitions.state.pipelines.is_superseded(fence):
+            raise Superseded("this driver is not the one that runs its pipeline any more")
 
     async def _check_rights(self, name: str, batch: int, winners: Winners, principal: Principal) -> None:
         """What was staged becomes messages by this: the rights of now count [rule 31]. Where they cover all

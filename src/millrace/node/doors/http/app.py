@@ -57,7 +57,7 @@ _TAGS = [
     {"name": "streams", "description": "Which log keeps which topics, and how it is replicated."},
     {"name": "groups", "description": "Durable consumers, with leases and dead letters."},
     {"name": "staged publishing", "description": "Two-step publishing for programs that write in batches."},
-    {"name": "pipelines", "description": "What supervised pipelines say of themselves."},
+    {"name": "pipelines", "description": "Spark pipelines: made, run and moved by the cluster, or reported."},
     {"name": "cluster", "description": "Nodes, and taking one out."},
     {"name": "access", "description": "Users, access rules and tokens, the same at every node."},
     {"name": "administration", "description": "The cluster at a glance, clients, sessions, events, login."},

@@ -1,12 +1,13 @@
-"""What supervised pipelines say of themselves: `$SYS/pipelines/NAME`, retained, for dashboards.
+"""Pipelines: those that the cluster holds and runs, and those that somebody runs in a terminal.
 
-No client may publish below `$SYS`, so a supervisor tells the node, and the node publishes. As with all of
-`$SYS` a report stays at the node that got it: a supervisor tells every node it knows.
+What the cluster holds is made, changed and removed by administrators, because it is code that runs with the
+rights of the nodes' users; operators stop and restart it. Its reports go from node to node.
 
-A supervisor is a process somewhere that nobody but itself can reach. So what people ask of it waits in the
-answer to its next report: a restart has a number, and the supervisor says which numbers it has carried out.
-One that is gone carries out nothing, and the request stays where everybody sees it. To start a pipeline that
-does not run, the cluster would have to know its file and where to run it; it knows neither.
+A pipeline of a terminal tells the nodes of itself (`PUT`), on `$SYS/pipelines/NAME`, retained, for
+dashboards. No client may publish below `$SYS`, so its supervisor tells the node, and the node publishes. As
+with all of `$SYS` a report stays at the node that got it: a supervisor tells every node it knows. Nobody but
+itself can reach such a supervisor. So a restart waits in the answer to its next report: it has a number, and
+the supervisor says which numbers it has carried out. One that is gone carries out nothing.
 """
 
 import json
@@ -17,19 +18,24 @@ from fastapi import APIRouter, Depends, Path, Request
 from pydantic import Field
 
 from millrace.broker.access import Role
+from millrace.broker.meta.pipelines import PipelineSpec, Steer
 from millrace.limits import (
+    PIPELINE_FILE_BYTES_MAX,
     PIPELINE_LOG_LINE_CHARACTERS_MAX,
     PIPELINE_LOG_LINES_MAX,
     PIPELINE_QUERIES_MAX,
     PIPELINES_MAX,
 )
 from millrace.node.admin.events import Severity
-from millrace.node.doors.http.answers import groups as answers
+from millrace.node.doors.http.answers import pipelines as answers
 from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import Form
-from millrace.node.doors.http.guard import CallerIs, identify, observe
+from millrace.node.doors.http.guard import Caller, CallerIs, identify, observe
 from millrace.node.doors.http.problems import Problem
+from millrace.node.doors.http.settings_forms import Given, asked, changed, made
+from millrace.node.pipelines.keeper import PipelineKeeper
+from millrace.node.streams.definitions import Refused
 
 router = APIRouter(
     prefix="/v1/pipelines", tags=["pipelines"], dependencies=[Depends(identify)], route_class=AnswerRoute
@@ -40,6 +46,19 @@ Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Text = Annotated[str, Field(max_length=1_000)]
 LogLine = Annotated[str, Field(max_length=PIPELINE_LOG_LINE_CHARACTERS_MAX)]
 _RESTARTED_MAX = 20
+
+
+class PipelineForm(Form):
+    definition: Annotated[Given, asked(PipelineSpec)]
+    text: Annotated[str, Field(max_length=PIPELINE_FILE_BYTES_MAX)]
+    """What stands in its file."""
+
+
+class UpgradeForm(Form):
+    definition: Annotated[Given, asked(PipelineSpec, is_change=True)] = {}
+    """What is to change; the rest stays."""
+    text: Annotated[str, Field(max_length=PIPELINE_FILE_BYTES_MAX)] | None = None
+    """What stands in its file from now on."""
 
 
 class QueryReport(Form):
@@ -59,6 +78,8 @@ class PipelineReport(Form):
     queries: Annotated[list[QueryReport], Field(max_length=PIPELINE_QUERIES_MAX)] = []
     place: Text = ""
     """Machine and file of the driver's log."""
+    ui: Text = ""
+    """Where Spark serves its pages."""
     log: Annotated[list[LogLine], Field(max_length=PIPELINE_LOG_LINES_MAX)] = []
     """The end of that log, oldest line first."""
     restarted: Annotated[list[Text], Field(max_length=_RESTARTED_MAX)] = []
@@ -68,13 +89,67 @@ class PipelineReport(Form):
 @router.get(
     "",
     dependencies=[Depends(observe)],
-    summary="Pipelines that told this node",
+    summary="All pipelines",
     response_model=answers.PipelineList,
     responses=example({"pipelines": [answers.PIPELINE]}),
 )
 async def list_pipelines(request: Request) -> dict[str, Any]:
-    """The last report of every pipeline that told this node."""
-    return {"pipelines": [_shown(report) for _, report in sorted(_reports(request).items())]}
+    """Those that the cluster holds, and the last report of every other one that told this node."""
+    keeper = server_of(request).engine.pipelines
+    names = sorted(_reports(request).keys() | keeper.names())
+    return {"pipelines": [_row(request, name) for name in names]}
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Let the cluster run a pipeline",
+    response_model=answers.PipelineShown,
+    responses=example(answers.PIPELINE, status=201),
+)
+async def create_pipeline(request: Request, form: PipelineForm, caller: CallerIs) -> dict[str, Any]:
+    """Give the cluster a pipeline; one of its nodes runs it from now on. The code has the rights of that
+    node's user, so only an administrator may, and only nodes run it whose configuration says so. 409 where
+    there is one of this name, or no node that runs pipelines."""
+    caller.must_be(Role.ADMIN)
+    spec = made(PipelineSpec, form.definition)
+    await _put(request, caller, spec, form.text, create_only=True)
+    return _keeper(request).shown(spec.name)
+
+
+@router.get(
+    "/{name}",
+    dependencies=[Depends(observe)],
+    summary="One pipeline",
+    response_model=answers.PipelineDetail,
+    responses=example(answers.PIPELINE_DETAIL),
+)
+async def show_pipeline(request: Request, name: Name, caller: CallerIs) -> dict[str, Any]:
+    """How it goes. Administrators see its definition too, which may hold secrets."""
+    _known(request, name)
+    row, keeper = _row(request, name), _keeper(request)
+    if not caller.is_admin or name not in keeper.names():
+        return row
+    pipeline = keeper.named(name)
+    return {**row, "definition": pipeline.spec.plain(), "text": pipeline.text, "user": pipeline.user}
+
+
+@router.post(
+    "/{name}/upgrade",
+    summary="Give a pipeline another file",
+    response_model=answers.PipelineShown,
+    responses=example(answers.PIPELINE),
+)
+async def upgrade_pipeline(
+    request: Request, name: Name, form: UpgradeForm, caller: CallerIs
+) -> dict[str, Any]:
+    """Its driver is stopped, and another one goes on with this file at the checkpoints of the old."""
+    caller.must_be(Role.ADMIN)
+    known = _declared(request, name).named(name)
+    spec = changed(known.spec, form.definition) if form.definition else known.spec
+    text = known.text if form.text is None else form.text
+    await _put(request, caller, spec, text, create_only=False)
+    return _keeper(request).shown(name)
 
 
 @router.put(
@@ -89,6 +164,8 @@ async def report_pipeline(
     """Publish a report on `$SYS/pipelines/NAME`. The answer has the number of a restart that is asked for."""
     caller.must_be(Role.OPERATOR)
     server, reports = server_of(request), _reports(request)
+    if name in server.engine.pipelines.names():
+        raise Problem(409, f"the cluster holds a pipeline {name!r}; give this one another name")
     if name not in reports and len(reports) >= PIPELINES_MAX:
         raise Problem(429, f"this node knows {PIPELINES_MAX} pipelines already; delete some")
     before = reports.get(name, {}).get("state")
@@ -112,8 +189,14 @@ async def report_pipeline(
 )
 async def pipeline_log(request: Request, name: Name) -> dict[str, Any]:
     """The last lines that its supervisor told; the whole log is a file beside the supervisor."""
-    report = _known(request, name)
-    return {"name": name, "time_us": report["time_us"], "place": report["place"], "lines": report["log"]}
+    _known(request, name)
+    report = _reports(request).get(name, {})
+    return {
+        "name": name,
+        "time_us": report.get("time_us", 0),
+        "place": report.get("place", ""),
+        "lines": report.get("log", []),
+    }
 
 
 @router.post(
@@ -124,10 +207,14 @@ async def pipeline_log(request: Request, name: Name) -> dict[str, Any]:
     responses=example({**answers.PIPELINE, "restart": "9f2c51a07b3de846"}, status=202),
 )
 async def restart_pipeline(request: Request, name: Name, caller: CallerIs) -> dict[str, Any]:
-    """The supervisor hears of it with its next report, within some seconds, stops its driver and starts
-    another one, which goes on at the checkpoint. 409 where the supervisor has ended: nobody would do it."""
+    """Another driver goes on at the checkpoint; a pipeline of the cluster that was stopped or given up is
+    started. The supervisor of a terminal hears of it with its next report, within some seconds; 409 where it
+    has ended: nobody would do it."""
     caller.must_be(Role.OPERATOR)
-    report = _known(request, name)
+    _known(request, name)
+    if name in _keeper(request).names():
+        return await _steer(request, caller, name, Steer.START)
+    report = _reports(request)[name]
     if report["state"] in ("stopped", "failed"):
         raise Problem(
             409, f"the supervisor of {name!r} has ended; start it again with: millrace pipeline run"
@@ -138,26 +225,102 @@ async def restart_pipeline(request: Request, name: Name, caller: CallerIs) -> di
     return _shown(report)
 
 
-@router.delete("/{name}", status_code=204, summary="Forget a pipeline")
-async def forget_pipeline(request: Request, name: Name, caller: CallerIs) -> None:
-    """Forget a pipeline: its retained report goes."""
-    caller.must_be(Role.OPERATOR)
+@router.post(
+    "/{name}/stop",
+    status_code=202,
+    summary="Stop a pipeline of the cluster",
+    response_model=answers.PipelineShown,
+    responses=example({**answers.PIPELINE, "state": "stopped"}, status=202),
+)
+async def stop_pipeline(request: Request, name: Name, caller: CallerIs) -> dict[str, Any]:
+    """Its driver ends its batch, if that takes no more than some seconds. It stays stopped until it is
+    restarted. 409 for one that runs in a terminal."""
+    return await _steer(request, caller, name, Steer.STOP)
+
+
+@router.post(
+    "/{name}/reset",
+    summary="Let a pipeline of the cluster begin anew",
+    response_model=answers.PipelineShown,
+    responses=example({**answers.PIPELINE, "state": "stopped"}),
+)
+async def reset_pipeline(request: Request, name: Name, caller: CallerIs) -> dict[str, Any]:
+    """Its next driver begins without checkpoints: it reads what it read before once more, and what it writes
+    stands there twice. 409 while it runs."""
+    return await _steer(request, caller, name, Steer.RESET)
+
+
+@router.delete("/{name}", status_code=204, summary="Delete or forget a pipeline")
+async def delete_pipeline(request: Request, name: Name, caller: CallerIs) -> None:
+    """Stop a pipeline of the cluster and delete it; its checkpoints stay where they are. Of one that runs in
+    a terminal, forget the report."""
     _known(request, name)
+    if name in _keeper(request).names():
+        caller.must_be(Role.ADMIN)
+        await _keeper(request).delete(name)
+        _say(request, caller, name, "deleted")
+        return
+    caller.must_be(Role.OPERATOR)
     del _reports(request)[name]
     server_of(request).publish_sys({f"$SYS/pipelines/{name}": ""})
 
 
-def _known(request: Request, name: str) -> dict[str, Any]:
-    report = _reports(request).get(name)
-    if report is None:
-        raise Problem(404, f"no pipeline {name!r} has told this node of itself")
-    return report
+async def _put(request: Request, caller: Caller, spec: PipelineSpec, text: str, *, create_only: bool) -> None:
+    if create_only and spec.name in _reports(request) and spec.name not in _keeper(request).names():
+        raise Problem(
+            409, f"a pipeline {spec.name!r} runs, or ran, in a terminal: forget it, or take another name"
+        )
+    try:
+        await _keeper(request).put(spec, text, caller.username or "", create_only=create_only)
+    except Refused as error:
+        raise Problem(409, str(error)) from None
+    _say(request, caller, spec.name, "created" if create_only else "upgraded")
+
+
+async def _steer(request: Request, caller: Caller, name: str, order: Steer) -> dict[str, Any]:
+    caller.must_be(Role.OPERATOR)
+    keeper = _declared(request, name)
+    try:
+        await keeper.steer(name, order)
+    except Refused as error:
+        raise Problem(409, str(error)) from None
+    words = {Steer.STOP: "stopped", Steer.START: "restarted", Steer.RESET: "reset"}
+    _say(request, caller, name, words[order])
+    return keeper.shown(name)
+
+
+def _say(request: Request, caller: Caller, name: str, what: str) -> None:
+    text = f"{caller.username or 'somebody'} {what} pipeline {name!r}"
+    server_of(request).events.record("pipeline", "info", text, pipeline=name)
+
+
+def _keeper(request: Request) -> PipelineKeeper:
+    return server_of(request).engine.pipelines
+
+
+def _declared(request: Request, name: str) -> PipelineKeeper:
+    _known(request, name)
+    keeper = _keeper(request)
+    if name not in keeper.names():
+        raise Problem(409, f"pipeline {name!r} runs in a terminal: the cluster does not hold it")
+    return keeper
+
+
+def _known(request: Request, name: str) -> None:
+    if name not in _reports(request) and name not in _keeper(request).names():
+        raise Problem(404, f"there is no pipeline {name!r}, and none has told this node of itself")
+
+
+def _row(request: Request, name: str) -> dict[str, Any]:
+    keeper = _keeper(request)
+    return keeper.shown(name) if name in keeper.names() else _shown(_reports(request)[name])
 
 
 def _shown(report: dict[str, Any]) -> dict[str, Any]:
     """Without the log, which is long."""
-    return {key: value for key, value in report.items() if key not in ("log", "restarted")}
+    shown = {key: value for key, value in report.items() if key not in ("log", "restarted")}
+    return {**shown, "is_declared": False, "node": "", "epoch": 0, "version": 0, "resets": 0}
 
 
 def _reports(request: Request) -> dict[str, dict[str, Any]]:
-    return server_of(request).admin.pipelines
+    return server_of(request).engine.pipelines.reports

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field
 
 from millrace.broker.access import Role
+from millrace.broker.meta.pipelines import Fence
 from millrace.broker.meta.writers import Winners, winners_from
 from millrace.broker.shards.staging import SECTION, BlockKey, check_name, make_key
 from millrace.broker.streams.stream import Capture, Replication
@@ -29,7 +30,7 @@ from millrace.node.doors.http.guard import Caller, CallerIs, identify, observe
 from millrace.node.doors.http.problems import Problem
 from millrace.node.shards.shard import Shard
 from millrace.node.shards.staging import NoRoom
-from millrace.node.shards.writers import Conflict, NotYours
+from millrace.node.shards.writers import Conflict, NotYours, Superseded
 from millrace.storage.block import Block, BlockDamaged, Codec, keyed_block
 from millrace.wire.mqtt.properties import decode_properties
 
@@ -49,6 +50,8 @@ class CommitForm(Form):
     batch: Batch
     attempts: dict[str, dict[str, int]]
     """For each attempt that won: how many blocks it staged at each shard."""
+    run: Annotated[str, Field(max_length=50)] | None = None
+    """The run of a pipeline of the cluster that decides; 412 where it is not the newest."""
 
 
 class AbortForm(Form):
@@ -233,8 +236,10 @@ async def commit(request: Request, caller: CallerIs, writer: str, form: CommitFo
     winners = _winners(writer, form.attempts)
     try:
         is_repeat, is_visible = await server_of(request).engine.writing.commit(
-            writer, form.batch, winners, _owner(request, caller, writer), caller.principal
+            writer, form.batch, winners, _owner(request, caller, writer), caller.principal, _run(form)
         )
+    except Superseded as error:
+        raise Problem(412, str(error)) from None
     except Conflict as error:
         raise Problem(409, str(error)) from None
     except NotYours as error:
@@ -303,6 +308,13 @@ def _winners(writer: str, attempts: dict[str, dict[str, int]]) -> Winners:
     try:
         check_name("writer", writer)
         return winners_from(attempts)
+    except LocalError as error:
+        raise Problem(400, str(error)) from None
+
+
+def _run(form: CommitForm) -> Fence | None:
+    try:
+        return None if form.run is None else Fence.parse(form.run)
     except LocalError as error:
         raise Problem(400, str(error)) from None
 

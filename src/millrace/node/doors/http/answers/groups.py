@@ -1,4 +1,4 @@
-"""Answers about groups, the queue and pipelines."""
+"""Answers about groups and the queue."""
 
 from typing import Annotated, Any, Literal
 
@@ -107,43 +107,6 @@ class QueueSettled(QueueAnswer):
     results: Annotated[list[bool], Field(description="Which receipts were still good.")]
 
 
-# ------------------------------------------------------------------------------------------- pipelines
-
-
-class QueryShown(Answer):
-    name: Annotated[str, Field(description="Name of the query.")]
-    batch: Annotated[int, Field(description="Number of its last batch; -1 before the first.")]
-    rows: Annotated[int, Field(description="Read since the pipeline was started.")]
-    rows_per_s: Annotated[float, Field(description="Rows per second.")]
-    lag: Annotated[int | None, Field(description="Offsets that wait; null where the source does not say.")]
-
-
-class PipelineShown(Answer):
-    name: Annotated[str, Field(description="Name of the pipeline.")]
-    time_us: Annotated[int, Field(description="When it last told this node.")]
-    state: Annotated[str, Field(description="starting, running, waiting, stopped or failed.")]
-    restarts: Annotated[int, Field(description="How often it was started again.")]
-    error: Annotated[str, Field(description="The last error; empty without.")]
-    queries: Annotated[list[QueryShown], Field(description="Its queries.")]
-    place: Annotated[
-        str, Field(description="Machine and file of its driver's log; empty where it did not say.")
-    ]
-    restart: Annotated[
-        str, Field(description="Number of a restart that was asked for and not confirmed; empty without.")
-    ]
-
-
-class PipelineLog(Answer):
-    name: Annotated[str, Field(description="Name of the pipeline.")]
-    time_us: Annotated[int, Field(description="When its supervisor told these lines.")]
-    place: Annotated[str, Field(description="Machine and file of the whole log; empty where it did not say.")]
-    lines: Annotated[list[str], Field(description="The end of the driver's log, oldest first.")]
-
-
-class PipelineList(Answer):
-    pipelines: Annotated[list[PipelineShown], Field(description="All that told this node.")]
-
-
 GROUP: dict[str, Any] = {
     "name": "billing",
     "filters": ["orders/#"],
@@ -177,19 +140,3 @@ GROUP_SHOWN: dict[str, Any] = {
 }
 TAKEN: dict[str, Any] = {"messages": [{**MESSAGE, "deliveries": 1, "receipt": "16.812.1"}]}
 SETTLED: dict[str, Any] = {"results": [True]}
-PIPELINE: dict[str, Any] = {
-    "name": "averages",
-    "time_us": 1_795_000_000_000_000,
-    "state": "running",
-    "restarts": 0,
-    "error": "",
-    "queries": [{"name": "averages", "batch": 41, "rows": 120_000, "rows_per_s": 950.5, "lag": 12}],
-    "place": "mill-1:/var/lib/millrace/pipelines/averages/driver.log",
-    "restart": "",
-}
-PIPELINE_LOG: dict[str, Any] = {
-    "name": "averages",
-    "time_us": 1_795_000_000_000_000,
-    "place": "mill-1:/var/lib/millrace/pipelines/averages/driver.log",
-    "lines": ["26/11/18 05:46:57 WARN ProcessingTimeExecutor: Current batch is falling behind."],
-}
