@@ -44,13 +44,15 @@ class PipelineSpec(Settings, frozen=True, kw_only=True):
 
     name: Annotated[str, says("What the pipeline is called.")]
     file: Annotated[str, says("Name of its file, which ends in .py or .sql.")]
-    node: Annotated[str, says("The node that runs it; empty: any that runs pipelines.")] = ""
+    node: Annotated[str, says("The node that runs it; empty: any that runs pipelines.", metavar="NODE")] = ""
     master: Annotated[str, says("Where Spark runs.")] = "local[*]"
     checkpoints: Annotated[
         str, says("Directory of its checkpoints, as a URL; empty: below the data directory of its node.")
     ] = ""
-    settings: Annotated[tuple[str, ...], says("Settings of the pipeline, as KEY=VALUE.")] = ()
-    conf: Annotated[tuple[str, ...], says("Settings of Spark, as KEY=VALUE.")] = ()
+    settings: Annotated[
+        tuple[str, ...], says("A setting of the pipeline.", option="--set", metavar="KEY=VALUE")
+    ] = ()
+    conf: Annotated[tuple[str, ...], says("A setting of Spark.", metavar="KEY=VALUE")] = ()
     trigger: Annotated[
         str,
         says(
@@ -59,7 +61,9 @@ class PipelineSpec(Settings, frozen=True, kw_only=True):
             expected="a time such as 500ms, 2s or 1m",
         ),
     ] = "2s"
-    ui_port: Annotated[int, says("Where Spark serves its pages; 0 is nowhere.", 0, 65_535)] = 0
+    ui_port: Annotated[
+        int, says("Port where Spark serves its pages; 0 is none.", 0, 65_535, option="--ui", metavar="PORT")
+    ] = 0
     starts: Annotated[
         int, says("After so many starts in a row without a finished batch it is given up.", 1, 1_000)
     ] = 5

@@ -238,7 +238,8 @@ class MetricsReader:
             yield Sample(m.STAGED_ATTEMPTS, labels, len(shard.staging.state.attempts))
 
     def _pipelines(self) -> Iterator[Sample]:
-        for name, report in sorted(self._node.engine.pipelines.reports.items()):
+        for report in self._node.engine.pipelines.rows():
+            name = report["name"]
             for state in _PIPELINE_STATES:
                 yield Sample(m.PIPELINE_STATE, (name, state), float(report["state"] == state))
             yield Sample(m.PIPELINE_REPORT, (name,), report["time_us"] / 1_000_000)

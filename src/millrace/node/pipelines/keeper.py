@@ -73,7 +73,9 @@ class PipelineKeeper:
         self._publish_sys = publish_sys
         self._wall_us = wall_us
         self.reports: dict[str, dict[str, Any]] = {}
-        """The last report of every pipeline that told this node, those of the cluster and others."""
+        """The last report of every pipeline of a terminal that told this node."""
+        self._told: dict[str, dict[str, Any]] = {}
+        """The same of those of the cluster."""
         self._runs: dict[str, Run] = {}
         self._pauses: dict[str, tuple[float, float]] = {}
         """How long the last pause was, and when the last start was."""
@@ -111,7 +113,7 @@ class PipelineKeeper:
 
     async def _run(self) -> None:
         while True:
-            if not self._pipelines and not self._runs and not self.reports:
+            if not self._pipelines and not self._runs and not self._told:
                 await self._definitions.next_change()
                 continue
             try:
@@ -241,7 +243,7 @@ class PipelineKeeper:
         if known is None or known.number != told.number or told.epoch < known.epoch:
             return
         report = msgspec.to_builtins(REPORTS.decode(told.report))
-        self.reports[told.name] = {
+        self._told[told.name] = {
             **report,
             "epoch": told.epoch,
             "name": told.name,
@@ -250,14 +252,14 @@ class PipelineKeeper:
         self._publish_sys({f"$SYS/pipelines/{told.name}": json.dumps(self.shown(told.name))})
 
     def _forget_deleted(self) -> None:
-        for name in [n for n, one in self.reports.items() if "epoch" in one and n not in self._pipelines]:
-            del self.reports[name]
+        for name in self._told.keys() - self._pipelines.keys():
+            del self._told[name]
             self._publish_sys({f"$SYS/pipelines/{name}": ""})
 
     def shown(self, name: str) -> dict[str, Any]:
         """A pipeline of the cluster for people, without what its definition may keep secret."""
         pipeline = self._definitions.state.pipelines.named(name)
-        report = self.reports.get(name, {})
+        report = self._told.get(name, {})
         is_current = report.get("epoch") == pipeline.epoch
         state, error = report.get("state", "starting") if is_current else "starting", report.get("error", "")
         members = self._definitions.state.members.members
@@ -300,6 +302,21 @@ class PipelineKeeper:
         return "no node that may run it is there"
 
     # ------------------------------------------------------------------------------------ commands
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The last reports of all pipelines that are known here, by name."""
+        found = {**self.reports, **{name: self.shown(name) for name in self._pipelines}}
+        return [row for _, row in sorted(found.items())]
+
+    def last_lines(self, name: str) -> dict[str, Any]:
+        """The end of the driver's log, and where the whole of it is."""
+        report = self._told.get(name, {}) if name in self._pipelines else self.reports.get(name, {})
+        return {
+            "name": name,
+            "time_us": report.get("time_us", 0),
+            "place": report.get("place", ""),
+            "lines": report.get("log", []),
+        }
 
     def names(self) -> Set[str]:
         """Of the pipelines that the cluster holds."""

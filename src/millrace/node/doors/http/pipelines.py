@@ -95,9 +95,7 @@ class PipelineReport(Form):
 )
 async def list_pipelines(request: Request) -> dict[str, Any]:
     """Those that the cluster holds, and the last report of every other one that told this node."""
-    keeper = server_of(request).engine.pipelines
-    names = sorted(_reports(request).keys() | keeper.names())
-    return {"pipelines": [_row(request, name) for name in names]}
+    return {"pipelines": [_row(request, row["name"]) for row in _keeper(request).rows()]}
 
 
 @router.post(
@@ -190,13 +188,7 @@ async def report_pipeline(
 async def pipeline_log(request: Request, name: Name) -> dict[str, Any]:
     """The last lines that its supervisor told; the whole log is a file beside the supervisor."""
     _known(request, name)
-    report = _reports(request).get(name, {})
-    return {
-        "name": name,
-        "time_us": report.get("time_us", 0),
-        "place": report.get("place", ""),
-        "lines": report.get("log", []),
-    }
+    return _keeper(request).last_lines(name)
 
 
 @router.post(

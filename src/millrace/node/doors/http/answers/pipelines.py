@@ -7,7 +7,6 @@ from pydantic import Field
 from millrace.broker.meta.pipelines import PipelineSpec
 from millrace.node.doors.http.answers.base import Answer, model_of
 
-
 _Definition: Any = model_of(PipelineSpec, "PipelineDefinition")
 
 
