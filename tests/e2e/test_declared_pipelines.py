@@ -250,20 +250,20 @@ def run_three(test: Any, tmp_path: Path) -> None:
     asyncio.run(body())
 
 
-async def owner(cluster: LocalCluster, apart_from: str = "") -> NodeProcess:
+async def owner(cluster: LocalCluster, apart_from: str = "", name: str = "count") -> NodeProcess:
     """The node that runs the pipeline, and says so."""
     found: list[NodeProcess] = []
 
     def look() -> bool:
         for node in cluster.nodes:
             if node.is_running and node.name != apart_from:
-                row = shown(Http(node.http_url))
+                row = shown(Http(node.http_url), name)
                 if row["state"] == "running" and row["node"] not in ("", apart_from):
                     found.append(next(one for one in cluster.nodes if one.name == row["node"]))
                     return True
         return False
 
-    await until_async(look, "an owner that runs it", _S_MAX)
+    await until_async(look, "an owner that runs it", 2 * _S_MAX)
     return found[0]
 
 
