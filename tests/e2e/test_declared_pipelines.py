@@ -73,6 +73,7 @@ def test_a_pipeline_is_made_steered_and_deleted(node: BrokerProcess, file: Any) 
     until(lambda: shown(http)["queries"], "its figures", _S_MAX)
     row = shown(http)
     assert (row["ui"], row["is_declared"]) == ("http://127.0.0.1:4040", True)
+    assert b'millrace_pipeline_owned{pipeline="count"} 1' in bytes(http.request("GET", "/metrics").body)
     told = millrace("sub", "$SYS/pipelines/count", "--count", "1", "--url", f"mqtt://127.0.0.1:{node.port}")
     assert json.loads(told.stdout)["state"] == "running"
     ask("stop", "count")

@@ -81,7 +81,18 @@ async def fill(cluster: LocalCluster, door: MqttDoor) -> None:
         report = {
             "state": "running",
             "restarts": 2,
-            "queries": [{"name": "q", "batch": 1, "rows": 10, "rows_per_s": 1.5, "lag": 3}],
+            "queries": [
+                {
+                    "name": "q",
+                    "batch": 1,
+                    "rows": 10,
+                    "rows_per_s": 1.5,
+                    "lag": 3,
+                    "batch_ms": 250,
+                    "offset": 7,
+                    "retries": 2,
+                }
+            ],
         }
         assert door("PUT", "/v1/pipelines/averages", report).status == 200
         Writer("w", [cluster.nodes[0].http_url], "orders").stage(0, "a", range(4))
@@ -148,6 +159,10 @@ async def shown_by_all(cluster: LocalCluster) -> None:
     assert max(one.get("millrace_group_oldest_age_seconds", group="idle") for one in having) == 0
     assert seen[0].get("millrace_pipeline_state", pipeline="averages", state="running") == 1
     assert seen[0].get("millrace_pipeline_lag_offsets", pipeline="averages", query="q") == 3
+    assert seen[0].get("millrace_pipeline_offset", pipeline="averages", query="q") == 7
+    assert seen[0].get("millrace_pipeline_batch_seconds", pipeline="averages", query="q") == 0.25
+    assert seen[0].get("millrace_pipeline_query_retries", pipeline="averages", query="q") == 2
+    assert seen[0].get("millrace_pipeline_owned", pipeline="averages") == 0
     assert sum(one.get("millrace_messages_staged_total") for one in seen) == 4
     assert seen[0].get("millrace_staged_bytes", stream="orders") > 0
     assert seen[0].get("millrace_storage_sync_seconds_count") > 0

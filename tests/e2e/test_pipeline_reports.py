@@ -65,7 +65,7 @@ def test_the_log_is_told_and_a_restart_reaches_the_supervisor_once(
     assert log["place"].endswith(f":{plan.log.resolve()}")
     assert "log" not in shown()
     assert "running" in millrace("pipeline", "list", "--url", broker.url).stdout
-    assert "line 99 xxx" in millrace("pipeline", "log", "told", "--url", broker.url).stdout
+    assert "line 99 xxx" in millrace("pipeline", "logs", "told", "--url", broker.url).stdout
     done = millrace("pipeline", "restart", "told", "--url", broker.url)
     assert "asked to restart" in done.stdout, done.stderr
     until(supervisor._restarting.is_set, "the supervisor to hear of it", 20.0)

@@ -66,3 +66,9 @@ def test_lag_is_what_lies_between_a_batch_and_the_end_of_the_logs() -> None:
     assert job._lag({"sources": [ours]}) == 8
     assert job._lag({"sources": [ours, {"endOffset": "17", "latestOffset": None}]}) == 8
     assert job._lag({"sources": [{"endOffset": "17", "latestOffset": "20"}]}) is None
+
+
+def test_what_a_query_reached_is_added_up_over_shards_and_sources() -> None:
+    ours = {"endOffset": '{"1": 5, "2": 7}', "latestOffset": '{"1": 9, "2": 7}'}
+    assert job._reached({"sources": [ours, ours, {"endOffset": "17"}]}) == 24
+    assert job._reached({"sources": [{"endOffset": None}]}) is None

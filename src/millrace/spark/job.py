@@ -52,10 +52,12 @@ class Watch:
         self.name, self.query = name, query
         self._batch = -1
         self._rows = 0
+        self._retries = 0
 
     def go_on(self, query: "StreamingQuery") -> None:
         """The same query, started again."""
         self.query = query
+        self._retries += 1
 
     def news(self) -> dict[str, Any] | None:
         """A report if a batch has ended since the last."""
@@ -71,7 +73,17 @@ class Watch:
             "rows": self._rows,
             "rows_per_s": round(float(last.get("processedRowsPerSecond") or 0.0), 1),
             "lag": _lag(last),
+            "batch_ms": (last.get("durationMs") or {}).get("triggerExecution"),
+            "offset": _reached(last),
+            "retries": self._retries,
         }
+
+
+def _reached(progress: Mapping[str, Any]) -> int | None:
+    """The next offsets to be read, added up over shards and sources; None where no source says."""
+    ends = [_positions(source.get("endOffset")) for source in progress["sources"]]
+    known = [sum(end.values()) for end in ends if end is not None]
+    return sum(known) if known else None
 
 
 def _lag(progress: Mapping[str, Any]) -> int | None:

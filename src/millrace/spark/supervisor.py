@@ -94,6 +94,12 @@ class QueryState:
     """Since the supervisor was started."""
     rows_per_s: float = 0.0
     lag: int | None = None
+    batch_ms: int | None = None
+    """How long the last batch took, with planning and commit."""
+    offset: int | None = None
+    """The next offsets to be read, added up over all shards."""
+    retries: int = 0
+    """How often this driver started it again in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

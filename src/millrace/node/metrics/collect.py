@@ -251,6 +251,14 @@ class MetricsReader:
                 yield Sample(m.PIPELINE_RATE, labels, query["rows_per_s"])
                 if query["lag"] is not None:
                     yield Sample(m.PIPELINE_LAG, labels, query["lag"])
+                if query["offset"] is not None:
+                    yield Sample(m.PIPELINE_OFFSET, labels, query["offset"])
+                if query["batch_ms"] is not None:
+                    yield Sample(m.PIPELINE_BATCH, labels, query["batch_ms"] / 1_000)
+                yield Sample(m.PIPELINE_RETRIES, labels, query["retries"])
+            is_mine = report.get("node") == self._node.config.node.id
+            yield Sample(m.PIPELINE_OWNED, (name,), float(is_mine))
+            yield Sample(m.PIPELINE_EPOCH, (name,), report.get("epoch", 0))
 
     # ---------------------------------------------------------------------------------------- peers
 

@@ -326,6 +326,34 @@ PIPELINE_LAG = _writers.gauge(
     "pipeline",
     "query",
 )
+PIPELINE_OFFSET = _writers.gauge(
+    "millrace_pipeline_offset",
+    "The next offsets that the query reads, added up over all shards, where its source says.",
+    "pipeline",
+    "query",
+)
+PIPELINE_BATCH = _writers.gauge(
+    "millrace_pipeline_batch_seconds",
+    "How long the last batch of the query took, with planning and commit.",
+    "pipeline",
+    "query",
+)
+PIPELINE_RETRIES = _writers.gauge(
+    "millrace_pipeline_query_retries",
+    "How often the running driver started the query again in place.",
+    "pipeline",
+    "query",
+)
+PIPELINE_OWNED = _writers.gauge(
+    "millrace_pipeline_owned",
+    "1 at the node that owns the pipeline; 0 at the others, and of one that the cluster does not hold.",
+    "pipeline",
+)
+PIPELINE_EPOCH = _writers.gauge(
+    "millrace_pipeline_epoch",
+    "Number of the newest start of a supervisor, wherever that was; 0 of one that the cluster does not hold.",
+    "pipeline",
+)
 
 # --------------------------------------------------------------------------------------------- peers
 

@@ -170,6 +170,7 @@ class PipelineTold(msgspec.Struct, frozen=True, array_like=True):
     name: str
     number: int
     epoch: int
+    version: int
     report: bytes
     """JSON, as `node/pipelines/reports.py` reads it."""
 

@@ -226,7 +226,13 @@ class PipelineKeeper:
     def _tell(self, pipeline: Pipeline, report: Report) -> None:
         """What a supervisor of this node said, for all nodes."""
         report.place = f"{self._config.node.id}:{Place.of(self._data, pipeline).directory}/driver.log"
-        told = PipelineTold(pipeline.spec.name, pipeline.number, pipeline.epoch, msgspec.json.encode(report))
+        told = PipelineTold(
+            pipeline.spec.name,
+            pipeline.number,
+            pipeline.epoch,
+            pipeline.version,
+            msgspec.json.encode(report),
+        )
         for replica in self._definitions.state.members.members:
             if replica != self._replicas.replica:
                 self._replicas.messenger.send(replica, told)
@@ -246,6 +252,7 @@ class PipelineKeeper:
         self._told[told.name] = {
             **report,
             "epoch": told.epoch,
+            "version": told.version,
             "name": told.name,
             "time_us": self._wall_us(),
         }
@@ -260,7 +267,8 @@ class PipelineKeeper:
         """A pipeline of the cluster for people, without what its definition may keep secret."""
         pipeline = self._definitions.state.pipelines.named(name)
         report = self._told.get(name, {})
-        is_current = report.get("epoch") == pipeline.epoch
+        # An older run says that it stops, or still runs, when another one is wanted.
+        is_current = (report.get("epoch"), report.get("version")) == (pipeline.epoch, pipeline.version)
         state, error = report.get("state", "starting") if is_current else "starting", report.get("error", "")
         members = self._definitions.state.members.members
         owner = members.get(pipeline.owner)
@@ -272,6 +280,9 @@ class PipelineKeeper:
             state, error = "waiting", self._why_nowhere(pipeline)
         elif not is_current:
             error = ""
+        elif state == "stopped":
+            # Nobody asked for that: it is started again, or given up in a moment.
+            state = "waiting"
         return {
             "name": name,
             "time_us": report.get("time_us", self._wall_us()),

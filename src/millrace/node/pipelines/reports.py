@@ -20,6 +20,9 @@ class QueryReport(msgspec.Struct):
     rows: int = 0
     rows_per_s: float = 0.0
     lag: int | None = None
+    batch_ms: int | None = None
+    offset: int | None = None
+    retries: int = 0
 
 
 class Report(msgspec.Struct):

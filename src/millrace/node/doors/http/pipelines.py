@@ -69,6 +69,12 @@ class QueryReport(Form):
     rows_per_s: float = 0.0
     lag: int | None = None
     """Offsets that wait; null where the source does not say."""
+    batch_ms: int | None = None
+    """How long the last batch took."""
+    offset: int | None = None
+    """The next offsets to be read, added up over all shards."""
+    retries: int = 0
+    """How often its driver started it again in place."""
 
 
 class PipelineReport(Form):

@@ -16,6 +16,12 @@ class QueryShown(Answer):
     rows: Annotated[int, Field(description="Read since the pipeline was started.")]
     rows_per_s: Annotated[float, Field(description="Rows per second.")]
     lag: Annotated[int | None, Field(description="Offsets that wait; null where the source does not say.")]
+    batch_ms: Annotated[int | None, Field(description="How long the last batch took.")]
+    offset: Annotated[
+        int | None,
+        Field(description="The next offsets to be read, added up; null where the source does not say."),
+    ]
+    retries: Annotated[int, Field(description="How often its driver started it again in place.")]
 
 
 class PipelineShown(Answer):
@@ -64,7 +70,18 @@ PIPELINE: dict[str, Any] = {
     "state": "running",
     "restarts": 0,
     "error": "",
-    "queries": [{"name": "averages", "batch": 41, "rows": 120_000, "rows_per_s": 950.5, "lag": 12}],
+    "queries": [
+        {
+            "name": "averages",
+            "batch": 41,
+            "rows": 120_000,
+            "rows_per_s": 950.5,
+            "lag": 12,
+            "batch_ms": 210,
+            "offset": 120_000,
+            "retries": 0,
+        }
+    ],
     "place": "mill-1:/var/lib/millrace/pipelines/averages/driver.log",
     "restart": "",
     "ui": "http://mill-1:4040",
