@@ -494,6 +494,10 @@ export class World {
         name: "wide-table",
         time_us: nowUs() - 900_000,
         state: "running",
+        is_declared: true,
+        node: "mill-2",
+        epoch: 3,
+        ui: "http://mill-2:4040",
         restarts: 0,
         error: "",
         queries: [

@@ -363,6 +363,15 @@ export interface Pipeline {
   queries: PipelineQuery[];
   place?: string;
   restart?: string;
+  /** Where Spark serves its pages. */
+  ui?: string;
+  /** Whether the cluster holds it, and runs it. */
+  is_declared?: boolean;
+  /** The node that runs it, of those of the cluster. */
+  node?: string;
+  epoch?: number;
+  version?: number;
+  resets?: number;
 }
 
 export interface PipelineLog {

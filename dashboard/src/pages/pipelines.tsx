@@ -1,6 +1,6 @@
-/** Supervised Spark pipelines, as they report themselves to the node that answers. */
+/** Spark pipelines: those that the cluster runs, and those that tell the node that answers of themselves. */
 import { useEffect, useState } from "preact/hooks";
-import { mayOperate, path, post, remove } from "../api";
+import { me, mayOperate, path, post, remove } from "../api";
 import { figures } from "../live";
 import type { Pipeline, PipelineLog, PipelineQuery } from "../contract";
 import { ago, count, isFar, milliseconds, perSecond } from "../format";
@@ -39,7 +39,8 @@ export function PipelinesPage() {
       {found.error !== "" && <Notice tone="bad">{found.error}</Notice>}
       {pipelines?.length === 0 && (
         <p class="empty">
-          No pipeline has told this node of itself. Start one with <code>millrace pipeline run FILE</code>.
+          There is no pipeline. Let the cluster run one with <code>millrace pipeline create FILE</code>, or
+          run it yourself with <code>millrace pipeline run FILE</code>.
         </p>
       )}
       {pipelines?.map((pipeline) => (
@@ -52,18 +53,32 @@ export function PipelinesPage() {
 function One({ pipeline, reload }: { pipeline: Pipeline; reload: () => void }) {
   const now = Date.now() * 1000;
   const isOld = (now - pipeline.time_us) / 1e6 > OLD_S;
+  const isOurs = pipeline.is_declared === true;
   const forget = () =>
     ask({
-      title: `Forget pipeline ${pipeline.name}?`,
-      body: (
+      title: isOurs ? `Delete pipeline ${pipeline.name}?` : `Forget pipeline ${pipeline.name}?`,
+      body: isOurs ? (
+        <p>It is stopped, and the cluster forgets its file. Its checkpoints stay where they are.</p>
+      ) : (
         <p>Its last report goes. The pipeline itself is not stopped: if it runs, it will report again.</p>
       ),
-      verb: "Forget",
+      verb: isOurs ? "Delete" : "Forget",
       act: async () => {
         await remove(path(["v1", "pipelines", pipeline.name]));
         reload();
       },
-      done: `${pipeline.name} is forgotten`,
+      done: isOurs ? `${pipeline.name} is deleted` : `${pipeline.name} is forgotten`,
+    });
+  const stop = () =>
+    ask({
+      title: `Stop pipeline ${pipeline.name}?`,
+      body: <p>The batch that runs may end. It stays stopped until it is restarted.</p>,
+      verb: "Stop",
+      act: async () => {
+        await post(path(["v1", "pipelines", pipeline.name, "stop"]));
+        reload();
+      },
+      done: `${pipeline.name} is stopped`,
     });
   const [showsLog, setShowsLog] = useState(false);
   const hasEnded = ["stopped", "failed"].includes(pipeline.state);
@@ -72,8 +87,9 @@ function One({ pipeline, reload }: { pipeline: Pipeline; reload: () => void }) {
       title: `Restart pipeline ${pipeline.name}?`,
       body: (
         <p>
-          Its supervisor stops the driver and starts another one, which goes on at the checkpoint. It hears of
-          this with its next report, within some seconds.
+          {isOurs
+            ? "Another driver goes on at the checkpoint."
+            : "Its supervisor stops the driver and starts another one, which goes on at the checkpoint. It hears of this with its next report, within some seconds."}
         </p>
       ),
       verb: "Restart",
@@ -81,7 +97,7 @@ function One({ pipeline, reload }: { pipeline: Pipeline; reload: () => void }) {
         await post(path(["v1", "pipelines", pipeline.name, "restart"]));
         reload();
       },
-      done: `${pipeline.name} is asked to restart`,
+      done: isOurs ? `${pipeline.name} is started again` : `${pipeline.name} is asked to restart`,
     });
   const columns: Column<PipelineQuery>[] = [
     { name: "Query", show: (query) => query.name },
@@ -115,7 +131,13 @@ function One({ pipeline, reload }: { pipeline: Pipeline; reload: () => void }) {
           <Badge tone={pipeline.restarts > 0 ? "warning" : "neutral"}>
             {count(pipeline.restarts)} {pipeline.restarts === 1 ? "restart" : "restarts"}
           </Badge>{" "}
-          <span class={isOld ? "lag" : "quiet"}>reported {ago(pipeline.time_us, now)}</span>
+          {isOurs && <Badge tone="neutral">{pipeline.node ? `on ${pipeline.node}` : "on no node"}</Badge>}{" "}
+          <span class={isOld && !hasEnded ? "lag" : "quiet"}>reported {ago(pipeline.time_us, now)}</span>{" "}
+          {pipeline.ui !== undefined && isWeb(pipeline.ui) && (
+            <a href={pipeline.ui} target="_blank" rel="noopener noreferrer">
+              Spark’s pages
+            </a>
+          )}
         </>
       }
       actions={
@@ -129,7 +151,12 @@ function One({ pipeline, reload }: { pipeline: Pipeline; reload: () => void }) {
           >
             Log
           </button>
-          {mayOperate() && !hasEnded && (
+          {mayOperate() && isOurs && pipeline.state !== "stopped" && (
+            <button type="button" class="small" aria-label={`Stop pipeline ${pipeline.name}`} onClick={stop}>
+              Stop…
+            </button>
+          )}
+          {mayOperate() && (isOurs || !hasEnded) && (
             <button
               type="button"
               class="small"
@@ -140,14 +167,14 @@ function One({ pipeline, reload }: { pipeline: Pipeline; reload: () => void }) {
               {(pipeline.restart ?? "") === "" ? "Restart…" : "Restart asked for"}
             </button>
           )}
-          {mayOperate() && (
+          {(isOurs ? me.value?.is_admin : mayOperate()) && (
             <button
               type="button"
               class="small danger-quiet"
-              aria-label={`Forget pipeline ${pipeline.name}`}
+              aria-label={`${isOurs ? "Delete" : "Forget"} pipeline ${pipeline.name}`}
               onClick={forget}
             >
-              Forget…
+              {isOurs ? "Delete…" : "Forget…"}
             </button>
           )}
         </>
@@ -168,6 +195,11 @@ function One({ pipeline, reload }: { pipeline: Pipeline; reload: () => void }) {
       {showsLog && <Log name={pipeline.name} />}
     </Panel>
   );
+}
+
+/** Whether a report names an address that a page may link to: a driver writes it. */
+function isWeb(address: string): boolean {
+  return /^https?:\/\//.test(address);
 }
 
 /** The end of the driver's log, as the supervisor told it; the whole of it is a file beside the supervisor. */
