@@ -1,5 +1,6 @@
 """What a supervisor tells the nodes about its pipeline, at a node that knows users. No Spark is started."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +80,20 @@ def test_the_log_is_told_and_a_restart_reaches_the_supervisor_once(
         http.call("POST", "/v1/pipelines/told/restart", {})
     with pytest.raises(LocalError, match="no pipeline 'other'"):
         http.get("/v1/pipelines/other/log")
+
+
+def test_a_driver_for_a_spark_cluster_uses_this_python_and_the_workers_theirs(tmp_path: Path) -> None:
+    """Spark finds sources with the driver's interpreter, and reads its own setting for the workers' only
+    where spark-submit starts the driver."""
+    plan = Plan(
+        name="p",
+        file=tmp_path / "p.py",
+        state=tmp_path,
+        urls="http://127.0.0.1:1",
+        master="spark://head:7077",
+        configuration=("spark.pyspark.python=/opt/python",),
+        is_told=False,
+    )
+    environment = Supervisor(plan, lambda state: None)._environment()
+    assert environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert environment["PYSPARK_PYTHON"] == "/opt/python"

@@ -321,7 +321,11 @@ class Supervisor:
         if self.plan.run:
             urls[RUN_VARIABLE] = self.plan.run
         if not self.plan.master.startswith("local"):
-            return {**os.environ, **urls}
+            # On the driver Spark looks for sources, plans and commits with this interpreter; the workers have
+            # theirs. Spark itself reads its setting only where spark-submit starts the driver.
+            python = {"PYSPARK_DRIVER_PYTHON": sys.executable, **os.environ, **urls}
+            workers = configuration.get("spark.pyspark.python")
+            return {**python, "PYSPARK_PYTHON": workers} if workers else python
         # Somebody who sets these knows why.
         return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **os.environ, **urls}
 
