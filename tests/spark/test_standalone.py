@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -103,7 +103,7 @@ def standalone(tmp_path: Path) -> Iterator[Standalone]:
         cluster.stop()
 
 
-def create(node: BrokerProcess, master: str) -> Http:
+def create(node: BrokerProcess, master: str, checkpoints: Path) -> Http:
     http = Http(node.url)
     for stream in ("left", "right", "out"):
         form = {"name": stream, "filters": [f"{stream}/#"], "shards": 1}
@@ -113,6 +113,7 @@ def create(node: BrokerProcess, master: str) -> Http:
         "file": "join.py",
         "node": "n1",
         "master": master,
+        "checkpoints": f"file://{checkpoints}",
         "trigger": "100ms",
         "conf": [
             f"spark.pyspark.python={sys.executable}",
@@ -128,12 +129,12 @@ def create(node: BrokerProcess, master: str) -> Http:
 
 
 def test_a_join_keeps_its_state_over_a_killed_worker_and_another_driver(
-    standalone: Standalone, start_broker: Callable[..., StartBroker], tmp_path: Path
+    standalone: Standalone, start_broker: StartBroker, tmp_path: Path
 ) -> None:
     """One side comes, then a worker is killed and the driver replaced, then the other side comes: each number
     is joined once, by tasks that ran in executors of the workers."""
-    node: BrokerProcess = start_broker("--set", "pipelines.run=true")  # type: ignore[assignment]
-    http = create(node, standalone.begin())
+    node = start_broker("--set", "pipelines.run=true", SPARK_LOCAL_IP=_HOST)
+    http = create(node, standalone.begin(), tmp_path / "checkpoints")
 
     def publish(stream: str, numbers: range) -> None:
         fill(node.port, [(f"{stream}/t", b"%d" % number) for number in numbers])

@@ -142,6 +142,7 @@ def test_names_and_sizes_are_bounded() -> None:
     [
         ({"node": ""}, "more than one node may run it"),
         ({"node": "", "checkpoints": "/mnt/shared"}, "more than one node may run it"),
+        ({"master": "spark://head:7077"}, "workers of a Spark cluster"),
         ({"checkpoints": "relative/path"}, "begins with /"),
         ({"file": "copy.jar"}, "ends in .py or .sql"),
         ({"file": "../copy.py"}, "ends in .py or .sql"),

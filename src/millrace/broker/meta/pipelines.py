@@ -36,6 +36,11 @@ _NEEDS_CHECKPOINTS = (
     "mounted; or name the one node that runs it"
 )
 
+_FOR_WORKERS = (
+    "its tasks run in workers of a Spark cluster, which keep state in its checkpoints: give checkpoints as a "
+    "URL that all of them reach, such as s3a://bucket/checkpoints or file:///mnt/shared/checkpoints"
+)
+
 
 class PipelineSpec(Settings, frozen=True, kw_only=True):
     """How a pipeline is run. Raises LocalError where it makes no sense."""
@@ -83,6 +88,8 @@ class PipelineSpec(Settings, frozen=True, kw_only=True):
             yield f"checkpoints = {self.checkpoints!r}: expected a URL, or a path that begins with /"
         if not self.node and not scheme:
             yield _NEEDS_CHECKPOINTS
+        if not self.master.startswith("local") and not scheme:
+            yield _FOR_WORKERS
 
 
 class Steer(StrEnum):
