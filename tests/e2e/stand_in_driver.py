@@ -90,7 +90,10 @@ def _count(stream: str, given: argparse.Namespace, stopping: threading.Event, sa
     writer.cluster = ClusterWriter(*access(SinkOptions(urls=urls)), 30.0)
     number = int(planned.read_text()) if planned.exists() else 0
     while not stopping.is_set():
-        planned.write_text(str(number))
+        # Whole or not at all: the driver may be killed here.
+        aside = planned.with_name(f"planned.{os.getpid()}")
+        aside.write_text(str(number))
+        aside.replace(planned)
         attempt = f"a{os.getpid()}-{number}"
         writer.commit(number, **{attempt: writer.stage(number, attempt, [number])})
         say(query="count", batch=number, rows=1, rows_per_s=1.0, lag=0)  # type: ignore[operator]
