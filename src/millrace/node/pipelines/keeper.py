@@ -45,6 +45,8 @@ _REVIEW_S = 0.5
 _PAUSE_S_LEAST, _PAUSE_S_MOST = 1.0, 30.0
 # A run of this length sets the pause back.
 _STEADY_S = 60.0
+# A planned stop waits so long for the word that others may take over at once.
+_LEAVE_S = 2.0
 # Exit statuses of `millrace.spark.declared`.
 _ENDED, _GAVE_UP, _WRONG = 0, 1, 2
 NOWHERE = (
@@ -101,9 +103,13 @@ class PipelineKeeper:
         for run in runs.values():
             run.stop()
         await asyncio.gather(*(run.ended() for run in runs.values()))
-        for name, run in runs.items():
-            with suppress(LocalError):
-                await self._definitions.command(OwnPipeline(name, run.pipeline.epoch, ""))
+        leave = [
+            self._definitions.command(OwnPipeline(name, run.pipeline.epoch, "")) for name, run in runs.items()
+        ]
+        # Where no majority is there, others take over when the lease ends.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_S):
+                await asyncio.gather(*leave, return_exceptions=True)
 
     @property
     def _pipelines(self) -> dict[str, Pipeline]:
