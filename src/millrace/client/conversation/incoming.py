@@ -51,16 +51,16 @@ Answer = Puback | Pubrec
 
 
 class Incoming:
-    def __init__(self, receive_maximum: int | None) -> None:
-        """`receive_maximum` is what the server was told, None where the version cannot tell it."""
-        self._receive_maximum = receive_maximum
+    def __init__(self) -> None:
+        # What the server was told on this connection, None where the version cannot tell it.
+        self.receive_maximum: int | None = None
         self._unanswered: dict[int, Receipt] = {}
         # Receipts of this connection that are claimed, in order of arrival, by QoS.
         self._order: tuple[deque[Receipt], deque[Receipt]] = (deque(), deque())
         # QoS 2: PUBREC sent, PUBREL awaited.
         self._unreleased: set[int] = set()
         self._open_count = 0
-        self._open_count_max = receive_maximum or 0
+        self._open_count_max = 0
 
     def connection_lost(self) -> None:
         for receipt in self._unanswered.values():
@@ -76,7 +76,7 @@ class Incoming:
         # The server counts only what it publishes on this connection against the receive maximum; releases
         # left over from an earlier one come on top.
         self._open_count = len(self._unreleased)
-        self._open_count_max = (self._receive_maximum or 0) + self._open_count
+        self._open_count_max = (self.receive_maximum or 0) + self._open_count
 
     def on_publish(self, packet: Publish) -> tuple[Receipt | None, Answer | None]:
         """A QoS 1 or 2 message: its receipt if it is new, and an answer if one is due at once."""
@@ -99,9 +99,9 @@ class Incoming:
 
     def _count_open(self) -> None:
         self._open_count += 1
-        if self._receive_maximum is not None and self._open_count > self._open_count_max:
+        if self.receive_maximum is not None and self._open_count > self._open_count_max:
             raise ProtocolError(
-                f"more than {self._receive_maximum} messages without an answer",
+                f"more than {self.receive_maximum} messages without an answer",
                 Reason.RECEIVE_MAXIMUM_EXCEEDED,
             )
 

@@ -80,7 +80,8 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the client tells the server about itself; the same for every connection."""
+    """What the client tells the server about itself; the same for every connection, but for the receive
+    maximum, which `connect` may be given another one of."""
 
     client_id: str
     version: Version = Version.MQTT_5
@@ -125,7 +126,7 @@ class Protocol:
 
         ids = self._ids = PacketIds()
         self._outgoing = Outgoing(ids, options.version)
-        self._incoming = Incoming(options.receive_maximum if self._five else None)
+        self._incoming = Incoming()
         self._routes = Routes()
         # QoS 1 and 2 that came for no subscription of now; the next one that matches gets them.
         self._unclaimed: deque[Message] = deque()
@@ -143,10 +144,20 @@ class Protocol:
 
     # -------------------------------------------------------------------------------- connections
 
-    def connect(self, now_s: float, username: str | None = None, password: bytes | None = None) -> None:
-        """Begin on a fresh connection."""
+    def connect(
+        self,
+        now_s: float,
+        username: str | None = None,
+        password: bytes | None = None,
+        *,
+        receive_maximum: int | None = None,
+    ) -> None:
+        """Begin on a fresh connection. `receive_maximum`: that of this connection, where it is not that of
+        the options."""
         assert self.state is State.IDLE
         options = self._options
+        receive_maximum = receive_maximum or options.receive_maximum
+        self._incoming.receive_maximum = receive_maximum if self._five else None
         five = self._five
         self.state = State.CONNECTING
         self.writable = True
@@ -162,7 +173,7 @@ class Protocol:
                 password=password,
                 will=options.will,
                 session_expiry_s=options.session_expiry_s or None if five else None,
-                receive_maximum=options.receive_maximum if five else None,
+                receive_maximum=receive_maximum if five else None,
                 packet_bytes_max=options.packet_bytes_max if five else None,
             )
         )

@@ -21,6 +21,7 @@ from millrace.client.conversation.events import (
     Subscribed,
     Unsubscribed,
 )
+from millrace.client.conversation.incoming import Message as ClientMessage
 from millrace.client.conversation.protocol import Options, Protocol, State
 from millrace.errors import LocalError
 from millrace.lab.sim.cluster.host import MQTT_PORT
@@ -35,6 +36,9 @@ _TURN_S = 0.25
 _WINDOW = 20
 _KEEP_ALIVE_S = 4
 _SESSION_S = 100_000
+_RECEIVE_MAXIMA = (1, 3, 20, 100)
+# Of a slow subscriber, in each turn.
+_SLOW_READS, _SLOW_LEAVES, _SLOW_RETURNS = 0.25, 0.08, 0.6
 
 
 @dataclass(slots=True)
@@ -92,9 +96,9 @@ class Client:
             clean_start=not is_durable,
             session_expiry_s=_SESSION_S if is_durable else 0,
             keep_alive_s=_KEEP_ALIVE_S,
-            receive_maximum=rng.choice((3, 20, 100)),
         )
         self.protocol = Protocol(options)
+        self._address = ""
         self._transport: Any = None
         self._moved_s = 0.0
         self._has_session = False
@@ -115,7 +119,7 @@ class Client:
     async def _keep_connected(self) -> None:
         while True:
             if self._transport is None:
-                address = self._rng.choice(self._nodes)
+                address = self._address = self._next_node()
                 try:
                     async with asyncio.timeout(_DIAL_S):
                         await self.loop.create_connection(lambda: _Wire(self), address, MQTT_PORT)
@@ -123,10 +127,15 @@ class Client:
                     self._note(self.name, f"cannot reach {address}: {type(error).__name__}")
             await asyncio.sleep(0.05 + self._rng.random() * 0.5)
 
+    def _next_node(self) -> str:
+        return self._rng.choice(self._nodes)
+
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self._moved_s = self.loop.time()
-        self.protocol.connect(self.loop.time())
+        # With less room than before, some of what it has not answered must wait to be sent again.
+        window = self._rng.choice(_RECEIVE_MAXIMA)
+        self.protocol.connect(self.loop.time(), receive_maximum=window)
         self._flush()
 
     def data_received(self, data: bytes) -> None:
@@ -284,10 +293,47 @@ class Subscriber(Client):
         super().__init__(name, loop, is_durable=is_durable, **more)
         self.filter = filter
         self.qos = qos
+        # Reads now and then: what it was sent when its connection broke may be many messages, none of which
+        # it has.
+        self._is_slow = self._rng.random() < 0.5
+        self._unread: list[bytes] = []
+        self._held: list[ClientMessage] = []
         self.is_subscribed = False
         self._is_asked = False
         if is_durable:
             self._history.received[name] = []
+
+    def data_received(self, data: bytes) -> None:
+        if self._unread or (self._is_slow and self.is_wandering):
+            self._moved_s = self.loop.time()
+            self._unread.append(data)
+        else:
+            super().data_received(data)
+
+    def _next_node(self) -> str:
+        """A slow one mostly comes back to the node that it left."""
+        is_back = self._is_slow and self._address and self._rng.random() < _SLOW_RETURNS
+        return self._address if is_back else super()._next_node()
+
+    def connection_lost(self) -> None:
+        self._unread.clear()
+        super().connection_lost()
+
+    def _work(self) -> None:
+        if self._is_slow and self.is_wandering:
+            if self._rng.random() < _SLOW_LEAVES:
+                self.leave()
+                return
+            if self._rng.random() > _SLOW_READS:
+                return
+        # Answered now, as far as it came on this connection. The others are told apart by packet id and DUP
+        # when they come again: a message that comes under the id of another is lost.
+        held, self._held = self._held, []
+        for message in held:
+            self.protocol.take(message)
+        unread, self._unread = self._unread, []
+        for data in unread:
+            super().data_received(data)
 
     def _on_connected(self) -> None:
         if not self._is_asked:
@@ -311,4 +357,7 @@ class Subscriber(Client):
         if self._is_durable:
             self._history.received[self.name].append(payload)
         self._note(self.name, f"received {payload.decode()}")
-        self.protocol.take(event.message)
+        if self._is_slow and self.is_wandering:
+            self._held.append(event.message)
+        else:
+            self.protocol.take(event.message)

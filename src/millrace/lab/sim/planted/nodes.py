@@ -91,6 +91,32 @@ def cursor_not_restored(plant: Plant) -> None:
     plant.instead(Recording, "restore_cursor", restore_cursor)
 
 
+@NODE_BUGS.bug("what waits for room to be sent again counts as answered")
+def resending_counts_as_answered(plant: Plant) -> None:
+    def make(original: Method) -> Method:
+        def cursors_moved(self: Recording, session: Session) -> None:
+            waiting, session.resending = session.resending, None
+            original(self, session)
+            session.resending = waiting
+
+        return cursors_moved
+
+    plant.around(Recording, "cursors_moved", make)
+
+
+@NODE_BUGS.bug("what a session was sent elsewhere counts as answered before it is sent again")
+def restored_counts_as_answered(plant: Plant) -> None:
+    def make(original: Method) -> Method:
+        def cursors_moved(self: Recording, session: Session) -> None:
+            waiting, session.restored = session.restored, None
+            original(self, session)
+            session.restored = waiting
+
+        return cursors_moved
+
+    plant.around(Recording, "cursors_moved", make)
+
+
 @NODE_BUGS.bug("a will is published by the node that lost the client, and once more")
 def will_fired_twice(plant: Plant) -> None:
     def make(original: Method) -> Method:
