@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from millrace.client import Client, ClientError
+from millrace.lab.demo.by_hand import HandClient
 from millrace.lab.demo.stage import is_whole, leader
 from millrace.local_cluster import LocalCluster
 from millrace.types import Message, Properties, Will
@@ -174,6 +175,43 @@ def test_a_durable_session_moves_with_its_messages(tmp_path: Path) -> None:
         ):
             await inbox.has(5)
             assert inbox.got == ["0", "1", "2", "3", "4"]
+
+    run(body, tmp_path)
+
+
+@pytest.mark.parametrize("is_dropped", [True, False])
+def test_what_was_not_answered_comes_again_at_another_node_as_it_was_sent(
+    tmp_path: Path, is_dropped: bool
+) -> None:
+    """MQTT 4.4 and 4.6: the same ids, with DUP, in the first order, whatever the QoS; then what is new. Also
+    where the old node hears only from the new one that its client is gone."""
+
+    async def body(cluster: LocalCluster) -> None:
+        first, second, _ = cluster.nodes
+        client_id = name("moves")
+        client = HandClient(first.mqtt_port, client_id)
+        await client.connect()
+        await client.subscribe("again/#", 2)
+        async with Client(second.url, client_id=name("publisher")) as publisher:
+            for number, qos in enumerate((1, 2, 1, 1, 2, 1)):
+                await publisher.publish("again/1", b"%d" % number, qos=qos)
+            sent = [await client.publish() for _ in range(6)]
+            assert not any(one.dup for one in sent)
+            client.acknowledge(sent[2])
+            await client.ping()
+            if is_dropped:
+                client.drop()
+            client = HandClient(second.mqtt_port, client_id, receive_maximum=2)
+            assert await client.connect()
+            await publisher.publish("again/1", b"new", qos=1)
+            for expected in [*sent[:2], *sent[3:]]:
+                again = await client.publish()
+                assert (again.packet_id, again.dup) == (expected.packet_id, True)
+                assert again.message.payload == expected.message.payload
+                assert again.message.qos == expected.message.qos
+                client.acknowledge(again)
+            last = await client.publish()
+            assert (last.message.payload, last.dup) == (b"new", False)
 
     run(body, tmp_path)
 

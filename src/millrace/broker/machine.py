@@ -764,7 +764,7 @@ class Broker:
         session.received = set(record.received) or None
         session.logged_ids = set(record.received) or None
         session.uncertain = dict(record.received) or None
-        session.restored = dict(record.sent) or None
+        session.restored = self.recording.unanswered(record) or None
         for packet_id in record.released:
             session.add_released(packet_id)
         for subscription in record.subscriptions.values():

@@ -88,7 +88,9 @@ class Engine:
         self.reading = Reading(self._pool, self.repairs.repaired)
         self.interest = Interest(broker, now_ms=now_ms, wake=wake)
         self.sessions = SessionGroup(broker, now_ms, wake)
-        self.handover = Handover(broker, self.replicas, is_on=config.cluster.takeover, now_ms=now_ms)
+        self.handover = Handover(
+            broker, self.replicas, is_on=config.cluster.takeover, now_ms=now_ms, wake=wake
+        )
         self.sessions.before_release = self.handover.released
         self.presence = Presence(
             broker, self.replicas, lambda: self.definitions.state.members.members, wall_us

@@ -7,17 +7,21 @@ from typing import Any
 
 import pytest
 
+from millrace.broker.entries.sessions import SavedCursor, Unanswered
 from millrace.broker.sessions.session import Session
+from millrace.broker.sessions.session_store import Record
 from millrace.broker.streams.stream import DEFAULT_SPEC, Stream
 from millrace.errors import StorageError
 from millrace.kernels.blocks import Run
-from millrace.node.logs.log_reader import LogReader
+from millrace.node.logs.log_reader import LogReader, _spared
 from millrace.node.shards.shard import Shard
 from millrace.storage.block import Block, data_blocks
 from millrace.storage.log import LogFailed
+from millrace.storage.records import UNKNOWN
 from millrace.storage.scan import Damage, RangeDamaged
 from millrace.types import Index
 from millrace.wire.mqtt.codec import encode_publish
+from millrace.wire.mqtt.packets import Publish
 from unit.node.house import Client, House
 
 DAMAGED = RangeDamaged(
@@ -75,7 +79,8 @@ class Reader:
         self.house.broker.outbound.behind[self.session] = None
         self.shards: dict[int, Shard] = {}
         self.disks: dict[int, Disk] = {}
-        clock: dict[str, Any] = {"now_ms": lambda: 0, "wall_us": lambda: 0}
+        self.now_ms = 0
+        clock: dict[str, Any] = {"now_ms": lambda: self.now_ms, "wall_us": lambda: 0}
         for number in (16, 17):
             stream = Stream(spec=DEFAULT_SPEC, generation=1, shards=(number,))
             shard = Shard(number, stream, self.house.broker, wake=lambda: None, **clock)
@@ -96,15 +101,23 @@ class Reader:
         self.repairs.append(number)
         return self.on_repair()
 
+    async def sent(self) -> list[tuple[bytes, int | None, bool]]:
+        """As `texts`, with packet ids and whether each is marked as sent again."""
+        await self.turns()
+        return [(one.message.payload, one.packet_id, one.dup) for one in self.client.take(Publish)]
+
     async def texts(self) -> list[bytes]:
         """What the client is sent, in the turns of a loop that go on for a while."""
+        await self.turns()
+        return self.client.payloads()
+
+    async def turns(self) -> None:
         for _ in range(50):
             if self.reader.has_work:
                 self.reader.serve_behind()
             await asyncio.sleep(0)
         self.house.is_awake = True
         self.house.turn()
-        return self.client.payloads()
 
 
 def test_a_log_that_closes_while_it_is_read_holds_nobody_up() -> None:
@@ -134,9 +147,92 @@ def test_a_log_that_cannot_be_read_is_tried_again() -> None:
     assert asyncio.run(run()) == [b"16"]
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_this_replica_has_yet_to_apply_is_waited_for_and_at_qos_1_not_for_long(qos: int) -> None:
+    """It comes under the id that its client knows. A log that nobody leads must not hold up all others, but
+    at QoS 2 it would be taken for new."""
+
+    async def run() -> None:
+        reader = Reader(qos=qos)
+        reader.session.is_recorded = True
+        record = Record("a")
+        record.unanswered = (Unanswered(7, 1, 16, 0, qos), Unanswered(8, 1, 17, 0, qos))
+        record.cursors = dict.fromkeys(reader.shards, SavedCursor(1, ((0, 1),) if qos == 1 else ()))
+        reader.house.broker.log_ends[16] = 1
+        reader.house.store.records.keep(record)
+        reader.session.restored = list(record.unanswered)
+        reader.shards[16].state.next_offset = 0
+        assert await reader.sent() == []
+        reader.now_ms += 990
+        assert await reader.sent() == []
+        reader.now_ms += 10
+        first = await reader.sent()
+        assert first == ([(b"17", 8, True)] if qos == 1 else [])
+        reader.shards[16].state.next_offset = 1
+        last = await reader.sent()
+        # At QoS 1 it comes with all that is committed from here on.
+        assert last == ([] if qos == 1 else [(b"16", 7, True), (b"17", 8, True)])
+        assert not reader.session.lag
+
+    asyncio.run(run())
+
+
+def test_messages_that_were_sent_before_are_read_again_where_the_disk_fails() -> None:
+    async def run() -> None:
+        reader = Reader()
+        reader.session.restored = [Unanswered(7, 1, 16, 0, 1), Unanswered(8, 1, 17, 0, 1)]
+        reader.disks[16].error = LogFailed("an input/output error")
+        assert await reader.sent() == []
+        reader.disks[16].error = None
+        assert await reader.sent() == [(b"16", 7, True), (b"17", 8, True)]
+
+    asyncio.run(run())
+
+
+def test_more_than_the_window_of_what_was_sent_before_waits() -> None:
+    """[MQTT-3.3.4-9]: the client came back with a smaller receive maximum."""
+
+    async def run() -> None:
+        reader = Reader(qos=2)
+        sent_before(reader)
+        reader.session.window = 1
+        assert await reader.sent() == [(b"16", 7, True)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("damage", "left"),
+    [
+        ((6, 7), [(3, 5, 1), (5, 7, 3)]),
+        ((0, 6), [(4, 6, 4)]),
+        ((7, UNKNOWN), [(3, 5, 2)]),
+        ((0, 100), []),
+        ((20, 30), []),
+    ],
+)
+def test_of_a_run_that_is_damaged_the_rest_is_sent_again(
+    damage: tuple[int, int], left: list[tuple[int, int, int]]
+) -> None:
+    run = Unanswered(3, 5, 16, 5, 1)
+    found = _spared(
+        run,
+        Damage(
+            file="f",
+            position=0,
+            size_bytes=1,
+            first_index=1,
+            last_index=1,
+            first_offset=damage[0],
+            next_offset=damage[1],
+        ),
+    )
+    assert [(one.first_id, one.offset, one.count) for one in found] == left
+
+
 def sent_before(reader: Reader) -> None:
     """Both messages were sent at QoS 2 and not answered when the node was restarted."""
-    reader.session.restored = {7: (16, 0), 8: (17, 0)}
+    reader.session.restored = [Unanswered(7, 1, 16, 0, 2), Unanswered(8, 1, 17, 0, 2)]
 
 
 @pytest.mark.parametrize("can_be_repaired", [True, False])

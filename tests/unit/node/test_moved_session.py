@@ -1,5 +1,6 @@
 """Two nodes on one log of sessions: what a client finds, and what it leaves, when it comes to the other."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from millrace.broker.entries.sessions import (
     Opened,
     Operation,
     SessionBatch,
+    Unanswered,
 )
 from millrace.broker.machine import Broker
 from millrace.broker.messages.message import Segment
@@ -21,13 +23,13 @@ from millrace.broker.sessions.session import WillPlan
 from millrace.broker.sessions.session_store import SessionStore
 from millrace.broker.sessions.unfinished import PackedSegment, pack
 from millrace.limits import Limits
-from millrace.node.peers.messages import HandedOn, HandedOver
+from millrace.node.peers.messages import HandedOn, HandedOver, HandOver
 from millrace.node.sessions.handover import Handover
 from millrace.node.sessions.session_group import SessionGroup, resume_all
 from millrace.reasons import Reason
 from millrace.storage.block import Kind, opaque_block
 from millrace.types import Version
-from millrace.wire.mqtt.packets import Connack
+from millrace.wire.mqtt.packets import Connack, Publish
 from unit.broker.test_unfinished import run
 from unit.node.house import Client, House, will
 
@@ -139,9 +141,45 @@ def test_the_will_of_the_old_connection_is_published_as_on_one_node(
 
 
 def handed_over(house: House, *texts: str) -> tuple[Handover, list[PackedSegment]]:
-    handover = Handover(house.broker, None, is_on=True, now_ms=lambda: house.now_ms)  # type: ignore[arg-type]
+    handover = Handover(
+        house.broker,
+        None,  # type: ignore[arg-type]
+        is_on=True,
+        now_ms=lambda: house.now_ms,
+        wake=house.door.wake,
+    )
     segments = [Segment(run(text), 1, 1, False, b"") for text in texts]
     return handover, pack(segments, house.now_ms)[0]
+
+
+@pytest.mark.parametrize("has_majority", [True, False])
+def test_a_node_that_is_asked_answers_once_the_record_says_what_is_not_answered(has_majority: bool) -> None:
+    """Else the new node could open the session first, and the rest of the record would be void. Without a
+    majority to write it, what no log holds is not kept from the client."""
+
+    async def story() -> None:
+        house = House(keeps_records=True)
+        client = house.connect("c", resume=True)
+        client.subscribe("t", qos=1)
+        house.broker.log_ends[16] = 1
+        logged = run("x")
+        logged.shard, logged.offset = 16, 0
+        session = house.broker.sessions["c"]
+        house.broker.outbound.send(session, Segment(logged, 1, 1, False, b""), house.now_ms)
+        house.is_awake = True
+        house.turn()
+        (sent,) = client.take(Publish)
+        handover, _ = handed_over(house)
+        asked = asyncio.create_task(handover.on_request("b", HandOver("c")))
+        await asyncio.sleep(0)
+        assert client.connection.session is None or house.broker.sessions["c"].connection is None
+        assert not asked.done()
+        if has_majority:
+            house.turn()
+            assert house.store.records["c"].unanswered == (Unanswered(sent.packet_id or 0, 1, 16, 0, 1),)
+        assert await asked == HandedOver()
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("goes", [False, True])

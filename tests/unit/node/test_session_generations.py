@@ -16,6 +16,7 @@ from millrace.broker.entries.sessions import (
     SavedSubscription,
     SessionBatch,
     Subscribed,
+    Unanswered,
 )
 from millrace.broker.machine import Broker
 from millrace.broker.messages.message import Segment
@@ -131,7 +132,7 @@ def test_what_was_given_up_and_comes_before_the_new_generation_is_known_to_the_s
         assert node.broker.sessions["c"].restored is None, "provisional"
         node.log.late(given_up)
         node.log.commit()
-        assert node.broker.sessions["c"].restored == {858: (SHARD, 12)}
+        assert node.broker.sessions["c"].restored == [Unanswered(858, 1, SHARD, 12, 2)]
         assert node.broker.sessions["c"].skip == {SHARD: [(12, 13)]}
 
     asyncio.run(story())
@@ -275,7 +276,7 @@ def test_a_provisional_session_is_resumed_once_its_record_is_known() -> None:
         node.log.late(given_up)
         node.log.commit()
         session, is_present, _ = node.broker.connect(asked, Connection(), 1_000)
-        assert is_present and session.restored == {1: (SHARD, 12)}
+        assert is_present and session.restored == [Unanswered(1, 1, SHARD, 12, 2)]
         node.group.cut()
         node.log.commit()
         assert not node.group.store.records, "it ends with its connection"

@@ -149,11 +149,31 @@ class Unsubscribed(Entry, frozen=True, tag="unsub"):
     filter: str
 
 
+class Unanswered(Entry, frozen=True):
+    """Messages of a shard that went to the client, with consecutive packet ids and offsets, and wait for
+    PUBACK or PUBREC."""
+
+    first_id: int
+    count: int
+    shard: int
+    offset: int
+    qos: int
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last of them."""
+        return self.offset + self.count
+
+
 class CursorsMoved(Entry, frozen=True, tag="cur"):
-    """How far the session is in these shards."""
+    """How far the session is in these shards, and what its client has not answered, in the order in which it
+    was first sent: whoever goes on with the session sends it again in that order, under these ids (MQTT 4.4,
+    4.6)."""
 
     client_id: str
     cursors: dict[int, SavedCursor]
+    unanswered: tuple[Unanswered, ...] = ()
+    """Not written by older nodes: messages at QoS 1 are read from their logs then, and come under new ids."""
 
 
 class Qos2Received(Entry, frozen=True, tag="in"):

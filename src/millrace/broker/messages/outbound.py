@@ -434,11 +434,6 @@ class Outbound:
         if piece.qos == 2:
             self._finish(session, piece.first_id, piece.count, piece.serial)
 
-    def withhold_restored(self, session: Session, packet_id: int) -> None:
-        """The same for a message at QoS 2 from before a restart."""
-        self._stats.denied += 1
-        self._finish(session, packet_id, 1, self._serial - PACKET_ID_MAX)
-
     def _finish(self, session: Session, packet_id: int, count: int, serial: int) -> None:
         session.release(packet_id, count, serial)
         session.inflight_count += count
@@ -449,14 +444,15 @@ class Outbound:
         else:
             self.put(session, release)
 
-    def send_again(self, session: Session, segment: Segment, packet_id: int, now_ms: int) -> None:
-        """A message from before a restart, under the id that the client knows it by."""
-        segment.first_id = packet_id
-        # Old enough that new ids are picked around it.
-        segment.serial = self._serial - PACKET_ID_MAX
-        segment.cleared_for = session.principal
-        session.track(segment)
-        self.put(session, segment.encode(session.v5, now_ms, dup=True))
+    def send_restored(self, session: Session, segments: list[Segment], now_ms: int) -> None:
+        """Messages that the client was sent before this node had its session, under the ids by which it knows
+        them: before all others."""
+        for segment in segments:
+            # Old enough that new ids are picked around it.
+            segment.serial = self._serial - PACKET_ID_MAX
+        session.restored = None
+        session.resending = deque((*segments, *(session.resending or ()))) or None
+        self.pump(session, now_ms)
 
     def _write(self, session: Session, segment: Segment, now_ms: int, dup: bool = False) -> list[Segment]:
         """Encode for this client and put it out; returns what was really sent of it."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from millrace.broker.access import Principal
-from millrace.broker.entries.sessions import SavedWill
+from millrace.broker.entries.sessions import SavedWill, Unanswered
 from millrace.broker.messages.message import UNHELD, Run, Segment
 from millrace.broker.sessions.shares import NO_SHARE, Share
 from millrace.broker.stats import NO_DOOR, DoorTraffic
@@ -188,10 +188,10 @@ class Session:
         self.producer = b""
         self.next_token = 1
         # After a restart: ids in `received` with their tokens, where it is not known whether the message
-        # reached its shard; messages sent at QoS 2 and not answered, by packet id; and ranges of offsets
-        # above a cursor that are done.
+        # reached its shard; messages sent and not answered, in the order in which they were; and ranges of
+        # offsets above a cursor that are done.
         self.uncertain: dict[int, int] | None = None
-        self.restored: dict[int, tuple[int, int]] | None = None
+        self.restored: list[Unanswered] | None = None
         self.skip: dict[int, list[tuple[int, int]]] | None = None
 
     def holder(self, subscription: Subscription) -> "Holder[Session]":
@@ -376,7 +376,9 @@ class Session:
 
     def in_use(self) -> set[int]:
         """Every packet id that this client has not finished with."""
-        ids: set[int] = set(self.restored or ())
+        ids: set[int] = set()
+        for run in self.restored or ():
+            ids.update(range(run.first_id, run.first_id + run.count))
         for segments in (self.inflight, self.released, self.resending):
             for segment in segments or ():
                 ids.update(range(segment.first_id, segment.first_id + segment.count))

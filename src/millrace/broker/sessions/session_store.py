@@ -35,6 +35,7 @@ from millrace.broker.entries.sessions import (
     SessionEntry,
     StoreOperation,
     Subscribed,
+    Unanswered,
     Unsubscribed,
     WentAway,
     WillStored,
@@ -76,6 +77,8 @@ class Record(msgspec.Struct, array_like=True):
     """QoS 2 to the client until PUBREC: packet id -> shard and offset."""
     released: dict[int, None] = {}
     """QoS 2 to the client after PUBREC until PUBCOMP: packet ids in the order of their PUBRECs."""
+    unanswered: tuple[Unanswered, ...] = ()
+    """As the last `CursorsMoved` has it. Of those at QoS 2, `sent` says which still are."""
 
     @property
     def producer(self) -> bytes:
@@ -332,6 +335,7 @@ class SessionStore:
 
     def _cursors_moved(self, record: Record, operation: CursorsMoved) -> None:
         record.cursors.update(operation.cursors)
+        record.unanswered = operation.unanswered
         if not record.handled:
             return
         for shard, cursor in operation.cursors.items():

@@ -9,6 +9,8 @@ from millrace.wire.mqtt.packets import (
     Connect,
     Disconnect,
     Packet,
+    Pingreq,
+    Pingresp,
     Puback,
     Pubcomp,
     Publish,
@@ -65,6 +67,12 @@ class HandClient:
         if packet.packet_id:
             answer = Puback if packet.message.qos == 1 else Pubrec
             self._send(answer(packet_id=packet.packet_id))
+
+    async def ping(self) -> None:
+        """Wait until the broker has read all that was sent."""
+        self._send(Pingreq())
+        while not isinstance(await self.packet(), Pingresp):
+            pass
 
     async def ended(self) -> Disconnect | None:
         """Wait for the end of the connection; the broker's word, where it gave one."""

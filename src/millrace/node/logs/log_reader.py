@@ -8,10 +8,11 @@ topics that the session subscribes to leave the log; the filter works on the blo
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from typing import Any
+from typing import Any, NamedTuple
 
+from millrace.broker.entries.sessions import Unanswered
 from millrace.broker.machine import Broker
 from millrace.broker.messages.message import Segment, stored_run
 from millrace.broker.sessions.session import Session
@@ -25,17 +26,27 @@ from millrace.node.logs.reading import read_blocks
 from millrace.node.shards.shard import Shard
 from millrace.storage.block import Block, Kind
 from millrace.storage.log import Trimmed
-from millrace.storage.scan import RangeDamaged
+from millrace.storage.records import UNKNOWN
+from millrace.storage.scan import Damage, RangeDamaged
 
 log = logging.getLogger("millrace.reader")
 
+# How long a client waits for messages that it was sent at QoS 1 and that this replica has yet to apply.
+_LATE_MS_MAX = 1_000
 # What one session is fed in one turn of the loop.
 _FEED_BYTES_MAX = 512 * 1024
 
 # QoS, retain as published, encoded identifiers; None where nothing of the topic is wanted.
 Wish = tuple[int, bool, bytes] | None
-# Packet ids and offsets with the blocks that hold them, and packet ids of what is damaged.
-Found = tuple[list[tuple[int, int, Block]], dict[int, RangeDamaged]]
+
+
+class Found(NamedTuple):
+    """What was read of messages that were sent before, each run with the block that holds it."""
+
+    pieces: list[tuple[Unanswered, Block]]
+    damaged: dict[Unanswered, RangeDamaged]
+    failed: dict[int, StorageError]
+    """By shard."""
 
 
 class LogReader:
@@ -61,6 +72,9 @@ class LogReader:
         self._reading: set[Session] = set()
         # Their clients have more than this replica has applied so far; a dict for its order.
         self._early: dict[Session, None] = {}
+        # Those of them that wait for what was sent before, since when, as of the last turn and this one.
+        self._late_before: dict[Session, int] = {}
+        self._late: dict[Session, int] = {}
 
     @property
     def has_work(self) -> bool:
@@ -71,6 +85,7 @@ class LogReader:
         sessions, self._broker.outbound.behind = self._broker.outbound.behind, {}
         sessions.update(self._early)
         self._early.clear()
+        self._late_before, self._late = self._late, {}
         for session in sessions:
             self._serve(session)
 
@@ -79,11 +94,7 @@ class LogReader:
         if session in self._reading or session.blocked:
             return
         if session.restored:
-            ends = {number: shard.next_offset for number, shard in self._shards.items()}
-            if any(offset >= ends.get(number, offset + 1) for number, offset in session.restored.values()):
-                self._early[session] = None
-            else:
-                self._restore(session)
+            self._serve_restored(session)
             return
         # What it was sent before a reconnect comes again before anything new (MQTT 4.6).
         if not session.lag or session.queue or session.resending:
@@ -129,17 +140,34 @@ class LogReader:
         ready = (n for n in candidates if n not in outbound.held and not self._is_early(session, n))
         return next(ready, None)
 
+    def _serve_restored(self, session: Session) -> None:
+        """What it was sent before its session came here. Where this replica lacks some of it, all else waits:
+        not for long at QoS 1, as that may come under another id; at QoS 2 it must not be taken for new."""
+        now_ms = self._now_ms()
+        ends = {number: shard.next_offset for number, shard in self._shards.items()}
+        late = {run.shard for run in session.restored or () if run.end > ends.get(run.shard, run.end)}
+        record = self._broker.records.find(session.client_id)
+        since_ms = self._late_before.get(session, now_ms)
+        if late and record is not None and now_ms - since_ms >= _LATE_MS_MAX:
+            for number in sorted(late):
+                self._broker.recording.let_go(session, record, number)
+        if any(run.shard in late for run in session.restored or ()):
+            self._early[session] = None
+            self._late[session] = since_ms
+        elif session.restored:
+            self._restore(session)
+        else:
+            self._broker.outbound.pump(session, now_ms)
+
     def _restore(self, session: Session) -> None:
-        """After a restart: QoS 2 messages that were sent and not answered, again under their ids."""
+        """Messages that were sent and not answered, again under their ids."""
         assert session.restored is not None
         # It stays until they are sent again: their ids are the client's, and nothing overtakes them.
         wanted = session.restored
         self._reading.add(session)
         epoch = session.epoch
         loop = asyncio.get_running_loop()
-        reads = [
-            (i, self._shards[shard], offset) for i, (shard, offset) in wanted.items() if shard in self._shards
-        ]
+        reads = [(run, self._shards[run.shard]) for run in wanted if run.shard in self._shards]
 
         def arrived(future: "Future[Found]") -> None:
             try:
@@ -147,55 +175,73 @@ class LogReader:
             except RuntimeError:
                 log.debug("a read finished after the node stopped")
 
-        self._pool.submit(_read_each, reads).add_done_callback(arrived)
+        self._pool.submit(_read_sent, reads).add_done_callback(arrived)
 
     def _restored(
         self,
         session: Session,
         epoch: int,
-        wanted: dict[int, tuple[int, int]],
+        wanted: list[Unanswered],
         future: "Future[Found]",
     ) -> None:
         self._reading.discard(session)
         if session.epoch != epoch or session.restored is not wanted:
             self._again(session)
             return
-        found, damaged = future.result()
-        if damaged:
-            self._wait_for(session, self._restore_after_repair(session, wanted, damaged))
+        found = future.result()
+        if found.damaged:
+            self._wait_for(session, self._restore_after_repair(session, wanted, found.damaged))
             return
-        session.restored = None
+        failed = found.failed.keys() & self._shards.keys()
+        if failed:
+            number = min(failed)
+            log.error("shard %d cannot be read: %s", number, found.failed[number])
+            # In a later turn again, though nothing wakes it for that.
+            self._early[session] = None
+            return
         now_ms = self._now_ms()
-        wishes: dict[bytes, Wish] = {}
-        for packet_id, offset, block in found:
-            shard = self._shards.get(wanted[packet_id][0])
-            if shard is None:
-                # Its stream was deleted while it was read.
-                continue
-            columns = block.columns()
-            row = offset - block.header.base_offset
-            topic = block.topics()[columns.topic_ids[row]]
-            if not session.principal.may_receive(topic.decode()):
-                self._broker.outbound.withhold_restored(session, packet_id)
-                continue
-            if topic not in wishes:
-                wishes[topic] = _wish(session, topic.decode()) or (2, False, b"")
-            _, retain_as_published, extra = wishes[topic] or (2, False, b"")
-            segment = self._segment(
-                shard, block, columns, (2, retain_as_published, extra), row, row + 1, now_ms
-            )
-            self._broker.outbound.send_again(session, segment, packet_id, now_ms)
+        segments: list[Segment] = []
+        for run, block in found.pieces:
+            shard = self._shards.get(run.shard)
+            # Else its stream was deleted while it was read.
+            if shard is not None:
+                segments += self._sent_segments(session, shard, run, block, now_ms)
+        self._broker.outbound.send_restored(session, segments, now_ms)
         self._again(session)
         self._wake()
 
+    def _sent_segments(
+        self, session: Session, shard: Shard, sent: Unanswered, block: Block, now_ms: int
+    ) -> list[Segment]:
+        """The messages of a run as they were sent. Whether the client may still have them is asked when they
+        leave."""
+        columns, topics = block.columns(), block.topics()
+        first = sent.offset - block.header.base_offset
+        wishes: dict[bytes, Wish] = {}
+        for topic in {topics[topic_id] for topic_id in columns.topic_ids[first : first + sent.count]}:
+            _, retain_as_published, extra = _wish(session, topic.decode()) or (0, False, b"")
+            wishes[topic] = sent.qos, retain_as_published, extra
+        segments: list[Segment] = []
+        row, end = first, first + sent.count
+        while row < end:
+            wish = wishes[topics[columns.topic_ids[row]]]
+            last = self._run_end(columns, topics, wishes, row, end)
+            segment = self._segment(shard, block, columns, wish, row, last, now_ms)
+            segment.first_id = sent.first_id + row - first
+            segment.is_noted = sent.qos == 2
+            segments.append(segment)
+            row = last
+        return segments
+
     async def _restore_after_repair(
-        self, session: Session, wanted: dict[int, tuple[int, int]], damaged: dict[int, RangeDamaged]
+        self, session: Session, wanted: list[Unanswered], damaged: dict[Unanswered, RangeDamaged]
     ) -> None:
-        """As `_after_repair`, for messages that were sent before a restart."""
-        for packet_id, error in damaged.items():
-            if not await self._repaired(wanted[packet_id][0]):
-                log.error("a message sent at QoS 2 cannot be sent again: %s", error)
-                del wanted[packet_id]
+        """As `_after_repair`, for messages that were sent before."""
+        for run, error in damaged.items():
+            if not await self._repaired(run.shard):
+                log.error("%s is not sent again what is damaged: %s", session.client_id, error)
+                at = wanted.index(run)
+                wanted[at : at + 1] = _spared(run, error.damage)
         self._reading.discard(session)
         # Where nothing of it is left: what waited behind it.
         self._broker.outbound.pump(session, self._now_ms())
@@ -412,15 +458,61 @@ def _wish(session: Session, topic: str) -> Wish:
     return qos, retain, extra if session.v5 else b""
 
 
-def _read_each(reads: list[tuple[int, Shard, int]]) -> Found:
-    """In a worker thread: single messages by offset; what is gone is left out."""
-    found: list[tuple[int, int, Block]] = []
-    damaged: dict[int, RangeDamaged] = {}
-    for packet_id, shard, offset in reads:
+def _read_sent(reads: list[tuple[Unanswered, Shard]]) -> Found:
+    """In a worker thread: these messages, in their order; those that retention has removed are left out."""
+    found = Found([], {}, {})
+    blocks: dict[int, list[Block]] = {}
+    for run, shard in reads:
         try:
-            found.append((packet_id, offset, read_blocks(shard, offset)[0]))
+            found.pieces.extend(_read_run(run, shard, blocks))
         except RangeDamaged as error:
-            damaged[packet_id] = error
+            found.damaged[run] = error
         except StorageError as error:
-            log.error("a message sent at QoS 2 cannot be sent again: %s", error)
-    return found, damaged
+            found.failed[shard.number] = error
+    return found
+
+
+def _read_run(
+    run: Unanswered, shard: Shard, blocks: dict[int, list[Block]]
+) -> Iterator[tuple[Unanswered, Block]]:
+    """The parts of a run with their blocks. `blocks`: what was last read of each shard, where its next run
+    mostly is too."""
+    at = run.offset
+    while at < run.end:
+        block = _holding(blocks.get(run.shard, ()), at)
+        if block is None:
+            try:
+                blocks[run.shard] = read_blocks(shard, at)
+            except Trimmed as error:
+                at = max(at + 1, int(error.first_offset))
+                continue
+            block = _holding(blocks[run.shard], at)
+            if block is None:
+                return
+        after = min(run.end, block.header.next_offset)
+        first_id = run.first_id + at - run.offset
+        yield Unanswered(first_id, after - at, run.shard, at, run.qos), block
+        at = after
+
+
+def _spared(run: Unanswered, damage: Damage) -> list[Unanswered]:
+    """What is left of a run that could not be read."""
+    first, after = damage.first_offset, damage.next_offset
+    if after == UNKNOWN:
+        after = run.end
+    if after <= run.offset or first >= run.end:
+        # Not told apart from what is damaged: nothing is.
+        return []
+    return [
+        Unanswered(run.first_id + start - run.offset, end - start, run.shard, start, run.qos)
+        for start, end in ((run.offset, first), (after, run.end))
+        if start < end
+    ]
+
+
+def _holding(blocks: Iterable[Block], offset: int) -> Block | None:
+    for block in blocks:
+        header = block.header
+        if header.kind is Kind.DATA and header.base_offset <= offset < header.next_offset:
+            return block
+    return None

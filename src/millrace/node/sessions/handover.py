@@ -15,8 +15,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from millrace.broker.entries.sessions import Qos2Received
 from millrace.broker.machine import Broker
 from millrace.broker.messages.message import Segment
+from millrace.broker.sessions.journal import ResumeConnection
 from millrace.broker.sessions.session import Session
 from millrace.broker.sessions.unfinished import pack, put_back, received_unlogged, unfinished, unpack
 from millrace.errors import LocalError, MalformedPacket
@@ -27,18 +29,41 @@ from millrace.reasons import Reason
 log = logging.getLogger("millrace.handover")
 
 _ANSWER_S = 1.0
+# Less than the new node waits: without a majority the client is not kept from what no log holds.
+_WRITTEN_S = 0.5
 # A session that did not open this long after its messages came will not: its record could not be written.
 _HELD_MS_MAX = 30_000
 # Entries about sessions that are gone before it is worth to look for them.
 _GIVEN_SPARE = 64
 
 
+class _Written:
+    """In place of a connection: told when the journal is on disk."""
+
+    peer = "a node"
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    def resume(self, duty: None) -> None:
+        self.event.set()
+
+
 class Handover:
-    def __init__(self, broker: Broker, replicas: Replicas, *, is_on: bool, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        replicas: Replicas,
+        *,
+        is_on: bool,
+        now_ms: Callable[[], int],
+        wake: Callable[[], None],
+    ) -> None:
         self._broker = broker
         self._replicas = replicas
         self._is_on = is_on
         self._now_ms = now_ms
+        self._wake = wake
         # Answers for sessions that are about to open here, with the time at which they came.
         self._arrived: dict[str, tuple[int, HandedOver]] = {}
         # Sessions whose messages were given away: their epoch then, and how many segments.
@@ -120,17 +145,16 @@ class Handover:
 
     # ------------------------------------------------------------------------------- the old node
 
-    def on_request(self, replica: str, request: HandOver) -> HandedOver:
+    async def on_request(self, replica: str, request: HandOver) -> HandedOver:
         client_id = request.client
-        session = self._broker.sessions.get(client_id)
-        if session is None or not session.is_recorded:
-            return HandedOver()
-        if session.username not in (None, request.username):
-            # Of another user: the node that asks has not applied its record yet [rule 31].
+        session = self._asked_for(request)
+        if session is None:
             return HandedOver()
         if session.connection is not None:
             session.connection.fail(Reason.SESSION_TAKEN_OVER, "the client connected at another node")
-        if client_id not in self._broker.sessions:
+        await self._written(client_id)
+        session = self._asked_for(request)
+        if session is None:
             return HandedOver()
         segments = unfinished(session)
         messages, left_out = pack(segments, self._now_ms())
@@ -141,6 +165,25 @@ class Handover:
             self._given = {name: v for name, v in self._given.items() if name in self._broker.sessions}
         self._given[client_id] = (session.epoch, len(segments))
         return HandedOver(tuple(messages), tuple(received_unlogged(session)))
+
+    def _asked_for(self, request: HandOver) -> Session | None:
+        session = self._broker.sessions.get(request.client)
+        if session is None or not session.is_recorded:
+            return None
+        # Of another user where the node that asks has not applied its record yet [rule 31].
+        return session if session.username in (None, request.username) else None
+
+    async def _written(self, client_id: str) -> None:
+        """Wait until the record says what the client has not answered: once the new node opens the session,
+        what this one writes is void."""
+        written = _Written()
+        self._broker.journal.add(Qos2Received(client_id), ResumeConnection(written, None))
+        self._wake()
+        try:
+            async with asyncio.timeout(_WRITTEN_S):
+                await written.event.wait()
+        except TimeoutError:
+            log.warning("%s goes on at another node by an old record: no majority wrote the last", client_id)
 
     def released(self, session: Session, owner: str) -> None:
         """The record says that another node serves this session: what came since follows."""
