@@ -53,6 +53,19 @@ def test_a_release_of_an_unknown_id_is_answered_so() -> None:
     assert peer.sent() == [Pubcomp(packet_id=9, reason=Reason.PACKET_ID_NOT_FOUND)]
 
 
+def test_a_message_that_the_server_gave_up_keeps_its_id_from_no_other() -> None:
+    """It was received, and its log has lost it since: who takes it late must not answer for the next one."""
+    peer = subscribed()
+    (given_up,) = peer.deliver("x", qos=2, packet_id=9)
+    peer.feed(Pubrel(packet_id=9))
+    assert peer.sent() == [Pubcomp(packet_id=9)]
+    (other,) = peer.deliver("y", qos=2, packet_id=9)
+    peer.core.take(given_up)
+    assert peer.sent() == []
+    peer.core.take(other)
+    assert peer.sent() == [Pubrec(packet_id=9)]
+
+
 @pytest.mark.parametrize(("qos", "kind"), [(1, Puback), (2, Pubrec)])
 def test_answers_leave_in_the_order_in_which_messages_came(qos: int, kind: type) -> None:
     peer = subscribed()

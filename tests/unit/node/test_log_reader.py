@@ -16,12 +16,12 @@ from millrace.kernels.blocks import Run
 from millrace.node.logs.log_reader import LogReader, _spared
 from millrace.node.shards.shard import Shard
 from millrace.storage.block import Block, data_blocks
-from millrace.storage.log import LogFailed
+from millrace.storage.log import LogFailed, Trimmed
 from millrace.storage.records import UNKNOWN
 from millrace.storage.scan import Damage, RangeDamaged
-from millrace.types import Index
+from millrace.types import Index, Offset
 from millrace.wire.mqtt.codec import encode_publish
-from millrace.wire.mqtt.packets import Publish
+from millrace.wire.mqtt.packets import Publish, Pubrel
 from unit.node.house import Client, House
 
 DAMAGED = RangeDamaged(
@@ -104,7 +104,10 @@ class Reader:
     async def sent(self) -> list[tuple[bytes, int | None, bool]]:
         """As `texts`, with packet ids and whether each is marked as sent again."""
         await self.turns()
-        return [(one.message.payload, one.packet_id, one.dup) for one in self.client.take(Publish)]
+        packets = self.client.read()
+        self.released = [one for one in packets if isinstance(one, Pubrel)]
+        sent = [one for one in packets if isinstance(one, Publish)]
+        return [(one.message.payload, one.packet_id, one.dup) for one in sent]
 
     async def texts(self) -> list[bytes]:
         """What the client is sent, in the turns of a loop that go on for a while."""
@@ -228,6 +231,21 @@ def test_of_a_run_that_is_damaged_the_rest_is_sent_again(
         ),
     )
     assert [(one.first_id, one.offset, one.count) for one in found] == left
+
+
+def test_the_id_of_a_message_that_retention_removed_is_released() -> None:
+    """Its client may hold it, and would take the next message under this id for the one that it has."""
+
+    async def run() -> None:
+        reader = Reader(qos=2)
+        sent_before(reader)
+        disk = reader.disks[16]
+        disk.error = Trimmed("16", Index(5), Offset(1))
+        assert await reader.sent() == [(b"17", 8, True)]
+        assert [one.packet_id for one in reader.released] == [7]
+        assert reader.session.in_use() == {7, 8}, "until the client has answered"
+
+    asyncio.run(run())
 
 
 def sent_before(reader: Reader) -> None:

@@ -434,6 +434,11 @@ class Outbound:
         if piece.qos == 2:
             self._finish(session, piece.first_id, piece.count, piece.serial)
 
+    def give_up(self, session: Session, packet_id: int) -> None:
+        """A message at QoS 2 that was sent before and cannot be had any more. The client may hold its id, and
+        would take another message under it for this one."""
+        self._finish(session, packet_id, 1, self._serial - PACKET_ID_MAX)
+
     def _finish(self, session: Session, packet_id: int, count: int, serial: int) -> None:
         session.release(packet_id, count, serial)
         session.inflight_count += count

@@ -162,9 +162,16 @@ class Incoming:
         return Pubrec(packet_id=packet_id)
 
     def on_pubrel(self, packet_id: int) -> bool:
-        """Whether the id was waiting for its release."""
+        """Whether the id was waiting for its release. The server may have given up a message that was not
+        answered yet: what comes under its id from now on is another one."""
         if packet_id not in self._unreleased:
-            return False
+            known = self._unanswered.get(packet_id)
+            if known is None or known.qos != 2:
+                return False
+            del self._unanswered[packet_id]
+            known.answered = True
+            self._open_count -= known.here
+            return True
         self._unreleased.discard(packet_id)
         self._open_count -= 1
         return True

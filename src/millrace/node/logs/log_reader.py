@@ -190,7 +190,7 @@ class LogReader:
             return
         found = future.result()
         if found.damaged:
-            self._wait_for(session, self._restore_after_repair(session, wanted, found.damaged))
+            self._wait_for(session, self._restore_after_repair(session, epoch, wanted, found.damaged))
             return
         failed = found.failed.keys() & self._shards.keys()
         if failed:
@@ -201,14 +201,22 @@ class LogReader:
             return
         now_ms = self._now_ms()
         segments: list[Segment] = []
-        for run, block in found.pieces:
-            shard = self._shards.get(run.shard)
-            # Else its stream was deleted while it was read.
-            if shard is not None:
-                segments += self._sent_segments(session, shard, run, block, now_ms)
+        # A stream may have been deleted while it was read.
+        pieces = [piece for piece in found.pieces if piece[0].shard in self._shards]
+        for run, block in pieces:
+            segments += self._sent_segments(session, self._shards[run.shard], run, block, now_ms)
+        self._give_up(session, wanted, [run for run, _ in pieces])
         self._broker.outbound.send_restored(session, segments, now_ms)
         self._again(session)
         self._wake()
+
+    def _give_up(self, session: Session, runs: list[Unanswered], kept: list[Unanswered]) -> None:
+        """Of these runs only `kept` can be sent again: retention has removed the rest, say."""
+        ids = {one for run in kept for one in range(run.first_id, run.first_id + run.count)}
+        for run in runs:
+            for one in range(run.first_id, run.first_id + run.count):
+                if run.qos == 2 and one not in ids:
+                    self._broker.outbound.give_up(session, one)
 
     def _sent_segments(
         self, session: Session, shard: Shard, sent: Unanswered, block: Block, now_ms: int
@@ -234,14 +242,22 @@ class LogReader:
         return segments
 
     async def _restore_after_repair(
-        self, session: Session, wanted: list[Unanswered], damaged: dict[Unanswered, RangeDamaged]
+        self,
+        session: Session,
+        epoch: int,
+        wanted: list[Unanswered],
+        damaged: dict[Unanswered, RangeDamaged],
     ) -> None:
         """As `_after_repair`, for messages that were sent before."""
         for run, error in damaged.items():
-            if not await self._repaired(run.shard):
+            is_repaired = await self._repaired(run.shard)
+            # Else it is read anew for the next connection.
+            is_wanted = session.epoch == epoch and session.restored is wanted
+            if not is_repaired and is_wanted:
                 log.error("%s is not sent again what is damaged: %s", session.client_id, error)
                 at = wanted.index(run)
-                wanted[at : at + 1] = _spared(run, error.damage)
+                spared = wanted[at : at + 1] = _spared(run, error.damage)
+                self._give_up(session, [run], spared)
         self._reading.discard(session)
         # Where nothing of it is left: what waited behind it.
         self._broker.outbound.pump(session, self._now_ms())
