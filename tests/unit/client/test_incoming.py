@@ -66,6 +66,18 @@ def test_a_message_that_the_server_gave_up_keeps_its_id_from_no_other() -> None:
     assert peer.sent() == [Pubrec(packet_id=9)]
 
 
+def test_another_message_under_the_id_of_one_that_is_held_is_no_repeat_though_it_has_dup() -> None:
+    """The node was killed before it wrote down what it had sent, and its successor gave the id again."""
+    peer = subscribed(durable=True)
+    (held,) = peer.deliver("x", packet_id=9)
+    peer.reconnect(session_present=True)
+    assert payloads(peer.deliver("y", packet_id=9, dup=True)) == ["y"]
+    peer.core.take(held)
+    assert peer.sent() == []
+    peer.reconnect(session_present=True)
+    assert peer.deliver("y", packet_id=9, dup=True) == []
+
+
 @pytest.mark.parametrize(("qos", "kind"), [(1, Puback), (2, Pubrec)])
 def test_answers_leave_in_the_order_in_which_messages_came(qos: int, kind: type) -> None:
     peer = subscribed()

@@ -25,11 +25,13 @@ from millrace.wire.mqtt.packets import Puback, Publish, Pubrec
 class Receipt:
     """One QoS 1 or 2 message that has not been answered."""
 
-    __slots__ = ("answered", "aside", "claims", "here", "packet_id", "qos", "taken")
+    __slots__ = ("answered", "aside", "claims", "content", "here", "packet_id", "qos", "taken")
 
-    def __init__(self, packet_id: int, qos: int) -> None:
+    def __init__(self, packet_id: int, message: types.Message) -> None:
         self.packet_id = packet_id
-        self.qos = qos
+        self.qos = message.qos
+        # What it is told by when it comes again, beside its id.
+        self.content = message.topic, message.payload
         # How many subscriptions still have to take it.
         self.claims = 0
         self.taken = False
@@ -85,15 +87,14 @@ class Incoming:
         if qos == 2 and packet_id in self._unreleased:
             return None, Pubrec(packet_id=packet_id)
         known = self._unanswered.get(packet_id)
-        # [MQTT-4.3.3-10]: at QoS 2 the id alone tells. At QoS 1 an id without DUP is a message of its own.
-        if known is not None and known.qos == qos and (qos == 2 or (packet.dup and not known.here)):
+        if known is not None and known.qos == qos and (qos == 2 or _is_repeat(packet, known)):
             if not known.here:
                 known.here = True
                 self._count_open()
                 if known.claims or known.taken:
                     self._order[qos - 1].append(known)
             return None, None
-        receipt = self._unanswered[packet_id] = Receipt(packet_id, qos)
+        receipt = self._unanswered[packet_id] = Receipt(packet_id, packet.message)
         self._count_open()
         return receipt, None
 
@@ -175,3 +176,11 @@ class Incoming:
         self._unreleased.discard(packet_id)
         self._open_count -= 1
         return True
+
+
+def _is_repeat(packet: Publish, known: Receipt) -> bool:
+    """[MQTT-4.3.3-10]: at QoS 2 the id alone tells. At QoS 1 an id without DUP is a message of its own. So is
+    one with DUP and another content: a server that was killed may not know what it sent last.
+    """
+    message = packet.message
+    return packet.dup and not known.here and known.content == (message.topic, message.payload)
