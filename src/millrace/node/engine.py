@@ -53,6 +53,7 @@ from millrace.node.surroundings import Surroundings
 from millrace.reasons import Reason
 from millrace.tracing.export import SpanExporter
 from millrace.tracing.publishes import PublishTraces
+from millrace.version import Feature
 
 _HAND_OVER_S = 0.5
 
@@ -228,7 +229,15 @@ class Engine:
             lambda result: self.writing.on_change(),
         ]
         self.definitions.on_restore.append(self.writing.on_change)
+        self.definitions.on_change.append(lambda result: self._use_features())
+        self.definitions.on_restore.append(self._use_features)
+        self._use_features()
         self.opening.on_staged = self.writing.on_staged
+
+    def _use_features(self) -> None:
+        """What the members understand may have changed."""
+        members = self.definitions.state.members
+        self._broker.recording.names_unanswered = members.understand(Feature.UNANSWERED_IN_RECORDS)
 
     def _watched(self) -> Iterator[str]:
         """Whose silence matters: members, and whoever left sessions and their wills behind when it was

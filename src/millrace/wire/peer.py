@@ -5,9 +5,10 @@ speaks and a nonce; each then proves that it knows the secret by an HMAC over bo
 the link mixed in, so that a proof cannot be sent back to its maker. From then on a link carries frames:
 length, tag, number, body. What the tags, numbers and bodies mean is not known here.
 
-Versions: each side names the lowest and the highest it speaks, and the link runs on the highest common one,
-so that neighbouring versions can run together while a cluster is upgraded. Nodes of release 0.1 speak
-versions 1 and 2; what they put into a log cannot be read here, nor the other way round, so they are refused.
+Levels (`version.py`): each side names the highest that it understands and the lowest that it works with,
+which is its cluster's as soon as it knows that. Neighbouring releases can run together while a cluster is
+upgraded; others, and a node that is older than what its cluster uses, are refused by both sides. Nodes of
+release 0.1 name levels 1 and 2: what they put into a log cannot be read here, nor the other way round.
 """
 
 import hmac
@@ -17,12 +18,10 @@ from enum import Enum
 
 from millrace.errors import MalformedPacket, ProtocolError
 from millrace.limits import FRAME_BYTES_MAX
-
-VERSION_MIN = 3
-VERSION_NEWEST = 3
+from millrace.version import LEVEL, LEVEL_MIN
 
 _MAGIC = b"MRPL"
-# magic, lowest and highest version, nonce
+# magic, lowest and highest level, nonce
 _HELLO = struct.Struct("<4sHH32s")
 HELLO_BYTES = _HELLO.size
 NONCE_BYTES = 32
@@ -41,16 +40,16 @@ class Side(Enum):
 class Handshake:
     """One side of the beginning of a link. Feed it bytes; it says what to send and when it is done."""
 
-    def __init__(self, side: Side, secret: bytes, nonce: bytes) -> None:
+    def __init__(self, side: Side, secret: bytes, nonce: bytes, lowest: int = LEVEL_MIN) -> None:
         if len(nonce) != NONCE_BYTES:
             raise ValueError(f"{NONCE_BYTES} random bytes are needed")
         self._side = side
         self._secret = secret
-        self.hello = _HELLO.pack(_MAGIC, VERSION_MIN, VERSION_NEWEST, nonce)
+        self._lowest = lowest
+        self.hello = _HELLO.pack(_MAGIC, lowest, LEVEL, nonce)
         """To be sent first, at once."""
         self._theirs = b""
         self._held = b""
-        self.version = 0
         self.is_proved = False
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
@@ -62,7 +61,7 @@ class Handshake:
                 self._check_start()
                 return b"", b""
             self._theirs, self._held = self._held[:HELLO_BYTES], self._held[HELLO_BYTES:]
-            self.version = _common_version(self._theirs)
+            _check_levels(self._theirs, self._lowest)
             answer = self._proof(self._side)
         if not self.is_proved:
             if len(self._held) < PROOF_BYTES:
@@ -86,17 +85,20 @@ class Handshake:
         return hmac.digest(self._secret, side.value + dialed + answered, "sha256")
 
 
-def _common_version(hello: bytes) -> int:
+def _check_levels(hello: bytes, mine: int) -> None:
     magic, lowest, highest, _ = _HELLO.unpack(hello)
     if magic != _MAGIC:
         raise MalformedPacket("whoever connected is not a node")
-    version = min(highest, VERSION_NEWEST)
-    if version < max(lowest, VERSION_MIN):
+    if highest < mine:
         raise ProtocolError(
-            f"the other node speaks versions {lowest} to {highest}, this one "
-            f"{VERSION_MIN} to {VERSION_NEWEST}"
+            f"the other node is too old: it understands level {highest}, and here {mine} is the lowest. "
+            "Upgrade it one release at a time"
         )
-    return int(version)
+    if lowest > LEVEL:
+        raise ProtocolError(
+            f"this node is too old for the other one: it understands level {LEVEL}, and there {lowest} is "
+            "the lowest. Upgrade this one, one release at a time"
+        )
 
 
 def frame_head(body_bytes: int, tag: int, number: int) -> bytes:

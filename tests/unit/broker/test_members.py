@@ -1,10 +1,13 @@
 """Members of the cluster: a node that is being drained stays so however often it says who it is."""
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
-from millrace.broker.entries.meta import DrainMember, InitCluster, MetaEntry, PutMember
+from millrace.broker.entries.meta import DrainMember, InitCluster, MetaEntry, PutMember, RemoveMember
 from millrace.broker.meta.members import Member
 from millrace.broker.meta.state import MetaState
+from millrace.version import LEVEL_MIN, LEVEL_UNSAID, Feature
 
 
 def said(replica: str, name: str, port: int = 1) -> PutMember:
@@ -66,3 +69,62 @@ def test_no_two_replicas_of_a_group_share_a_machine() -> None:
     assert sorted(name[0] for name in chosen) == ["a", "b"]
     assert made.members.choose(3, keep=("a2",), away=("b1",)) == ("a2", "b2")
     assert made.members.hosts() == {"a", "b"}
+
+
+def levelled(*levels: int) -> MetaState:
+    """A cluster whose nodes n1, n2, ... understand these levels."""
+    made = MetaState()
+    for number, level in enumerate(levels, 1):
+        member = replace(said(f"r{number}", f"n{number}").member, level=level)
+        apply(made, PutMember(member) if number > 1 else InitCluster("c", member))
+    return made
+
+
+def again(state: MetaState, name: str, level: int) -> str | None:
+    """A node of the cluster comes back with another release."""
+    return state.apply(PutMember(replace(state.members.by_name(name), level=level))).error
+
+
+def test_the_level_of_a_cluster_is_the_lowest_of_its_members_and_never_falls() -> None:
+    state = levelled(4, 4, 4)
+    for name in ("n1", "n2", "n3"):
+        assert state.members.level == 4
+        assert again(state, name, 5) is None
+    assert state.members.level == 5
+    error = again(state, "n1", 4)
+    assert error is not None and error.startswith("node n1 is too old: it understands level 4")
+    assert state.members.level == 5
+    assert MetaState.from_bytes(state.to_bytes()).members.level == 5
+
+
+def test_a_node_may_go_back_while_others_are_not_upgraded_yet() -> None:
+    state = levelled(4, 4)
+    assert again(state, "n1", 5) is None
+    assert again(state, "n1", 4) is None
+
+
+def test_a_node_two_releases_ahead_is_refused_and_one_that_was_behind_holds_nobody_back_once_removed() -> (
+    None
+):
+    state = levelled(4, 5)
+    error = again(state, "n2", 6)
+    assert error is not None and error.startswith(
+        "node n2 is too new: it understands level 6, and node n1 level 4"
+    )
+    apply(state, RemoveMember("r1"))
+    assert state.members.level == 5
+    assert again(state, "n2", 6) is None
+
+
+def test_a_feature_is_used_once_all_members_understand_it() -> None:
+    feature = Feature.UNANSWERED_IN_RECORDS
+    state = levelled(feature - 1, feature)
+    assert not state.members.understand(feature)
+    assert again(state, "n1", feature) is None
+    assert state.members.understand(feature)
+
+
+def test_a_member_of_an_older_release_says_no_level() -> None:
+    """Its entry lacks the field."""
+    saved = msgspec.msgpack.encode({"replica": "r", "name": "n", "peer": "h:1"})
+    assert msgspec.msgpack.decode(saved, type=Member).level == LEVEL_UNSAID == LEVEL_MIN

@@ -15,6 +15,7 @@ from millrace.local_cluster import PortBlock
 from millrace.node import config as settings
 from millrace.node.peers.messages import Join
 from millrace.node.server import Server
+from millrace.version import LEVEL
 
 TIMEOUT_S = 20.0
 
@@ -84,7 +85,7 @@ def test_the_only_voter_of_the_meta_group_comes_back_to_a_shard_that_it_shares_w
 async def unreachable_address(data: Path, port: int) -> None:
     server = node("first", data, port)
     await server.start()
-    cluster, newcomer = server.engine.cluster, Member(replica="ff", name="second", peer="node2")
+    cluster, newcomer = server.engine.cluster, Member(replica="ff", name="second", peer="node2", level=LEVEL)
     try:
         with pytest.raises(LocalError, match=r"second.*'node2'.*HOST:PORT"):
             await cluster._on_join("ff", Join(newcomer))

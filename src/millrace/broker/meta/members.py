@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from millrace.errors import LocalError
 from millrace.limits import MEMBERS_MAX, REMOVED_MEMBERS_MAX
+from millrace.version import LEVEL_UNSAID, Feature
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +29,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """The machine that it runs on, where others run on it as well; empty: a machine of its own."""
     runs_pipelines: bool = False
     """Its own configuration lets it run the code of pipelines."""
+    level: int = LEVEL_UNSAID
+    """What its node understands."""
     is_draining: bool = False
     """Keeps what it has to until others have it; gets nothing new and leads nothing it can hand over."""
 
@@ -48,6 +51,13 @@ class Members(msgspec.Struct):
     """Replicas that were members once, in the order in which they were removed. None of them comes back: a
     node that joins again has an empty directory and another replica id."""
 
+    level: int = LEVEL_UNSAID
+    """The lowest of the members, as high as it ever was: what all understand, and may be in the logs."""
+
+    def understand(self, feature: Feature) -> bool:
+        """Whether all members do, and whoever may join."""
+        return self.level >= feature
+
     # ----------------------------------------------------------------------------------- commands
 
     def init(self, cluster: str, member: Member, groups: tuple[int, ...]) -> None:
@@ -56,6 +66,7 @@ class Members(msgspec.Struct):
             raise LocalError("the cluster exists already")
         self.cluster = cluster
         self.members[member.replica] = member
+        self._agree()
         for group in groups:
             self.found(group, (member.replica,))
 
@@ -68,6 +79,9 @@ class Members(msgspec.Struct):
             raise LocalError(
                 f"node {member.name} was removed from the cluster; it can join again with an empty directory"
             )
+        reason = self.unfit(member)
+        if reason:
+            raise LocalError(reason)
         for other in list(self.members.values()):
             if other.name == member.name and other.replica != member.replica:
                 self.remove(other.replica)
@@ -76,6 +90,26 @@ class Members(msgspec.Struct):
         known = self.members.get(member.replica)
         is_draining = known is not None and known.is_draining
         self.members[member.replica] = replace(member, is_draining=is_draining)
+        self._agree()
+
+    def unfit(self, member: Member) -> str:
+        """Why a node of this level cannot be a member now; empty where it can."""
+        if member.level < self.level:
+            return (
+                f"node {member.name} is too old: it understands level {member.level}, and the cluster uses "
+                f"level {self.level}. Start the release that the other nodes run"
+            )
+        for other in self.members.values():
+            is_other = other.replica != member.replica and other.name != member.name
+            if is_other and other.level < member.level - 1:
+                return (
+                    f"node {member.name} is too new: it understands level {member.level}, and node "
+                    f"{other.name} level {other.level}. Upgrade all nodes to the release between first"
+                )
+        return ""
+
+    def _agree(self) -> None:
+        self.level = max(self.level, min(member.level for member in self.members.values()))
 
     def drain(self, replica: str, is_draining: bool) -> None:
         self.members[replica] = replace(self._known(replica), is_draining=is_draining)
@@ -85,6 +119,7 @@ class Members(msgspec.Struct):
         if len(self.members) == 1:
             raise LocalError("the last node stays")
         del self.members[replica]
+        self._agree()
         self.removed = (*self.removed, replica)[-REMOVED_MEMBERS_MAX:]
         for group, assignment in list(self.assignments.items()):
             if replica in assignment.replicas:

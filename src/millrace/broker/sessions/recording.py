@@ -26,12 +26,14 @@ _UNANSWERED_RUNS = 1_000
 class Recording:
     """Writes operations of sessions that have a record. The caller has made sure that they do."""
 
-    __slots__ = ("_journal", "_log_ends")
+    __slots__ = ("_journal", "_log_ends", "names_unanswered")
 
     def __init__(self, journal: Journal, log_ends: dict[int, int]) -> None:
         self._journal = journal
         # The committed end of every log; the broker's.
         self._log_ends = log_ends
+        # Whether all who keep records understand it.
+        self.names_unanswered = True
 
     def went_away(self, session: Session, time_us: int, *, can_wait: bool) -> None:
         """The client is away since `time_us`, by the time of day. `can_wait`: until the next operation that
@@ -80,7 +82,8 @@ class Recording:
         }
         if moved:
             # Without any at QoS 1 the record knows the order by itself.
-            unanswered = _unanswered(session, moved) if outstanding else ()
+            is_named = bool(outstanding) and self.names_unanswered
+            unanswered = _unanswered(session, moved) if is_named else ()
             self._journal.add_unhurried(CursorsMoved(session.client_id, moved, unanswered))
 
     def unanswered(self, record: Record) -> list[Unanswered]:

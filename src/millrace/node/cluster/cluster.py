@@ -18,7 +18,7 @@ from millrace.broker.meta import state as meta
 from millrace.broker.meta.members import Member, Members
 from millrace.broker.streams.stream import Stream
 from millrace.errors import ConfigError, LocalError
-from millrace.node.cluster.peers_file import read_peers, write_peers
+from millrace.node.cluster.peers_file import read_level, read_peers, write_level, write_peers
 from millrace.node.cluster.placement import Placement
 from millrace.node.cluster.removal import Removal
 from millrace.node.cluster.silence import Silence
@@ -42,6 +42,7 @@ from millrace.node.streams.definitions import Definitions
 from millrace.node.streams.opening import Opening
 from millrace.replication.contract import ReplicaId
 from millrace.storage.disk import DiskFull
+from millrace.version import LEVEL, LEVEL_MIN
 
 log = logging.getLogger("millrace.cluster")
 
@@ -95,6 +96,11 @@ class Cluster:
         """For people: where this node asks to be taken in, and why it is not yet. Empty otherwise."""
         self._review_task: asyncio.Task[None] | None = None
         self._peers_written: dict[str, str] = {}
+        self._level_written = 0
+        self._unfit_told = ""
+        # Of the other members, when this node last said its own.
+        self._levels_heard: dict[str, int] = {}
+        self._saying: asyncio.Task[None] | None = None
         self._scene: tuple[object, ...] = ()
         self._calm_since_s = 0.0
         # Group -> since when this node leads it.
@@ -118,6 +124,7 @@ class Cluster:
         replicas.messenger.answer(Join, self._on_join)
         replicas.messenger.answer(AskMembership, self._on_ask_membership)
         replicas.messenger.answer(SwitchPair, self._on_switch)
+        self._check_level()
         known = self._read_peers()
         replicas.has_peers = len(known) > 1
         seeds = [word.strip() for word in self._config.cluster.join.split(",") if word.strip()]
@@ -167,8 +174,9 @@ class Cluster:
         self._repeat(self._review)
 
     async def stop(self) -> None:
-        if self._review_task is not None:
-            self._review_task.cancel()
+        for task in (self._review_task, self._saying):
+            if task is not None:
+                task.cancel()
 
     async def _come_back(self, seeds: list[Address]) -> None:
         """Wait until the meta group is served. The other nodes may all be elsewhere than they were, and then
@@ -254,7 +262,8 @@ class Cluster:
             await asyncio.wait_for(link.settled.wait(), _IDENTITY_S)
         if link.identity is None:
             raise LocalError(
-                "the node there closed the link; both nodes need the same cluster.secret or secret_file, "
+                link.refused_for
+                or "the node there closed the link; both nodes need the same cluster.secret or secret_file, "
                 "and certificates of the same authority in cluster.tls_*"
             )
         return await self._replicas.messenger.request(link.identity.replica, request, kind)
@@ -280,6 +289,7 @@ class Cluster:
             name=self._config.node.id,
             host=self._config.node.host,
             peer=self._replicas.peer_address,
+            level=LEVEL,
             mqtt=public("mqtt", listeners.mqtt),
             http=public("http", listeners.http),
             runs_pipelines=self._config.pipelines.run,
@@ -314,8 +324,9 @@ class Cluster:
         counted = self._counted()
         self.removal.look(counted)
         mine = members.members.get(self._replicas.replica)
-        if mine is not None and self._has_moved(mine) and not self.removal.is_removed:
-            await self._definitions.command(PutMember(self._myself()))
+        if mine is not None and not self.removal.is_removed:
+            self._say_again(mine)
+        self._write_level()
         leaving = {replica: peer for replica, peer in self._peers_written.items() if replica in counted}
         self._want(leaving | {replica: member.peer for replica, member in members.members.items()})
         self._opening.reconcile()
@@ -379,9 +390,64 @@ class Cluster:
     def _has_moved(self, mine: Member) -> bool:
         now = self._myself()
         said = ((now.name, mine.name), (now.peer, mine.peer), (now.mqtt, mine.mqtt), (now.http, mine.http))
-        if (now.host, now.runs_pipelines) != (mine.host, mine.runs_pipelines):
-            return True
-        return any(new and new != old for new, old in said)
+        settings = (now.host, now.level, now.runs_pipelines)
+        is_other = settings != (mine.host, mine.level, mine.runs_pipelines)
+        return is_other or any(new and new != old for new, old in said)
+
+    def _say_again(self, mine: Member) -> None:
+        """Who this node is, and where, if that has changed, unless it would be refused. Also where another
+        node has come or understands more: nodes before level 4 keep members without their levels, and leave
+        that to their successors."""
+        heard = {replica: one.level for replica, one in self.members.members.items() if one is not mine}
+        if not self._has_moved(mine) and heard.items() <= self._levels_heard.items():
+            return
+        unfit = self.members.unfit(self._myself())
+        if not unfit:
+            if self._saying is None or self._saying.done():
+                # Not waited for: without a majority there is more to do than this.
+                self._saying = asyncio.create_task(self._say(heard))
+        elif unfit != self._unfit_told:
+            self._unfit_told = unfit
+            log.error("%s", unfit)
+
+    async def _say(self, heard: dict[str, int]) -> None:
+        try:
+            await self._definitions.command(PutMember(self._myself()))
+        except LocalError as error:
+            # With a later review again.
+            log.debug("who this node is could not be said: %s", error)
+            return
+        self._levels_heard = heard
+
+    # -------------------------------------------------------------------------------------- levels
+
+    def _check_level(self) -> None:
+        """What the members of this cluster agreed on may be in its logs."""
+        replicas = self._replicas
+        if replicas.exists(meta.META_GROUP):
+            self._level_written = read_level(replicas.disk, replicas.directory)
+        if self._level_written > LEVEL:
+            raise ConfigError(
+                f"{self._config.node.data} belongs to a cluster that uses level {self._level_written}; this "
+                f"release understands level {LEVEL}. Start the release that the other nodes run; nothing was "
+                "changed"
+            )
+        if replicas.links is not None:
+            replicas.links.lowest_level = lambda: max(LEVEL_MIN, self._level_written, self.members.level)
+
+    def _write_level(self) -> None:
+        level = self.members.level
+        if level <= self._level_written or not self.members.cluster:
+            return
+        try:
+            write_level(self._replicas.disk, self._replicas.directory, level)
+        except DiskFull as error:
+            # With the next review again.
+            log.debug("the level of the cluster is not written: %s", error)
+            return
+        self._level_written = level
+        if self._has_been_member:
+            log.info("all nodes understand level %d: the cluster uses it from now on", level)
 
     # --------------------------------------------------------------------------------------- peers
 

@@ -32,6 +32,7 @@ from millrace.node.peers.messages import Identity, SignOfLife
 from millrace.node.peers.registry import decode, encode
 from millrace.node.peers.relays import Relays
 from millrace.node.tls import FromFiles, PeerContexts
+from millrace.version import LEVEL_MIN
 from millrace.wire.peer import NONCE_BYTES, Frames, Handshake, Side
 
 log = logging.getLogger("millrace.links")
@@ -66,7 +67,10 @@ class Link(asyncio.Protocol):
 
     def __init__(self, links: "Links", side: Side) -> None:
         self._links = links
-        self._handshake: Handshake | None = Handshake(side, links.secret, links.random.randbytes(NONCE_BYTES))
+        nonce = links.random.randbytes(NONCE_BYTES)
+        self._handshake: Handshake | None = Handshake(side, links.secret, nonce, links.lowest_level())
+        self.refused_for = ""
+        """Why this side closed it, before it was known who is at the other end."""
         self._frames = Frames()
         self._out: list[bytes | bytearray] = []
         self._transport: Any = None
@@ -130,6 +134,7 @@ class Link(asyncio.Protocol):
                 self._links.after_frames()
         except RemoteError as error:
             log.warning("a link to %s was closed: %s", self.name, error)
+            self.refused_for = str(error)
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -235,6 +240,8 @@ class Links:
         self._on_open = on_open
         self._on_close = on_close
         self._may_accept = may_accept
+        # The lowest level that nodes of this cluster may have. Set by whoever knows the cluster.
+        self.lowest_level: Callable[[], int] = lambda: LEVEL_MIN
         # Called once for each read, after all its frames. Set by whoever answers them.
         self.after_frames: Callable[[], None] = _nothing
         # Ways around missing links. Set by whoever takes what comes that way.
