@@ -26,6 +26,8 @@ class Feature(IntEnum):
     UNANSWERED_IN_RECORDS = 4
     """Records of sessions name what was sent and not answered. An older node would read such a record, and
     keep it without: copies of one state would differ."""
+    PIPELINES = 4
+    """The meta group keeps pipelines. An older node cannot read entries on them, and would pass them over."""
 
 
 assert all(feature <= LEVEL for feature in Feature), "what this release brings, it understands"

@@ -37,6 +37,7 @@ from millrace.node.pipelines.reports import REPORTS, Report
 from millrace.node.pipelines.running import Place, Run
 from millrace.node.replicas.replicas import Replicas
 from millrace.node.streams.definitions import Definitions
+from millrace.version import Feature
 
 log = logging.getLogger("millrace.pipelines")
 
@@ -348,6 +349,8 @@ class PipelineKeeper:
         if complaint is not None:
             raise LocalError(complaint)
         members = self._definitions.state.members
+        if not members.understand(Feature.PIPELINES):
+            raise LocalError("pipelines of the cluster need all nodes to be upgraded first")
         able = [member.name for member in members.members.values() if member.runs_pipelines]
         if not able:
             raise LocalError(NOWHERE)
