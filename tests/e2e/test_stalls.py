@@ -4,14 +4,18 @@ Every test sends what once held it for longer, and then asks for a PINGRESP on a
 """
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from conformance.mqtt import wire
 from e2e.http_calls import call
 from e2e.raw_peer import MIB, Peer, others_are_served
-from loop_watch import LoopWatch
+from loop_watch import HELD_S_MAX, LoopWatch
 from millrace.testing import ThreadedBroker
 
 
@@ -179,3 +183,16 @@ def test_retained_storm_on_a_wildcard_with_100_000_retained() -> None:
                 received += len(reader.socket.recv(MIB))
             others_are_served(broker)
         watch.check()
+
+
+def test_the_first_requests_of_http_while_the_application_is_loaded() -> None:
+    """In a process of its own: see `first_request`. The thread that loads gives the interpreter back soon,
+    and nothing that it calls keeps it for long."""
+    program = [sys.executable, "-m", "e2e.first_request"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    told = subprocess.run(program, env=environment, check=True, capture_output=True, text=True, timeout=120)
+    longest_s, held_s, switch_s, switch_after_s = map(float, told.stdout.split())
+    assert longest_s <= HELD_S_MAX, "the loop waited for a thread"
+    assert held_s <= HELD_S_MAX, "a callback of the loop"
+    # What the first of these is due to: chance alone makes it long enough to be seen in one run of four.
+    assert switch_s <= HELD_S_MAX / 20 < switch_after_s

@@ -205,11 +205,12 @@ class Server:
 
     def _make_http(self) -> Application:
         # Loaded when a request needs it: it takes longer than everything else.
-        with self._surroundings.loading():
+        loading = self._surroundings.loading
+        with loading():
             from millrace.node.doors.http.app import make_app
             from millrace.node.doors.http.serving import Serving
 
-            return Serving(make_app(self), self.broker.stats.door("http"), self.door.quotas)
+            return Serving(make_app(self, loading), self.broker.stats.door("http"), self.door.quotas)
 
     async def _open_http(self) -> None:
         listeners = self.config.listeners

@@ -1,6 +1,8 @@
 """The application: every router, the guard before them, and the document that describes them."""
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import msgspec
@@ -121,8 +123,13 @@ async def metrics(request: Request) -> Response:
 async def document(request: Request) -> Response:
     """The OpenAPI document. Making it takes a third of a second, so it is made once, and not on the loop."""
     app = request.app
+
+    def make() -> bytes:
+        with app.state.loading():
+            return msgspec.json.encode(app.openapi())
+
     if app.state.document is None:
-        app.state.document = await asyncio.to_thread(lambda: msgspec.json.encode(app.openapi()))
+        app.state.document = await asyncio.to_thread(make)
     return Response(app.state.document, media_type="application/json")
 
 
@@ -142,7 +149,10 @@ ROUTERS = (
 )
 
 
-def make_app(server: ServedNode) -> FastAPI:
+def make_app(
+    server: ServedNode, loading: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> FastAPI:
+    """`loading` is put around what takes long in a thread of its own."""
     app = FastAPI(
         title="Millrace",
         version=__version__,
@@ -153,6 +163,7 @@ def make_app(server: ServedNode) -> FastAPI:
         redoc_url=None,
     )
     app.state.document = None
+    app.state.loading = loading
     app.state.server = server
     app.state.metrics = MetricsReader(server)
     problems.install(app)
