@@ -250,10 +250,24 @@ class Limits(Settings, frozen=True, kw_only=True):
     user_sessions_max: Annotated[
         int, says("sessions of one user; one more is answered 0x97; 0: no bound", 0, 10_000_000)
     ] = 0
+    address_sessions_max: Annotated[
+        int,
+        says("sessions that began at one address; one more is answered 0x97; 0: no bound", 0, 10_000_000),
+    ] = 0
+    user_filter_bytes_max: Annotated[
+        int,
+        says("what filters of one user weigh, 64 for each level; beyond it 0x97; 0: no bound", 0, 1024 * GIB),
+    ] = 0
+    address_filter_bytes_max: Annotated[
+        int, says("the same of all sessions that began at one address; 0: no bound", 0, 1024 * GIB)
+    ] = 0
     connects_per_s_max: Annotated[
         int, says("connections that begin in a second; one more is closed; 0: no bound", 0, 1_000_000)
     ] = 0
     address_connects_per_s_max: Annotated[int, says("the same of one address; 0: no bound", 0, 1_000_000)] = 0
+    user_connects_per_s_max: Annotated[
+        int, says("connects of one user in a second; one more is answered 0x9F; 0: no bound", 0, 1_000_000)
+    ] = 0
     publishes_per_s_max: Annotated[
         int,
         says(
@@ -266,6 +280,14 @@ class Limits(Settings, frozen=True, kw_only=True):
         int, says("the same of one address; 0: no bound", 0, 100_000_000)
     ] = 0
     user_publishes_per_s_max: Annotated[int, says("the same of one user; 0: no bound", 0, 100_000_000)] = 0
+    publish_bytes_per_s_max: Annotated[
+        int,
+        says("bytes of messages taken in a second, as `publishes_per_s_max`; 0: no bound", 0, 1024 * GIB),
+    ] = 0
+    address_publish_bytes_per_s_max: Annotated[
+        int, says("the same of one address; 0: no bound", 0, 1024 * GIB)
+    ] = 0
+    user_publish_bytes_per_s_max: Annotated[int, says("the same of one user; 0: no bound", 0, 1024 * GIB)] = 0
     connect_deadline_ms: Annotated[
         int,
         says("time from accept to a whole CONNECT, TLS or HTTP head; silence costs no longer", 100, 600_000),
@@ -342,6 +364,10 @@ class Limits(Settings, frozen=True, kw_only=True):
         int, says("retained messages; a new topic beyond it is answered 0x97", 0, 1_000_000_000)
     ] = 1_000_000
     retained_bytes_max: Annotated[int, says("bytes of all retained topics and payloads", 0, 1024 * GIB)] = GIB
+    user_retained_bytes_max: Annotated[
+        int,
+        says("bytes of retained messages that one user left at this node; 0: no bound", 0, 1024 * GIB),
+    ] = 0
     staged_bytes_max: Annotated[
         int, says("bytes that writers staged at one shard and nobody decided; on disk", MIB, 1024 * GIB)
     ] = 4 * GIB

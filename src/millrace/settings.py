@@ -101,7 +101,8 @@ class Field:
         self.type: Any = choices[0] if choices else kind
         self.default = default
         self.is_required = is_required
-        unit = name.removesuffix("_max").removesuffix("_min").rpartition("_")[2]
+        # A rate is a number, or so many bytes, and no duration.
+        unit = name.removesuffix("_max").removesuffix("_min").removesuffix("_per_s").rpartition("_")[2]
         self.unit = unit if unit in _UNITS and self.type in (int, float) else ""
 
     def under(self, table: str) -> "Field":

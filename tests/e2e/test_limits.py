@@ -3,6 +3,7 @@ and the count is in the metrics."""
 
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -46,6 +47,12 @@ class Visitor:
 
     def close(self) -> None:
         self.socket.close()
+
+    def __enter__(self) -> "Visitor":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @pytest.fixture
@@ -103,20 +110,32 @@ def test_unfinished_connects_of_one_address(visitors: list[Visitor]) -> None:
         until(lambda: not quotas._connections and not quotas._unfinished, "all to be forgotten", 30)
 
 
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[ThreadedBroker]:
-    bounds = {"user_connections_max": 2, "user_sessions_max": 3, "user_queued_bytes_max": 50_000}
-    bounds["user_publishes_per_s_max"] = 100
+NAMES = ("ann", "bob", "cid", "dan", "eve")
+
+
+@contextmanager
+def broker_with_users(**bounds: int) -> Iterator[ThreadedBroker]:
+    """Users that may do everything, and a stream of messages that wait in memory."""
     named = {f"limits__{name}": value for name, value in bounds.items()}
     with ThreadedBroker(listeners__http="127.0.0.1:0", **named) as broker:
         first = {"name": "root", "password": "pw", "roles": ["admin"]}
         assert call(broker.ports["http"], "POST", "/v1/users", first).status == 201
-        for name in ("ann", "bob", "cid", "dan", "eve"):
+        for name in NAMES:
             assert ask(broker, "POST", "/v1/users", {"name": name, "password": "pw"}).status == 201
         rule = {"user": "*", "effect": "allow", "action": "all", "filter": "#"}
         assert ask(broker, "POST", "/v1/rules", rule).status == 201
-        stream = {"name": "r", "filters": ["r/#"], "replication": "routed"}
-        assert ask(broker, "POST", "/v1/streams", stream).status == 201
+        for stream in (
+            {"name": "r", "filters": ["r/#"], "replication": "routed"},
+            {"name": "logged", "filters": ["logged/#"]},
+        ):
+            assert ask(broker, "POST", "/v1/streams", stream).status == 201
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[ThreadedBroker]:
+    bounds = {"user_connections_max": 2, "user_sessions_max": 3, "user_queued_bytes_max": 50_000}
+    with broker_with_users(**bounds, user_publishes_per_s_max=100) as broker:
         yield broker
 
 
@@ -208,6 +227,152 @@ def test_retained_bytes_of_a_node() -> None:
                 answer += peer.socket.recv(MIB)
         assert b"\x97" in answer
         assert reached(broker, "retained") > 0
+
+
+@pytest.mark.parametrize("whose", ["", "address_", "user_"])
+def test_bytes_of_messages_in_a_second(whose: str) -> None:
+    """As the count of messages: nothing is lost, retained messages count as well, HTTP is told to come again,
+    and other addresses and users are served."""
+    bound = f"{whose}publish_bytes_per_s"
+    with broker_with_users(**{f"{bound}_max": 20_000}) as broker, Peer(broker, connect=False) as fast:
+        fast.send(wire.connect("fast", username="eve", password="pw"))
+        for retain in (False, True):
+            told = reached(broker, bound)
+            packets = [
+                wire.publish("x", b"x" * 1_000, qos=1, packet_id=n, retain=retain) for n in range(1, 41)
+            ]
+            fast.send(*packets)
+            until(lambda told=told: reached(broker, bound) > told, "the bound")
+            answer = ask(broker, "POST", "/v1/publish", {"topic": "x", "payload": "x"}, user="eve")
+            assert (answer.status, answer.headers["retry-after"]) == (429, "1")
+            if whose:
+                with Visitor(broker, OTHER_ADDRESS) as other:
+                    assert other.connect("other", user="bob") == 0
+                    other.socket.sendall(wire.publish("x", b"x", qos=1, packet_id=1))
+                    assert other.socket.recv(10)[:1] == b"\x40"
+            acknowledged = b""
+            while acknowledged.count(b"\x40\x02") < 40:
+                acknowledged += fast.socket.recv(65_536)
+        assert broker._broker.server.broker.retained.get("x") is not None
+
+
+def test_retained_messages_at_qos_0_count_for_the_bound_of_messages() -> None:
+    """They go by a way of their own."""
+    with ThreadedBroker(limits__publishes_per_s_max=100) as broker, Peer(broker) as peer:
+        peer.send(*(wire.publish("x", b"x", retain=True) for _ in range(150)))
+        until(lambda: reached(broker, "publishes_per_s") > 0, "the bound")
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, 0x9F), (4, 0x03)])
+def test_connects_of_one_user_in_a_second(visitors: list[Visitor], version: int, code: int) -> None:
+    """Only those with the right password count: nobody keeps a user out by the name."""
+    with broker_with_users(user_connects_per_s_max=5) as broker:
+        for _ in range(10):
+            visitors.append(Visitor(broker))
+            wrong = wire.connect("c", username="ann", password="wrong", version=version)
+            visitors[-1].socket.sendall(wrong)
+            assert said(visitors[-1].socket.recv(1_000)) not in (0, code)
+        answers = [come(visitors, broker, user="ann", version=version) for _ in range(20)]
+        assert answers.count(0) >= 5 and answers.count(code) >= 5 and set(answers) == {0, code}
+        assert come(visitors, broker, user="bob", version=version) == 0
+        until(lambda: come(visitors, broker, user="ann", version=version) == 0, "the next second")
+        assert reached(broker, "user_connects_per_s") >= 5
+
+
+def test_sessions_of_one_address(visitors: list[Visitor]) -> None:
+    """Those that are away count for where they began last; one that is resumed elsewhere counts there."""
+    kept = {"clean": False, "props": {"session_expiry": 600}}
+    with ThreadedBroker(limits__address_sessions_max=3) as broker:
+        for number in range(3):
+            with Visitor(broker) as one:
+                assert one.connect(f"kept{number}", **kept) == 0
+                one.socket.sendall(wire.disconnect())
+                assert one.socket.recv(10) == b""
+        assert come(visitors, broker, **kept) == 0x97
+        visitors.append(Visitor(broker))
+        assert visitors[-1].connect("kept1", **kept) == 0, "its own may be resumed"
+        visitors.append(Visitor(broker, OTHER_ADDRESS))
+        assert visitors[-1].connect("kept0", **kept) == 0
+        assert come(visitors, broker) == 0
+        assert come(visitors, broker) == 0x97
+        visitors[-2].close()
+        until(lambda: come(visitors, broker) == 0, "the place of one that ended")
+        assert reached(broker, "address_sessions") >= 2
+
+
+@pytest.mark.parametrize("whose", ["address", "user"])
+def test_filters_of_one_address_and_of_one_user(whose: str) -> None:
+    """By their weight, over all sessions; what is given up is free again, whoever gives it up."""
+
+    def subscribe(who: Visitor, *filters: str) -> list[int]:
+        who.socket.sendall(wire.subscribe(7, *((filter, 0) for filter in filters)))
+        answer = who.socket.recv(1_000)
+        assert answer[:1] == b"\x90"
+        return list(answer[-len(filters) :])
+
+    with broker_with_users(**{f"{whose}_filter_bytes_max": 2_000}) as broker:
+        with Visitor(broker) as first, Visitor(broker) as second, Visitor(broker, OTHER_ADDRESS) as other:
+            assert first.connect("first", user="ann") == second.connect("second", user="ann") == 0
+            assert other.connect("other", user="bob") == 0
+            assert subscribe(first, "a" * 800, "b" * 800) == [0, 0]
+            assert subscribe(second, "c" * 800, "d") == [0x97, 0]
+            assert subscribe(other, "c" * 800) == [0]
+            first.socket.sendall(wire.unsubscribe(8, "a" * 800))
+            assert first.socket.recv(100)[:1] == b"\xb0"
+            assert subscribe(second, "c" * 800) == [0]
+            assert subscribe(second, "e" * 800) == [0x97]
+            first.socket.sendall(wire.disconnect())
+            assert first.socket.recv(10) == b""
+            assert subscribe(second, "e" * 800) == [0]
+        assert reached(broker, f"{whose}_filter_bytes") == 2
+        shares = broker._broker.server.broker.shares
+        until(lambda: not shares._by_address and not shares.total.filter_bytes, "all to be forgotten")
+
+
+@pytest.mark.parametrize("topic", ["kept/", "logged/"])
+def test_retained_bytes_of_one_user(topic: str) -> None:
+    """0x97, by HTTP 503, a will goes out without being retained; what is replaced or deleted, by whomever, is
+    free again."""
+    with broker_with_users(user_retained_bytes_max=5_000) as broker, Peer(broker, connect=False) as peer:
+        retained = broker._broker.server.broker.retained
+
+        def leave(number: int, text: bytes = b"x" * 1_000) -> int:
+            """The reason of its PUBACK."""
+            packet = wire.publish(f"{topic}{number}", text, qos=1, packet_id=number, retain=True)
+            peer.send(packet)
+            answer = peer.socket.recv(100)
+            assert answer[:1] == b"\x40" and answer[3] == number
+            return answer[4] if answer[1] > 2 else 0
+
+        def leave_by_http(user: str, name: str, text: str) -> int:
+            message = {"topic": topic + name, "payload": text, "qos": 1, "retain": True}
+            return int(ask(broker, "POST", "/v1/publish", message, user=user).status)
+
+        peer.send(wire.connect("c", username="ann", password="pw"))
+        peer.until_ping()
+        assert [leave(n) for n in range(1, 7)] == [0, 0, 0, 0, 0x97, 0x97]
+        assert leave(1) == 0, "one that takes the place of the own one"
+        assert leave_by_http("ann", "http", "x" * 1_000) == 503
+        assert leave_by_http("bob", "http", "x" * 1_000) == 200
+        will = wire.Will(topic=topic + "will", payload=b"x" * 1_000, retain=True)
+        with Peer(broker, connect=False) as dying:
+            dying.send(wire.connect("dying", username="ann", password="pw", will=will))
+            dying.until_ping()
+        until(lambda: "dying" not in broker._broker.server.broker.sessions, "the will")
+        assert retained.get(topic + "will") is None
+        assert leave(2, b"") == 0
+        assert leave_by_http("bob", "3", "y" * 1_000) == 200, "another user's now"
+        assert [leave(n) for n in (5, 6, 7)] == [0, 0, 0x97]
+        assert reached(broker, "user_retained_bytes") >= 4
+
+
+def test_bounds_that_are_off_cost_nothing(guarded: ThreadedBroker) -> None:
+    """Nobody keeps accounts of addresses and of owners where they have no bounds."""
+    inner = guarded._broker.server.broker
+    assert inner.retained._owners is None
+    assert not inner.shares._by_address
+    with ThreadedBroker() as broker:
+        assert not broker._broker.server.door.quotas.paces
 
 
 def test_what_was_reached_is_in_the_metrics(guarded: ThreadedBroker) -> None:

@@ -23,7 +23,7 @@ from millrace.broker.entries.sessions import (
 from millrace.broker.groups.definitions import DurableGroup, DurableGroups, GroupDefinitions
 from millrace.broker.groups.joined import LocalConsumerGroup, granted
 from millrace.broker.groups.share_group import ShareGroup, belongs_to_others, is_left, is_others_unless_noted
-from millrace.broker.limits_reached import LimitsReached, filled_bound
+from millrace.broker.limits_reached import LimitsReached
 from millrace.broker.messages.inbound import Inbound, Outcome
 from millrace.broker.messages.message import Run, Segment
 from millrace.broker.messages.outbound import Outbound, answer
@@ -39,7 +39,8 @@ from millrace.broker.sessions.journal import (
 from millrace.broker.sessions.recording import Recording
 from millrace.broker.sessions.session import Session, WillPlan
 from millrace.broker.sessions.session_store import Record, SessionRecords, SessionStore
-from millrace.broker.sessions.shares import NO_SHARE, Shares
+from millrace.broker.sessions.share import NO_SHARE
+from millrace.broker.sessions.shares import Shares
 from millrace.broker.sessions.wills import LoggedWill, Wills
 from millrace.broker.shards.retained import Retained
 from millrace.broker.stats import Stats
@@ -69,12 +70,13 @@ class Broker:
         self.stats = Stats()
         self.sessions: dict[str, Session] = {}
         self.connected = 0
-        self.subscription_count = self.filter_bytes = 0
+        self.subscription_count = 0
         self.limits_reached = LimitsReached()
         self.router = Router(limits.routes_cached_max)
         self.shares = Shares(limits)
         self.outbound = Outbound(limits, self.stats, self.shares, self.limits_reached)
-        self.retained = Retained(limits.retained_messages_max, limits.retained_bytes_max, self.limits_reached)
+        retained_max = limits.retained_messages_max, limits.retained_bytes_max
+        self.retained = Retained(*retained_max, self.limits_reached, limits.user_retained_bytes_max)
         self.replay = RetainedReplay(self.retained, self.outbound)
         self.inbound = Inbound(self.router, self.outbound, self.retained, self.stats)
         # Bound once: these are called for every chunk.
@@ -84,7 +86,7 @@ class Broker:
         # The session store; the node sets the one that it replicates.
         self.records: SessionRecords = SessionStore()
         self.outbound.journal = self.inbound.journal = self.journal
-        self.wills = Wills(self.router, self.inbound, self.journal)
+        self.wills = Wills(self.router, self.inbound, self.retained, self.journal)
         # The committed end of every log, for cursors.
         self.log_ends: dict[int, int] = {}
         self.recording = Recording(self.journal, self.log_ends)
@@ -208,6 +210,7 @@ class Broker:
         session.v5 = request.v5
         session.principal = request.principal
         self._belongs(session, request.username)
+        self.shares.place(session, request.address)
         session.share.connections += 1
         session.expiry_s = request.expiry_s
         session.window = request.window
@@ -361,6 +364,7 @@ class Broker:
         session.forget_traffic()
         if self.sessions.pop(session.client_id, None) is session:
             self.shares.leave(session.username, session.share)
+            self.shares.place(session, "")
             session.share = NO_SHARE
 
     def _belongs(self, session: Session, username: str | None) -> None:
@@ -411,8 +415,7 @@ class Broker:
         if not session.principal.unrestricted and not self._may_subscribe(session.principal, filter):
             self.stats.denied += 1
             return Reason.NOT_AUTHORIZED
-        held, node_bytes = len(session.subscriptions), self.filter_bytes + weight
-        bound = filled_bound(limits, held, session.filter_bytes + weight, node_bytes) if weight else None
+        bound = self.shares.filled(session, weight) if weight else None
         if bound is None:
             return None
         self.limits_reached.count(bound)
@@ -423,8 +426,7 @@ class Broker:
         filter = subscription.filter
         if weight:
             self.subscription_count += 1
-            session.filter_bytes += weight
-            self.filter_bytes += weight
+            session.weigh(weight)
         session.subscriptions[filter] = subscription
         if filter.startswith(SHARE_PREFIX):
             self._attach_shared(session, subscription)
@@ -453,9 +455,7 @@ class Broker:
         if session.subscriptions.pop(filter, None) is None:
             return Reason.NO_SUBSCRIPTION_EXISTED
         self.subscription_count -= 1
-        weight = weight_of(filter)
-        session.filter_bytes -= weight
-        self.filter_bytes -= weight
+        session.weigh(-weight_of(filter))
         self._detach(session, filter)
         self.router.changed((filter,))
         if session.is_recorded:
@@ -470,8 +470,7 @@ class Broker:
         assert not session.is_recorded
         filters, session.subscriptions = session.subscriptions, {}
         self.subscription_count -= len(filters)
-        self.filter_bytes -= session.filter_bytes
-        session.filter_bytes = 0
+        session.weigh(-session.filter_bytes)
         session.forget_holder()
         plain = [filter for filter in filters if not filter.startswith(SHARE_PREFIX)]
         self.router.index.remove(plain, session)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from millrace.broker import limits_reached
 from millrace.broker.limits_reached import LimitsReached
+from millrace.broker.sessions import shares
 from millrace.limits import SESSION_FILTER_BYTES_MAX
 from millrace.reasons import Reason
 from millrace.types import Version
@@ -24,12 +24,12 @@ def test_filters_of_many_levels_are_refused_before_they_fill_the_memory() -> Non
     assert session.filter_bytes <= SESSION_FILTER_BYTES_MAX
     assert house.broker.limits_reached.counts == {"session_filter_bytes": 600 - granted}
     client.unsubscribe(*session.subscriptions)
-    assert (session.filter_bytes, house.broker.filter_bytes) == (0, 0)
+    assert (session.filter_bytes, house.broker.shares.total.filter_bytes) == (0, 0)
     assert client.subscribe("a").reasons == (Reason(2),)
 
 
 def test_all_sessions_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits_reached, "NODE_FILTER_BYTES_MAX", 1_000)
+    monkeypatch.setattr(shares, "NODE_FILTER_BYTES_MAX", 1_000)
     house = House()
     reasons = [house.connect(f"c{n}").subscribe("a" * 400).reasons[0] for n in range(4)]
     assert reasons == [Reason(2), Reason(2), Reason.QUOTA_EXCEEDED, Reason.QUOTA_EXCEEDED]

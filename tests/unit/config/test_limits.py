@@ -19,3 +19,10 @@ def test_a_broken_relation_names_both_bounds(small: str, large: str) -> None:
     with pytest.raises(ConfigError, match=rf"limits\.{small} = .* more than limits\.{large} = {value}:"):
         Limits(**{large: value})
     assert getattr(Limits(**{large: value + 1}), large) == value + 1
+
+
+def test_a_rate_is_a_number_or_a_size_and_no_duration() -> None:
+    fields = Limits.fields()
+    assert fields["publishes_per_s_max"].unit == fields["user_connects_per_s_max"].unit == ""
+    assert fields["user_publish_bytes_per_s_max"].unit == "bytes"
+    assert fields["keep_alive_s_max"].unit == "s"

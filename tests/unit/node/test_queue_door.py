@@ -29,9 +29,7 @@ def test_a_message_whose_topic_loses_its_log_on_the_way_is_not_reported_as_store
         node.on_wake = lose_the_log
         server = SimpleNamespace(engine=SimpleNamespace(groups=node.groups), wall_us=lambda: node.wall_us)
         request: Any = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(server=server)))
-        caller: Any = SimpleNamespace(
-            must_publish=lambda topic: None, must_be_slow=lambda server, count: None
-        )
+        caller: Any = SimpleNamespace(must_publish=lambda topic: None, must_be_slow=lambda *_: None)
         with pytest.raises(LocalError, match="stored nowhere"):
             await put_message(request, MessageForm(topic="t", message="m"), caller)
 

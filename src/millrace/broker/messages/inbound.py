@@ -252,7 +252,7 @@ class Inbound:
                 self._refuse(session, first, run.data, Reason.NOT_AUTHORIZED)
             return True
         is_empty = run.retain and payload_is_empty(run)
-        if run.retain and not is_empty and not self._retained.has_room(topic, run):
+        if run.retain and not is_empty and not self._retained.has_room(topic, run, session.username):
             if run.qos and session.v5:
                 self._refuse(session, first, run.data, Reason.QUOTA_EXCEEDED)
             return session.v5 or not run.qos
@@ -329,6 +329,8 @@ class Inbound:
             self._settle(publisher, topic, route, run, now_ms)
             return
         self._retained.show(topic, run, is_empty=is_empty)
+        if publisher is not None:
+            self._retained.own(topic, publisher.username)
         if route.has_receivers:
             self._hand_on(publisher, topic, route, run, now_ms)
         note = Arrival(None, route, self._router.generation, run, topic, b"")
@@ -339,6 +341,8 @@ class Inbound:
         if run.retain and not run.shard:
             # What a log keeps is retained by its place there [rule 17], by the shard.
             self._retained.keep(topic, run, is_empty=payload_is_empty(run))
+        if run.retain and publisher is not None:
+            self._retained.own(topic, publisher.username)
         self._hand_on(publisher, topic, route, run, now_ms)
 
     def _hand_on(self, publisher: Session | None, topic: str, route: Route, run: Run, now_ms: int) -> None:

@@ -20,5 +20,7 @@ class ConnectRequest:
     principal: Principal
     will: WillPlan | None
     username: str | None = None
+    address: str = ""
+    """Where the client is, as bounds of addresses count it; empty for one that counts for none."""
     door: str = "mqtt"
     """By which the client came, for the figures."""

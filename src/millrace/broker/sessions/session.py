@@ -12,7 +12,7 @@ from typing import Any
 from millrace.broker.access import Principal
 from millrace.broker.entries.sessions import SavedWill, Unanswered
 from millrace.broker.messages.message import UNHELD, Run, Segment
-from millrace.broker.sessions.shares import NO_SHARE, Share
+from millrace.broker.sessions.share import NO_SHARE, Place, Share
 from millrace.broker.stats import NO_DOOR, DoorTraffic
 from millrace.broker.topics.subscription_index import Holder
 from millrace.errors import ProtocolError
@@ -86,6 +86,7 @@ class Session:
         "out",
         "out_bytes",
         "packet_bytes_max",
+        "place",
         "principal",
         "producer",
         "queue",
@@ -119,6 +120,8 @@ class Session:
         self.username: str | None = None
         # Of the user, for as long as the session is one of the broker's.
         self.share = NO_SHARE
+        # Of the address where it began last, where those have bounds; see `Shares`.
+        self.place: Place | None = None
         # The node's handle of the live connection; opaque here, None while the client is away.
         self.connection: Any = None
         # When that began, in the order of all nodes.
@@ -232,11 +235,27 @@ class Session:
         self.queued_bytes += size_bytes
         self.share.hold(size_bytes)
 
+    def weigh(self, filter_bytes: int) -> None:
+        """Its filters weigh so much more, or less."""
+        self.filter_bytes += filter_bytes
+        self.share.weigh(filter_bytes)
+        if self.place is not None:
+            self.place.weigh(filter_bytes)
+
     def belong(self, username: str | None, share: Share) -> None:
         """From now on it is this user's."""
-        self.share.hold(-self.queued_bytes)
-        share.hold(self.queued_bytes)
+        for old_or_new, sign in ((self.share, -1), (share, 1)):
+            old_or_new.hold(sign * self.queued_bytes)
+            old_or_new.weigh(sign * self.filter_bytes)
         self.username, self.share = username, share
+
+    def stand(self, place: Place | None) -> None:
+        """From now on it counts for this address."""
+        for old_or_new, sign in ((self.place, -1), (place, 1)):
+            if old_or_new is not None:
+                old_or_new.sessions += sign
+                old_or_new.weigh(sign * self.filter_bytes)
+        self.place = place
 
     def dequeue(self, count: int) -> Segment:
         """The first `count` messages of the first waiting segment, which has at least that many."""

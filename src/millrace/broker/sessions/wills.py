@@ -14,10 +14,11 @@ from millrace.broker.access import Principal
 from millrace.broker.entries.sessions import WillStored
 from millrace.broker.messages.inbound import Inbound
 from millrace.broker.messages.intake import Arrival
-from millrace.broker.messages.message import Run
+from millrace.broker.messages.message import Run, payload_is_empty
 from millrace.broker.sessions.journal import Journal
 from millrace.broker.sessions.session import Session, WillPlan
 from millrace.broker.sessions.session_store import DisplacedWill, SessionRecords
+from millrace.broker.shards.retained import Retained
 from millrace.broker.shards.shard_state import WILLS
 from millrace.broker.topics.routing import Router
 
@@ -38,8 +39,9 @@ class LoggedWill(msgspec.Struct, frozen=True):
 
 
 class Wills:
-    def __init__(self, router: Router, inbound: Inbound, journal: Journal) -> None:
+    def __init__(self, router: Router, inbound: Inbound, retained: Retained, journal: Journal) -> None:
         self._router = router
+        self._retained = retained
         self._inbound = inbound
         self._journal = journal
         # By client and epoch: wills that were handed to a log and are not in it yet, and those of them that
@@ -53,7 +55,7 @@ class Wills:
         # Asked again: the rules may have changed since the client connected.
         if not session.principal.may_publish(plan.topic):
             return
-        run = plan.due(now_ms)
+        run = self._due(session, plan, now_ms)
         arrival = None
         if session.is_recorded:
             will = LoggedWill(session, session.record_epoch, plan)
@@ -62,6 +64,16 @@ class Wills:
                 session.firing_will = plan
                 self._under_way[will.key] = will
         self._inbound.enter(plan.topic, run, now_ms, arrival)
+        if run.retain and arrival is None:
+            self._retained.own(plan.topic, session.username)
+
+    def _due(self, session: Session, plan: WillPlan, now_ms: int) -> Run:
+        """The will, retained only where the bounds of its user allow it: nobody is there to be refused."""
+        run = plan.due(now_ms)
+        if not run.retain or payload_is_empty(run):
+            return run
+        is_kept = self._retained.has_room(plan.topic, run, session.username)
+        return run if is_kept else Run(run.data, 1, run.qos, run.v5, False, run.expires_ms)
 
     def publish_displaced(self, one: DisplacedWill, principal: Principal, now_ms: int) -> None:
         """Publish the will of a connection that nobody here remembers."""
@@ -106,7 +118,7 @@ class Wills:
                 del self._under_way[key]
                 self._journal.add(WillStored(*key))
                 continue
-            run = will.plan.due(now_ms)
+            run = self._due(will.session, will.plan, now_ms)
             arrival = self._keyed(will, run)
             self._inbound.enter(will.plan.topic, run, now_ms, arrival)
             if arrival is None:
@@ -132,6 +144,7 @@ class Wills:
             if will.key in self._under_way:
                 self._refused[will.key] = will
             return
+        self._retained.own(will.plan.topic, will.session.username if will.plan.run.retain else None)
         self._under_way.pop(will.key, None)
         self._refused.pop(will.key, None)
         if will.session.firing_will is will.plan:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from millrace.broker.limits_reached import LimitsReached
 from millrace.broker.messages.message import Run
+from millrace.broker.shards.retained_owners import RetainedOwners
 from millrace.broker.topics.trees import TopicTree
 
 # Work of one call of `expire_some`.
@@ -35,13 +36,29 @@ class _PutBy:
 
 
 class Retained:
-    __slots__ = ("_expiring", "_put_by", "_reached", "_tree", "bytes_held", "bytes_max", "messages_max")
+    __slots__ = (
+        "_expiring",
+        "_owners",
+        "_put_by",
+        "_reached",
+        "_tree",
+        "bytes_held",
+        "bytes_max",
+        "messages_max",
+    )
 
-    def __init__(self, messages_max: int, bytes_max: int, reached: LimitsReached | None = None) -> None:
+    def __init__(
+        self,
+        messages_max: int,
+        bytes_max: int,
+        reached: LimitsReached | None = None,
+        user_bytes_max: int = 0,
+    ) -> None:
         self._reached = reached or LimitsReached()
         self._tree: TopicTree[Run] = TopicTree()
         self._expiring: list[tuple[int, str]] = []
         self._put_by: dict[str, _PutBy] = {}
+        self._owners = RetainedOwners(user_bytes_max) if user_bytes_max else None
         self.bytes_held = 0
         self.messages_max = messages_max
         self.bytes_max = bytes_max
@@ -57,12 +74,24 @@ class Retained:
         put_by = self._put_by.get(topic)
         return self._tree.get(topic) if put_by is None else put_by.run
 
-    def has_room(self, topic: str, run: Run) -> bool:
-        """Whether the bounds allow to keep this message. Those that they do not allow are counted."""
+    def has_room(self, topic: str, run: Run, username: str | None = None) -> bool:
+        """Whether the bounds allow to keep this message, of this user where it is known. Those that they do
+        not allow are counted."""
+        owners = self._owners if username is not None else None
+        if owners is not None and not owners.has_room(topic, username or "", len(run.data)):
+            self._reached.count("user_retained_bytes")
+            return False
         is_within = self._is_within(topic, run)
         if not is_within:
             self._reached.count("retained")
         return is_within
+
+    def own(self, topic: str, username: str | None) -> None:
+        """A user has left what is retained there now; called whenever one may have."""
+        if self._owners is not None and username is not None:
+            run = self._tree.get(topic)
+            if run is not None:
+                self._owners.own(topic, username, len(run.data))
 
     def _is_within(self, topic: str, run: Run) -> bool:
         old = self._tree.get(topic)
@@ -121,6 +150,8 @@ class Retained:
             # A copy of its own: where the run stands in a log is no concern of a later subscriber.
             run = Run(run.data, 1, run.qos, run.v5, True, run.expires_ms)
         self._tree.set(topic, run)
+        if self._owners is not None:
+            self._owners.release(topic)
         if run.expires_ms is not None:
             if len(self._expiring) > 2 * self._tree.count + _EXPIRING_SPARE:
                 self._expiring = sorted({entry for entry in self._expiring if self._is_current(*entry)})
@@ -136,6 +167,8 @@ class Retained:
         old = self._tree.pop(topic)
         if old is not None:
             self.bytes_held -= len(old.data)
+            if self._owners is not None:
+                self._owners.release(topic)
 
     def may_match(self, filter: str) -> bool:
         """False where nothing is retained that this filter takes, as far as one look tells."""

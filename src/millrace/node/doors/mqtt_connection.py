@@ -187,7 +187,7 @@ class MqttConnection(PacedOutput):
                 # One read, one span: the common case of unbatched traffic.
                 first, subject, _, _, count = spans
                 if first < 0x40:
-                    self._heard(count)
+                    self._heard(count, pos)
                     broker.publish_runs(session, first, subject, data, count, now_ms)
                     if first != 0x30:
                         self._check_bounds(first, count)
@@ -284,7 +284,7 @@ class MqttConnection(PacedOutput):
         for at in range(0, len(spans), 5):
             first, subject, start, end, count = spans[at : at + 5]
             if first < 0x40:
-                self._heard(count)
+                self._heard(count, end - start)
                 broker.publish_runs(session, first, subject, data[start:end], count, now_ms)
                 if first != 0x30:
                     self._check_bounds(first, count)
@@ -293,11 +293,12 @@ class MqttConnection(PacedOutput):
             else:
                 broker.on_acks(session, first, subject, count, now_ms)
 
-    def _heard(self, count: int) -> None:
+    def _heard(self, count: int, size_bytes: int) -> None:
         """Messages from this client; one that is too fast is not heard for a while."""
         self.received += count
         quotas = self._door.quotas
-        if quotas.paces and quotas.published(self, self.username, count) and self._parked is None:
+        is_fast = quotas.paces and quotas.published(self, self.username, count, size_bytes)
+        if is_fast and self._parked is None:
             self._park()
 
     def _check_bounds(self, first: int, count: int) -> None:
@@ -321,7 +322,7 @@ class MqttConnection(PacedOutput):
         if first == 0x31 and self._state == _CONNECTED and self._door.settings.retain:
             where = (data, pos, body, end)
             if terms.accept_retained(self._door.broker, self.session, self._table, where, self.seen_ms):
-                self.received += 1
+                self._heard(1, end - pos)
                 return
         if self._state == _NEW:
             # [MQTT-3.1.0-1]: the first packet is CONNECT.
@@ -408,9 +409,9 @@ class MqttConnection(PacedOutput):
         if message.retain and not door.settings.retain:
             raise ProtocolError("retained messages are off here", Reason.RETAIN_NOT_SUPPORTED)
         packet_id = packet.packet_id or 0
-        self._heard(1)
         key = keys.key_of(message.properties, self.username)
         run = terms.run_of(message, topic, packet_id, self._v5, self.seen_ms)
+        self._heard(1, len(run.data))
         if message.qos == 2 and session.received and packet_id in session.received:
             door.broker.inbound.repeat(session, topic, run, packet_id, key)
             return
@@ -526,13 +527,14 @@ class MqttConnection(PacedOutput):
         limits, broker = door.limits, door.broker
         client_id = packet.client_id or door.assigned_id()
         principal = self._principal(client_id)
-        refused = door.turned_away or terms.refused_client(packet, client_id, self.username, broker, limits)
+        name, address = self.username, door.quotas.address(self)
+        refused = door.turned_away or terms.refused_client(packet, client_id, name, address, door)
         refused = refused or terms.refused_will(packet.will, principal, door.settings, limits)
         if refused is not None:
             self._refuse(*refused)
             return
-        name, via = self.username, self.listener
-        request = terms.request_of(packet, client_id, principal, name, limits, self.seen_ms, via)
+        who = client_id, principal, name, address
+        request = terms.request_of(packet, *who, limits, self.seen_ms, self.listener)
         assigned = None if packet.client_id else client_id
         answer = terms.connack(packet, request, door.settings, limits, assigned, authentication_data)
         if self._client_bytes_max and len(encode(answer, self.version)) > self._client_bytes_max:

@@ -12,6 +12,7 @@ from millrace.errors import ProtocolError
 from millrace.kernels.publish import topic_end
 from millrace.limits import PACKET_ID_TOP, Limits
 from millrace.node.config import Mqtt
+from millrace.node.doors.mqtt_door import MqttDoor
 from millrace.reasons import Reason
 from millrace.types import Message, Properties, Version, Will
 from millrace.wire.mqtt.codec import encode_properties, encode_publish
@@ -43,6 +44,7 @@ def request_of(
     client_id: str,
     principal: Principal,
     username: str | None,
+    address: str,
     limits: Limits,
     now_ms: int,
     door: str,
@@ -60,6 +62,7 @@ def request_of(
         principal=principal,
         will=None if packet.will is None else will_of(packet.will, v5, now_ms),
         username=username,
+        address=address,
         door=door,
     )
 
@@ -119,9 +122,10 @@ def goodbye(reason: Reason, detail: str, elsewhere: str) -> tuple[Disconnect, Di
 
 
 def refused_client(
-    packet: Connect, client_id: str, username: str | None, broker: Broker, limits: Limits
+    packet: Connect, client_id: str, username: str | None, address: str, door: MqttDoor
 ) -> tuple[Reason, str] | None:
     """Why a client of this id, perhaps one that was given to it, is not served; None where it is."""
+    broker, limits = door.broker, door.limits
     keeps_session = not packet.clean_start and packet.version != Version.MQTT_5
     if not packet.client_id and (keeps_session or packet.version == Version.MQTT_3_1):
         # [MQTT-3.1.3-8] of 3.1.1; 3.1 knows no empty id
@@ -138,10 +142,12 @@ def refused_client(
     if broker.belongs_to_another(client_id, username):
         return OF_ANOTHER_USER
     session = broker.sessions.get(client_id)
-    is_connected = session is not None and session.connection is not None
-    if (bound := broker.shares.full(username, is_new=session is None, is_connected=is_connected)) is not None:
+    if (bound := broker.shares.full(username, address, session)) is not None:
         broker.limits_reached.count(bound)
-        return Reason.QUOTA_EXCEEDED, f"no more {bound.removeprefix('user_')} of this user can be served"
+        whose, _, what = bound.partition("_")
+        return Reason.QUOTA_EXCEEDED, f"no more {what} of this {whose} can be served"
+    if not door.quotas.admits_user(username):
+        return Reason.CONNECTION_RATE_EXCEEDED, "this user connects too often; try again"
     return None
 
 

@@ -1,5 +1,5 @@
-"""How much one address, one user and all together may ask of a node: connections, connects and messages in a
-second.
+"""How much one address, one user and all together may ask of a node: connections, and connects, messages and
+their bytes in a second.
 
 A connection beyond a bound is closed at once. Messages beyond one are not refused: their client is not read
 until a later second, so nothing is lost and whoever is too fast becomes as fast as the bound. HTTP, which can
@@ -34,11 +34,15 @@ class Quotas:
         self._most: dict[str, int] = {
             "connects_per_s": limits.connects_per_s_max,
             "address_connects_per_s": limits.address_connects_per_s_max,
+            "user_connects_per_s": limits.user_connects_per_s_max,
             "publishes_per_s": limits.publishes_per_s_max,
             "address_publishes_per_s": limits.address_publishes_per_s_max,
             "user_publishes_per_s": limits.user_publishes_per_s_max,
+            "publish_bytes_per_s": limits.publish_bytes_per_s_max,
+            "address_publish_bytes_per_s": limits.address_publish_bytes_per_s_max,
+            "user_publish_bytes_per_s": limits.user_publish_bytes_per_s_max,
         }
-        self.paces = any(most for bound, most in self._most.items() if "publishes" in bound)
+        self.paces = any(most for bound, most in self._most.items() if "publish" in bound)
         """Whether publishing has a bound at all: it is asked for every chunk."""
 
     # ------------------------------------------------------------------------------- connections
@@ -84,6 +88,22 @@ class Quotas:
             return "address_unfinished_connects"
         return "unfinished_connects" if self._unfinished_count >= UNFINISHED_CONNECTS_MAX else None
 
+    def admits_user(self, username: str | None) -> bool:
+        """Whether one more connection of a user may begin, who has proved to be that user: counted before,
+        strangers could keep a user out by the name alone."""
+        if username is None:
+            return True
+        bound = "user_connects_per_s"
+        if 0 < self._most[bound] <= self._spent[bound, username]:
+            self._reached.count(bound)
+            return False
+        self._spend({bound: username}, 1)
+        return True
+
+    def address(self, connection: Any) -> str:
+        """Where a connection that was admitted came from."""
+        return self._addresses.get(connection, "")
+
     def accepted(self, connection: Any) -> None:
         """It said who it is."""
         if connection in self._is_unfinished:
@@ -100,34 +120,39 @@ class Quotas:
 
     # ---------------------------------------------------------------------------------- messages
 
-    def published(self, connection: Any, username: str | None, count: int) -> bool:
+    def published(self, connection: Any, username: str | None, count: int, size_bytes: int) -> bool:
         """Count messages of a connection; whether it is too fast."""
-        return self._spend(self._publisher(self._addresses.get(connection, ""), username), count)
+        return self._publish(self._addresses.get(connection, ""), username, count, size_bytes)
 
     def holds(self, connection: Any, username: str | None) -> bool:
         """Whether this connection has nothing left in this second."""
         if not self.paces:
             return False
-        return self._is_spent(self._publisher(self._addresses.get(connection, ""), username))
+        return self._spent_by(self._addresses.get(connection, ""), username) is not None
 
-    def takes_request(self, peer: Any, username: str | None, count: int) -> bool:
+    def takes_request(self, peer: Any, username: str | None, count: int, size_bytes: int) -> bool:
         """The same for a request that can be told to come again."""
         if not self.paces:
             return True
-        keys = self._publisher(address_of(peer), username)
-        if self._is_spent(keys):
-            self._reached.count("publishes_per_s")
+        address = address_of(peer)
+        bound = self._spent_by(address, username)
+        if bound is not None:
+            self._reached.count(bound)
             return False
-        self._spend(keys, count)
+        self._publish(address, username, count, size_bytes)
         return True
 
-    @staticmethod
-    def _publisher(address: str, username: str | None) -> dict[str, str]:
-        keys = {"publishes_per_s": "", "address_publishes_per_s": address}
-        return keys if username is None else {**keys, "user_publishes_per_s": username}
+    def _publish(self, address: str, username: str | None, count: int, size_bytes: int) -> bool:
+        is_over = self._spend(_publisher("publishes_per_s", address, username), count)
+        return self._spend(_publisher("publish_bytes_per_s", address, username), size_bytes) or is_over
 
-    def _is_spent(self, keys: dict[str, str]) -> bool:
-        return any(0 < self._most[bound] <= self._spent[bound, key] for bound, key in keys.items())
+    def _spent_by(self, address: str, username: str | None) -> str | None:
+        """The bound of which nothing is left."""
+        for what in ("publishes_per_s", "publish_bytes_per_s"):
+            for bound, key in _publisher(what, address, username).items():
+                if 0 < self._most[bound] <= self._spent[bound, key]:
+                    return bound
+        return None
 
     def _spend(self, keys: dict[str, str], count: int) -> bool:
         is_over = False
@@ -148,6 +173,12 @@ class Quotas:
                 self._spent[key] = left
             else:
                 del self._spent[key]
+
+
+def _publisher(what: str, address: str, username: str | None) -> dict[str, str]:
+    """The bounds that whoever publishes counts for."""
+    keys = {what: "", f"address_{what}": address}
+    return keys if username is None else {**keys, f"user_{what}": username}
 
 
 def _less(counter: Counter[str], key: str) -> None:

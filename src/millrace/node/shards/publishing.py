@@ -61,20 +61,25 @@ class Publishing:
         if len(message.payload) + len(topic.encode()) + _HEAD_BYTES_MAX > limits.packet_bytes_max:
             raise NotStored(Reason.PACKET_TOO_LARGE, f"more than {limits.packet_bytes_max} bytes")
 
-    async def publish(self, message: Message, key: Key | None = None) -> Published:
-        """Store and deliver a message that was checked. NotStored where the log does not take it."""
+    async def publish(
+        self, message: Message, key: Key | None = None, username: str | None = None
+    ) -> Published:
+        """Store and deliver a message that was checked, of a user if of one. NotStored where the log does not
+        take it."""
         broker = self._broker
         if broker.inbound.uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
             raise NotStored(Reason.SERVER_BUSY, "too much is waiting for the disk; try again")
         now_ms = self._now_ms()
         run = make_run(message, now_ms)
         is_empty = not message.payload
-        if message.retain and not is_empty and not broker.retained.has_room(message.topic, run):
+        if message.retain and not is_empty and not broker.retained.has_room(message.topic, run, username):
             raise NotStored(Reason.QUOTA_EXCEEDED, "there is no room for another retained message")
         broker.stats.door("http").received[message.qos] += 1
         route = broker.router.route(message.topic)
         if route.intake is None:
             broker.inbound.enter(message.topic, run, now_ms)
+            if message.retain:
+                broker.retained.own(message.topic, username)
             self._wake()
             return Published(shard=None, offset=None)
         answer: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
@@ -88,6 +93,8 @@ class Publishing:
         offset = await answer
         if offset is None:
             raise _not_stored(arrival.reason or Reason.SERVER_BUSY)
+        if message.retain:
+            broker.retained.own(message.topic, username)
         if arrival.run is None:
             return Published(shard=None, offset=None, is_repeat=True)
         return Published(shard=run.shard or None, offset=offset if run.shard else None)

@@ -244,9 +244,9 @@ class Caller:
         if not self.principal.may_publish(topic):
             raise Problem(403, f"you may not publish to {topic!r}")
 
-    def must_be_slow(self, server: ServedNode, count: int) -> None:
+    def must_be_slow(self, server: ServedNode, count: int, size_bytes: int) -> None:
         """Problem where this address, this user or everybody published too much in this second."""
-        if not server.door.quotas.takes_request(self.peer, self.username, count):
+        if not server.door.quotas.takes_request(self.peer, self.username, count, size_bytes):
             raise Problem(429, "too many messages in a second; try again", headers={"Retry-After": "1"})
 
     def must_subscribe(self, *filters: str) -> None:

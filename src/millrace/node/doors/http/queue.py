@@ -186,7 +186,7 @@ async def put_message(
         return _no(_NO_TOPIC)
     groups.check_stored(queue.spec)
     texts = [form.message] if form.message is not None else form.messages or []
-    caller.must_be_slow(server, len(texts))
+    caller.must_be_slow(server, len(texts), sum(map(len, texts)))
     messages = [
         forms.to_message(
             forms.PublishForm(topic=form.topic, payload=text, encoding=form.encoding, delay_ms=form.delay_ms),

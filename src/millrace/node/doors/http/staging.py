@@ -101,7 +101,7 @@ async def stage(
         for number, version, key, packets in _sections(body, writer, batch, attempt):
             _open_shard(server, name, stream.shards, number)
             block = _block(server, topics, number, version, key, packets, codec)
-            caller.must_be_slow(server, block.header.count)
+            caller.must_be_slow(server, block.header.count, len(packets))
             made.setdefault(number, []).append((key, block))
             blocks, rows = blocks + 1, rows + block.header.count
             # One section takes about a millisecond; others want their turn.

@@ -460,7 +460,7 @@ async def publish(
     traceparent: TraceParent = None,
 ) -> dict[str, Any]:
     """Publish a message; the answer comes when it is on disk and says where it stands."""
-    caller.must_be_slow(server_of(request), 1)
+    caller.must_be_slow(server_of(request), 1, len(form.payload))
     key = key_of(caller.username, producer, sequence)
     return _outcome(form, await _publish(server_of(request), form, caller, key, traceparent))
 
@@ -486,7 +486,7 @@ async def publish_batch(
     server = server_of(request)
     for topic in {one.topic for one in messages}:
         caller.must_publish(topic)
-    caller.must_be_slow(server, len(messages))
+    caller.must_be_slow(server, len(messages), sum(len(one.payload) for one in messages))
     under_way: list[asyncio.Future[list[Published | BaseException]]] = []
     for start in range(0, len(messages), batches.TURN_MESSAGES):
         turn = enumerate(messages[start : start + batches.TURN_MESSAGES], start)
@@ -523,7 +523,7 @@ async def _publish(
         raise Problem(400, str(error)) from None
     if message.retain and not server.config.mqtt.retain:
         raise Problem(400, "retained messages are off here")
-    return await publishing.publish(message, key)
+    return await publishing.publish(message, key, caller.username)
 
 
 def _outcome(form: PublishForm, published: Published) -> dict[str, Any]:
