@@ -102,8 +102,9 @@ campaign: $(READY)  ## real faults on real processes, in small (about 8 minutes)
 	@$(BIN)/python -m millrace.lab.campaign.routed --kills 6
 	@$(BIN)/python -m millrace.lab.campaign.primary_backup --kills 3
 
-fuzz: $(READY)  ## random and mutated input against a live node (SECONDS=600 SEED=1)
-	@PYTHONPATH=tests $(BIN)/python tests/fuzz.py --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
+fuzz: $(READY)  ## random and mutated input, 10 million packets without sockets, then against a live node (SECONDS=600 SEED=1)
+	@PYTHONPATH=tests $(BIN)/python tests/fuzzing/doors.py --seed $(or $(SEED),1)
+	@PYTHONPATH=tests $(BIN)/python tests/fuzzing/live.py --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
 bench: $(READY)  ## the benchmarks, beside mosquitto and nats
 	@$(BIN)/millrace bench mqtt --against mosquitto,nats
