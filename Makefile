@@ -10,7 +10,7 @@ TEST_JOBS ?= 4
 QUICK := not slow and not long
 LINTED := src tests tools
 
-.PHONY: help setup dashboard screenshots demo docs reference cli-page test check lint format types e2e spark sim fresh-seeds campaign fuzz bench audit \
+.PHONY: help setup dashboard screenshots demo docs reference cli-page test check lint format types e2e spark sim fresh-seeds campaign fuzz fuzz-decoders fuzz-openapi bench audit \
 	test-newest wheel-test release lock clean
 
 help:  ## this list
@@ -105,6 +105,12 @@ campaign: $(READY)  ## real faults on real processes, in small (about 8 minutes)
 fuzz: $(READY)  ## random and mutated input, 10 million packets without sockets, then against a live node (SECONDS=600 SEED=1)
 	@PYTHONPATH=tests $(BIN)/python tests/fuzzing/doors.py --seed $(or $(SEED),1)
 	@PYTHONPATH=tests $(BIN)/python tests/fuzzing/live.py --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
+
+fuzz-decoders: $(READY)  ## coverage-guided input for the decoders, by atheris: pip install -e '.[fuzz]' (SECONDS=600)
+	@PYTHONPATH=tests $(BIN)/python tests/fuzzing/decoders.py -max_total_time=$(or $(SECONDS),600)
+
+fuzz-openapi: $(READY)  ## requests that schemathesis makes of the OpenAPI document: pip install -e '.[fuzz]' (SECONDS=600 SEED=1)
+	@PYTHONPATH=tests $(BIN)/python tests/fuzzing/openapi.py --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
 bench: $(READY)  ## the benchmarks, beside mosquitto and nats
 	@$(BIN)/millrace bench mqtt --against mosquitto,nats
