@@ -17,6 +17,7 @@ def test_no_input_brings_an_error_or_keeps_others_from_being_served(seed: int) -
     random = Random(seed)
     try:
         with inputs.node() as broker:
+            inputs.warm_up(broker)
             for door in ("mqtt", "mqtt", "mqtt", "text", "http"):
                 live.send(broker, door, random, 100)
             for _ in range(10):

@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import tempfile
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -109,8 +110,8 @@ def text_line(random: Random) -> bytes:
     return mutated(random, line) + b"\n"
 
 
-# What changes bodies must not do: it would end the run, or answer for as long as the client listens.
-_NOT_ASKED = ("drain", "remove", "live", "tail", "/v1/cluster/")
+# It would end the run, deny the rest of it, or answer for as long as the client listens.
+_NOT_ASKED = ("drain", "remove", "live", "tail", "/v1/cluster/", "/v1/rules/")
 _BODIES = (
     b'{"topic": "a", "payload": "x", "qos": 1, "retain": true}',
     b'{"messages": [{"topic": "b", "payload": "eA==", "encoding": "base64"}, {"topic": "a"}]}',
@@ -123,6 +124,7 @@ _BODIES = (
     b"",
 )
 _NAMES = ("a", "s", "fuzz1", "..%2f..%2fetc%2fpasswd", "%00", "\u00fc".encode().hex(), "0", "9" * 40)
+_ADMINISTRATOR = "Authorization: Basic " + b64encode(b"root:pw").decode()
 _HEADERS = ("Expect: 100-continue", "Origin: http://evil.example", "X: " + "y" * 500, "Accept: text/html")
 
 
@@ -151,6 +153,8 @@ def http_request(random: Random) -> bytes:
     lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body)}"]
     if random.random() < 0.7:
         lines.append("Content-Type: application/json")
+    if random.random() < 0.9:
+        lines.append(_ADMINISTRATOR)
     if random.random() < 0.1:
         lines.append(random.choice(_HEADERS))
     head = ("\r\n".join(lines) + "\r\n\r\n").encode()
@@ -224,7 +228,12 @@ def node() -> Iterator[ThreadedBroker]:
 
 
 def warm_up(broker: ThreadedBroker) -> None:
-    """What is loaded at the first use of a door."""
-    call(broker.ports["http"], "GET", "/status")
+    """What is loaded at the first use of a door. Requests are those of an administrator, whose user is made
+    here; everybody else may publish and subscribe."""
+    port, name = broker.ports["http"], _ADMINISTRATOR.partition(": ")[2]
+    call(port, "POST", "/v1/users", {"name": "root", "password": "pw", "roles": ["admin"]})
+    rule = {"user": "*", "effect": "allow", "action": "all", "filter": "#"}
+    assert call(port, "POST", "/v1/rules", rule, Authorization=name).status == 201
+    assert call(port, "GET", "/v1/users", Authorization=name).status == 200
     with Peer(broker) as peer:
         peer.until_ping()

@@ -34,7 +34,16 @@ def main() -> int:
             *("run", url, "--checks", ",".join(CHECKS), "--phases", "examples,coverage,fuzzing"),
             *("--exclude-path-regex", LEFT_OUT, "--max-time", str(given.seconds)),
             *("--max-examples", str(given.examples), "--seed", str(given.seed)),
-            *("--continue-on-failure", "--no-color", "--warnings", "off", "--request-timeout", "60"),
+            *(
+                "--auth",
+                "root:pw",
+                "--continue-on-failure",
+                "--no-color",
+                "--warnings",
+                "off",
+                "--request-timeout",
+                "60",
+            ),
         ]
         code = subprocess.run([sys.executable, "-m", "schemathesis.cli", *words], check=False).returncode
         others_are_served(broker)
