@@ -101,6 +101,7 @@ campaign: $(READY)  ## real faults on real processes, in small (about 8 minutes)
 	@$(BIN)/python -m millrace.lab.campaign quiet --minutes 1
 	@$(BIN)/python -m millrace.lab.campaign.routed --kills 6
 	@$(BIN)/python -m millrace.lab.campaign.primary_backup --kills 3
+	@$(BIN)/python -m millrace.lab.campaign.siege --idle 1000 --half-open 200 --seconds 5
 
 fuzz: $(READY)  ## random and mutated input, 10 million packets without sockets, then against a live node (SECONDS=600 SEED=1)
 	@PYTHONPATH=tests $(BIN)/python tests/fuzzing/doors.py --seed $(or $(SEED),1)

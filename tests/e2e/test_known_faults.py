@@ -8,6 +8,7 @@ markup in a browser in `tests/browser`.
 
 import ast
 import contextlib
+import logging
 import gc
 import os
 import socket
@@ -239,3 +240,33 @@ def test_the_log_is_not_flooded_by_refusals(broker: ThreadedBroker, caplog: pyte
             peer.until_closed()
     until(lambda: "client_id_bytes" in caplog.text, "the refusals to be logged")
     assert caplog.text.count("limits reached") <= 5
+
+
+def test_the_log_is_not_flooded_by_what_is_no_http(
+    broker: ThreadedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody can send it, as often as they like: it is answered, and no line is written for each."""
+    call(broker.ports["http"], "GET", "/status")
+    caplog.clear()
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", broker.ports["http"]), timeout=30) as sock:
+            sock.sendall(b"GET / HTTP/1.1\r\n\x00\r\n\r\n")
+            assert sock.recv(1_000).startswith(b"HTTP/1.1 400 ")
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) <= 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "form"),
+    [
+        ("POST", "/v1/streams/default/purge", {"before": 2**64}),
+        ("POST", "/v1/streams/default/purge", {"shard": 2**64}),
+        ("PUT", "/topic", {"topic": "large", "deliveries_max": 2**100}),
+        ("PUT", "/topic", {"topic": "large", "deliveries_max": -(2**100)}),
+        ("POST", "/v1/groups", {"name": "large", "filters": ["a"], "deliveries_max": 2**64}),
+        ("POST", "/v1/publish", {"topic": "a", "payload": "x", "delay_ms": 2**64}),
+    ],
+)
+def test_numbers_that_no_log_can_hold(
+    broker: ThreadedBroker, method: str, path: str, form: dict[str, object]
+) -> None:
+    assert call(broker.ports["http"], method, path, form).status in (400, 422)

@@ -27,6 +27,8 @@ from millrace.tracing.sampling import TRACEPARENT, is_traceparent
 from millrace.types import NO_PROPERTIES, Message, Properties
 
 _MEMBERS_MAX = 100
+# With a sign they have 64.
+_NUMBER_BITS_MAX = 63
 
 Encoding = Literal["utf-8", "base64"]
 WaitMs = Annotated[int, Field(ge=0, le=WAIT_MS_MAX)]
@@ -69,15 +71,21 @@ TraceParent = Annotated[
 
 class Form(BaseModel):
     """A member that nobody knows is a mistake, not a decoration. Each mistake is an object with its place, so
-    a form with more members than any has is refused as a whole."""
+    a form with more members than any has is refused as a whole. A number that no log could hold is refused
+    whatever it stands for."""
 
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
-    def _few_members(cls, value: Any) -> Any:
-        if isinstance(value, dict) and len(value) > _MEMBERS_MAX:
+    def _is_small(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        if len(value) > _MEMBERS_MAX:
             raise ValueError(f"{len(value)} members; the form has {len(cls.model_fields)}")
+        for name, one in value.items():
+            if isinstance(one, int) and one.bit_length() > _NUMBER_BITS_MAX:
+                raise ValueError(f"{name} is too large a number")
         return value
 
 

@@ -6,6 +6,7 @@ them now and then: one that we wait for, and which does not send or take what it
 """
 
 import asyncio
+import logging
 from typing import Any
 
 import uvicorn
@@ -99,6 +100,9 @@ class Serving:
             ws="none",
             server_header=False,
         )
+        # It warns of each request that is none, and of others that anybody may send: one line for each would be
+        # a way to fill a disk.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._config.load()
         self._server = uvicorn.Server(self._config)
         self._server.lifespan = self._config.lifespan_class(self._config)
