@@ -90,3 +90,16 @@ def test_percentiles() -> None:
     values = [float(value) for value in range(1, 101)]
     assert (percentile(values, 0.5), percentile(values, 0.99), percentile(values, 1.0)) == (50, 99, 100)
     assert percentile([7.0], 0.99) == 7.0 and percentile([], 0.5) == 0.0
+
+
+@pytest.mark.slow
+def test_a_siege_leaves_idle_clients_in_and_half_open_ones_out() -> None:
+    """In small. How long round trips take beside it is asked of a machine of its own, not of this one."""
+    words = ("--idle", "500", "--half-open", "200", "--logins", "100", "--seconds", "5", "--json")
+    command = [sys.executable, "-m", "millrace.lab.campaign.siege", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280.0, check=False)
+    figures = json.loads(done.stdout)
+    assert figures["idle connections lost"] == 0
+    assert figures["half-open closed"] == 200
+    assert figures["wrong logins sent a second"] >= 90
+    assert figures["under attack: round trips"] > 20

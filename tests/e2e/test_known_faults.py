@@ -8,8 +8,8 @@ markup in a browser in `tests/browser`.
 
 import ast
 import contextlib
-import logging
 import gc
+import logging
 import os
 import socket
 from collections.abc import Iterator

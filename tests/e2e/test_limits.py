@@ -31,9 +31,9 @@ def said(data: bytes) -> int | None:
 class Visitor:
     """A client by its bytes, from any address of this machine."""
 
-    def __init__(self, broker: ThreadedBroker, address: str = "127.0.0.1") -> None:
+    def __init__(self, broker: ThreadedBroker, address: str = "127.0.0.1", door: str = "mqtt") -> None:
         self.socket = socket.create_connection(
-            ("127.0.0.1", broker.ports["mqtt"]), 10, source_address=(address, 0)
+            ("127.0.0.1", broker.ports[door]), 10, source_address=(address, 0)
         )
 
     def connect(self, client_id: str, user: str | None = None, **fields: Any) -> int | None:
@@ -105,6 +105,21 @@ def test_unfinished_connects_of_one_address(visitors: list[Visitor]) -> None:
             visitors.append(Visitor(broker))
         until(lambda: reached(broker, "address_unfinished_connects") >= 6, "the bound", 30)
         assert come(visitors, broker, OTHER_ADDRESS) == 0
+        for one in visitors:
+            one.close()
+        until(lambda: not quotas._connections and not quotas._unfinished, "all to be forgotten", 30)
+
+
+def test_unfinished_text_clients_of_one_address(visitors: list[Visitor]) -> None:
+    """They may take minutes for their first line, and count from the first moment on."""
+    with ThreadedBroker(listeners__text="127.0.0.1:0") as broker:
+        quotas = broker._broker.server.door.quotas
+        for _ in range(1_030):
+            visitors.append(Visitor(broker, door="text"))
+        until(lambda: reached(broker, "address_unfinished_connects") >= 6, "the bound", 30)
+        visitors.append(Visitor(broker, OTHER_ADDRESS, door="text"))
+        visitors[-1].socket.sendall(b"PUBLISH|a|b|1\n")
+        assert visitors[-1].socket.recv(100)
         for one in visitors:
             one.close()
         until(lambda: not quotas._connections and not quotas._unfinished, "all to be forgotten", 30)

@@ -391,7 +391,7 @@ class Server:
 
     def _text_connection(self, listener: str, is_behind_proxy: bool) -> Any:
         connection = self._new_connection(listener)
-        adapter = TextAdapter(connection, self.config.limits.packet_bytes_max)
+        adapter = TextAdapter(connection, self.config.limits.packet_bytes_max, self.door.quotas)
         return self._behind_proxy(adapter, connection) if is_behind_proxy else adapter
 
     def _behind_proxy(self, outer: Any, connection: MqttConnection) -> Any:

@@ -49,7 +49,9 @@ class Quotas:
 
     def admits(self, connection: Any, peer: Any, *, is_finished: bool = False) -> bool:
         """Whether a connection may begin. It counts from now on until it left, and as one that has yet to
-        say who it is until it is accepted, unless `is_finished`."""
+        say who it is until it is accepted, unless `is_finished`. May be asked again."""
+        if connection in self._addresses:
+            return True
         if connection in self._unnamed:
             self._unnamed[connection] = True
             return True

@@ -11,6 +11,7 @@ from typing import Any
 
 from millrace.limits import TEXT_UNREAD_BYTES_MAX
 from millrace.node.doors.mqtt_connection import MqttConnection
+from millrace.node.doors.quotas import Quotas
 from millrace.wire.text import LineTooLong, SpeaksHttp, Translator
 
 log = logging.getLogger("millrace.text")
@@ -22,8 +23,9 @@ _FIRST_LINE_S = 300.0
 class TextAdapter:
     """A protocol toward the socket and a transport toward the connection inside."""
 
-    def __init__(self, inner: MqttConnection, line_bytes_max: int) -> None:
+    def __init__(self, inner: MqttConnection, line_bytes_max: int, quotas: Quotas) -> None:
         self._inner = inner
+        self._quotas = quotas
         self._translator = Translator(line_bytes_max)
         self._transport: Any = None
         self._is_joined = False
@@ -39,6 +41,10 @@ class TextAdapter:
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        if not self._quotas.admits(self._inner, transport.get_extra_info("peername")):
+            self._is_over = True
+            transport.abort()
+            return
         # The connection inside begins with the first line: its deadline is made for programs.
         self._deadline = asyncio.get_running_loop().call_later(_FIRST_LINE_S, transport.abort)
 
@@ -48,6 +54,8 @@ class TextAdapter:
             self._deadline.cancel()
         if self._is_joined:
             self._inner.connection_lost(error)
+        else:
+            self._quotas.left(self._inner)
 
     def eof_received(self) -> bool:
         """As `printf ... | nc -N` leaves it: answers and messages are still wanted."""

@@ -100,8 +100,7 @@ class Serving:
             ws="none",
             server_header=False,
         )
-        # It warns of each request that is none, and of others that anybody may send: one line for each would be
-        # a way to fill a disk.
+        # It warns of each request that is none, and of others that anybody may send: a way to fill a disk.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._config.load()
         self._server = uvicorn.Server(self._config)
