@@ -22,7 +22,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from fastapi import Depends, Request
 from starlette.requests import ClientDisconnect
@@ -173,13 +173,21 @@ def _is_program(headers: Mapping[str, str]) -> bool:
     return has_body or "x-requested-with" in headers or any(name.startswith("millrace-") for name in headers)
 
 
+def _parts(origin: str) -> SplitResult | None:
+    """None for what is no address at all."""
+    try:
+        return urlsplit(origin)
+    except ValueError:
+        return None
+
+
 def _is_own(origin: str, host: str, origins: frozenset[str]) -> bool:
     """The page came from this very address. A name that merely points here today does not count: whoever
     owns the name could point it here (DNS rebinding)."""
     if origin in origins or "*" in origins:
         return True
-    parts = urlsplit(origin)
-    if parts.netloc.lower() != host.lower() or parts.hostname is None:
+    parts = _parts(origin)
+    if parts is None or parts.netloc.lower() != host.lower() or parts.hostname is None:
         return False
     if parts.hostname == "localhost" or parts.hostname.endswith(".localhost"):
         return True
@@ -194,7 +202,8 @@ def _is_own_page(headers: Mapping[str, str]) -> bool:
     """Whether a cookie may count: the request is of a page of this node, or of no page at all. By whatever
     name the node is called: a cookie belongs to the name it was set under."""
     origin = headers.get("origin")
-    is_own = origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    parts = None if origin is None else _parts(origin)
+    is_own = origin is None or (parts is not None and parts.netloc.lower() == headers.get("host", "").lower())
     return is_own and headers.get("sec-fetch-site", "none") in _OWN_SITE
 
 
