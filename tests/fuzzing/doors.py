@@ -39,12 +39,17 @@ class Transport:
         self.is_reading = True
         self.is_closed = False
         self.answers = 0
+        # The input that took longest to read, for whoever looks for the reason, and how long.
+        self.slowest, self.slowest_s = b"", 0.0
         # That an MQTT client said.
         self.version = 4
         protocol.connection_made(self)
 
     def feed(self, data: bytes) -> None:
+        begin_s = time.thread_time()
         self.protocol.data_received(data)
+        if (taken_s := time.thread_time() - begin_s) > self.slowest_s:
+            self.slowest, self.slowest_s = data, taken_s
 
     def write(self, data: bytes) -> None:
         self.answers += data.count(b"HTTP/1.1 ")
@@ -88,6 +93,7 @@ class Feeder:
         self._transports: list[Transport] = []
         self._next = 0
         self.fed = self.connections = 0
+        self.slowest, self.slowest_s = b"", 0.0
 
     async def run(self) -> None:
         done = asyncio.Event()
@@ -115,6 +121,8 @@ class Feeder:
             return
         self._next = (self._next + 1) % CONNECTIONS
         transport = self._transports[self._next]
+        if transport.slowest_s > self.slowest_s:
+            self.slowest, self.slowest_s = transport.slowest, transport.slowest_s
         if transport.is_closed:
             self._transports[self._next] = self._opened()
         elif transport.is_reading:
@@ -219,9 +227,12 @@ class Found:
         self.seconds: dict[str, float] = {}
         self.connections: dict[str, int] = {}
         self.longest_s, self.longest = 0.0, "nothing"
+        self.slowest, self.slowest_s = b"", 0.0
         self.begin_bytes = self.end_bytes = 0
 
-    def watched(self, watch: LoopWatch) -> None:
+    def watched(self, watch: LoopWatch, feeder: Feeder) -> None:
+        if feeder.slowest_s > self.slowest_s:
+            self.slowest, self.slowest_s = feeder.slowest, feeder.slowest_s
         if watch.longest_s > self.longest_s:
             self.longest_s, self.longest = watch.longest_s, watch.longest
 
@@ -232,7 +243,7 @@ def feed(broker: ThreadedBroker, door: str, random: Random, wanted: int, found: 
     begin_s = time.monotonic()
     with LoopWatch(broker) as watch:
         asyncio.run_coroutine_threadsafe(feeder.run(), broker._loop).result()
-    found.watched(watch)
+    found.watched(watch, feeder)
     found.fed[door] = found.fed.get(door, 0) + feeder.fed
     found.connections[door] = found.connections.get(door, 0) + feeder.connections
     found.seconds[door] = found.seconds.get(door, 0.0) + time.monotonic() - begin_s
