@@ -193,7 +193,7 @@ def test_the_first_requests_of_http_while_the_application_is_loaded() -> None:
     told = subprocess.run(program, env=environment, check=True, capture_output=True, text=True, timeout=120)
     longest_s, held_s, switch_s, switch_after_s = map(float, told.stdout.split())
     assert held_s <= HELD_S_MAX, "a callback of the loop"
-    # What the wait for the thread is due to. How long it gets is chance: 14 ms at most in ten runs where little
-    # else was done, and more where the loop has to wait for a processor before it can ask.
+    # What the wait for the thread is due to. How long it gets is chance: 14 ms at most in ten runs where
+    # little else was done, and more where the loop has to wait for a processor before it can ask.
     assert switch_s <= HELD_S_MAX / 20 < switch_after_s
     assert longest_s <= 5 * HELD_S_MAX, "the loop waited for a thread"
