@@ -7,10 +7,16 @@ are for what the caller could not know.
 from millrace.errors import MillraceError
 from millrace.reasons import Reason
 
+_SAID_BY_MILLRACE = {
+    Reason.IMPLEMENTATION_SPECIFIC: "a Millrace broker says so of a message that is not on as many nodes as "
+    "its stream asks for in time; `millrace status` shows what is missing"
+}
+
 
 def explain(reason: Reason, detail: str | None = None) -> str:
     """A reason code in words, with what the server added to it."""
     words = f"{reason.name.lower().replace('_', ' ')} (0x{reason:02x})"
+    detail = detail or _SAID_BY_MILLRACE.get(reason)
     return f"{words}: {detail}" if detail else words
 
 
