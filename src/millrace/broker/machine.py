@@ -103,7 +103,7 @@ class Broker:
         self.leaderless_groups: dict[tuple[int, str], LocalConsumerGroup] = {}
         self.joined_need_feeding = False
         # See `take_interest_changes`.
-        self._interest_changes: list[tuple[str, bool]] = []
+        self.interest_changes: list[tuple[str, bool]] = []
         # Who owns the sessions that this broker serves, in their records.
         self.node = ""
         # False while the sessions here were made of records that may not be all that was written.
@@ -125,14 +125,14 @@ class Broker:
             or self.inbound.relays
             or self.inbound.retained_here
             or self.inbound.outcomes
-            or self._interest_changes
+            or self.interest_changes
             or self.joined_need_feeding
-            or self.replay.has_work
+            or self.replay.ready
         )
 
     def take_interest_changes(self) -> list[tuple[str, bool]]:
         """Subscriptions made (True) and given up since the last call, by filter, for other nodes to know."""
-        changes, self._interest_changes = self._interest_changes, []
+        changes, self.interest_changes = self.interest_changes, []
         return changes
 
     def take_outcomes(self) -> list[Outcome]:
@@ -431,7 +431,7 @@ class Broker:
         if filter.startswith(SHARE_PREFIX):
             self._attach_shared(session, subscription)
         elif self.router.index.add(filter, session.holder(subscription)) and filter[0] != "$":
-            self._interest_changes.append((filter, True))
+            self.interest_changes.append((filter, True))
 
     def _attach_shared(self, session: Session, subscription: Subscription) -> None:
         filter = subscription.filter
@@ -448,7 +448,7 @@ class Broker:
             group = node.groups[name] = ShareGroup(name, inner)
             self.groups[group.key] = group
         if session not in group.members and not inner.startswith("$"):
-            self._interest_changes.append((filter, True))
+            self.interest_changes.append((filter, True))
         group.members[session] = subscription
 
     def unsubscribe(self, session: Session, filter: str) -> Reason:
@@ -474,7 +474,7 @@ class Broker:
         session.forget_holder()
         plain = [filter for filter in filters if not filter.startswith(SHARE_PREFIX)]
         self.router.index.remove(plain, session)
-        self._interest_changes += [(filter, False) for filter in plain if filter[0] != "$"]
+        self.interest_changes += [(filter, False) for filter in plain if filter[0] != "$"]
         for filter in [filter for filter in filters if filter.startswith(SHARE_PREFIX)]:
             self._detach_shared(session, filter)
         self.router.changed(filters)
@@ -486,7 +486,7 @@ class Broker:
             return
         self.router.index.remove((filter,), session)
         if filter[0] != "$":
-            self._interest_changes.append((filter, False))
+            self.interest_changes.append((filter, False))
 
     def _detach_shared(self, session: Session, filter: str) -> None:
         name, inner = split_share(filter)
@@ -502,7 +502,7 @@ class Broker:
             del node.groups[name]
             del self.groups[group.key]
         if not inner.startswith("$"):
-            self._interest_changes.append((filter, False))
+            self.interest_changes.append((filter, False))
         self.router.index.prune(inner)
 
     def subscribed(self, session: Session, results: Subscribed, now_ms: int) -> None:

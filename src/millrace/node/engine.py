@@ -376,9 +376,13 @@ class Engine:
         if self.reader.has_work:
             self.reader.serve_behind()
         self.work.check_divided()
-        self.members.flush()
-        self.interest.flush()
-        self.groups.publishing.answer(broker.take_outcomes())
+        if broker.joined_need_feeding:
+            self.members.flush()
+        inbound = broker.inbound
+        if broker.interest_changes or inbound.relays or inbound.retained_here:
+            self.interest.flush()
+        if inbound.outcomes:
+            self.groups.publishing.answer(broker.take_outcomes())
 
     def _cut_one(self, intake: Intake, wall_us: int) -> None:
         shard = self.shards.get(intake.shard)

@@ -41,6 +41,7 @@ from millrace.node.doors.text import TextAdapter
 from millrace.node.engine import Engine
 from millrace.node.running_clock import RunningClock
 from millrace.node.surroundings import SYSTEM, Closeable, Surroundings
+from millrace.node.turn import Turn
 from millrace.reasons import Reason
 from millrace.version import __version__
 
@@ -91,7 +92,6 @@ class Server:
         self.admin: Admin
         self.descriptors = Descriptors(self.broker.stats)
         self._listeners: list[Closeable] = []
-        self._flush_scheduled = False
         self._ticks = 0
         self._rules_generation = 0
         self._users: frozenset[str] = frozenset()
@@ -109,16 +109,18 @@ class Server:
         self.stopping = asyncio.Event()
         self.door: MqttDoor
         self._loop: asyncio.AbstractEventLoop
+        self._turn: Turn
         self.started_s = 0.0
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.started_s = self._loop.time()
+        self._turn = Turn(self._flush, self._loop.call_soon)
         self.door = MqttDoor(
             self.broker,
             self.config.mqtt,
             now_ms=self._now_ms,
-            wake=self._wake,
+            wake=self._turn.wake,
             authenticate=self.authentication,
             random=self._random,
             methods=self._methods,
@@ -130,7 +132,7 @@ class Server:
             self.broker,
             random=self._random,
             now_ms=self._now_ms,
-            wake=self._wake,
+            wake=self._turn.wake,
             on_failure=self._on_disk_failure,
             surroundings=self._surroundings,
         )
@@ -173,7 +175,7 @@ class Server:
             door.when_known = engine.interest.when_known
             door.fetch_session = engine.handover.fetch
             door.session_opened = engine.handover.opened
-            engine.replicas.flush_clients = self._flush
+            engine.replicas.flush_clients = self._turn.end
 
     async def _open_doors(self) -> None:
         listeners = self.config.listeners
@@ -367,6 +369,7 @@ class Server:
             context=context,
             handshake_s=self.config.limits.connect_deadline_ms / 1000,
             is_shared=self.config.listeners.shared,
+            turn=self._turn,
         )
         self._listeners.append(listener)
 
@@ -410,19 +413,12 @@ class Server:
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
 
-    def _wake(self) -> None:
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
-
     def _flush(self) -> None:
-        """The end of a turn, unless it was brought forward."""
-        if self._flush_scheduled:
-            self._flush_scheduled = False
-            self.engine.cut()
-            self.door.flush()
-            if self.engine.traces is not None:
-                self.engine.traces.flushed()
+        """The end of a turn."""
+        self.engine.cut()
+        self.door.flush()
+        if self.engine.traces is not None:
+            self.engine.traces.flushed()
 
     def _on_disk_failure(self, error: StorageError) -> None:
         """What is on disk is not known any more: nothing may be acknowledged after this."""
@@ -461,9 +457,9 @@ class Server:
             values = sys_topics.figures(self.broker, self.config.node.id, __version__, self.uptime_s())
             sys_topics.publish(self.broker, values, self._now_ms())
         if self.broker.has_work:
-            self._wake()
+            self._turn.wake()
 
     def publish_sys(self, values: dict[str, str]) -> None:
         """Retained messages of this node's own, below `$SYS`; an empty one forgets."""
         sys_topics.publish(self.broker, values, self._now_ms())
-        self._wake()
+        self._turn.wake()

@@ -18,6 +18,7 @@ from millrace.node.config import Address
 from millrace.node.doors import listeners
 from millrace.node.doors.descriptors import Descriptors
 from millrace.node.logs.syncer import Syncer, ThreadSyncer
+from millrace.node.turn import Turn
 from millrace.storage.disk import Disk, SystemDisk
 from millrace.storage.log import DEFAULT_SETTINGS, LogSettings
 
@@ -51,6 +52,7 @@ class Listen(Protocol):
         context: Callable[[], ssl.SSLContext] | None = None,
         handshake_s: float | None = None,
         is_shared: bool = False,
+        turn: Turn | None = None,
     ) -> tuple[Closeable, int]: ...
 
 

@@ -161,7 +161,7 @@ def test_the_answer_to_a_repeat_comes_no_earlier_than_the_first() -> None:
             arrival = Arrival(None, None, 0, run, "line/a/1", b"\x50\x02\x00\x07")
             arrival.waiter = Waiter(lambda _, name=name: answers.append(name))
             broker.server.broker.inbound._arrive(shard.intake, arrival)
-        broker.server._wake()
+        broker.server.door.wake()
         await until_async(lambda: not shard.intake.arrivals, "both are taken in")
         assert answers == []
         shard.on_frame_message("another", words.OfferAnswers([(1, words.IS_TAKEN)]))

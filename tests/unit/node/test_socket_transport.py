@@ -10,6 +10,7 @@ import pytest
 import uvloop
 
 from millrace.node.doors.socket_transport import SocketPoll, SocketTransport
+from millrace.node.turn import Turn
 from waiting import until_async
 
 LOOPS = pytest.mark.parametrize(
@@ -25,6 +26,7 @@ class Recorder:
     def __init__(self) -> None:
         self.transport: SocketTransport
         self.received = b""
+        self.sizes: list[int] = []
         self.told: list[str] = []
         self.lost: list[Exception | None] = []
         self.is_faulty = False
@@ -35,6 +37,7 @@ class Recorder:
     def data_received(self, data: bytes) -> None:
         if self.is_faulty:
             raise ValueError("a fault of ours")
+        self.sizes.append(len(data))
         self.received += data
 
     def eof_received(self) -> bool:
@@ -217,5 +220,59 @@ def test_the_poll_ends_with_its_last_connection(make_loop: MakeLoop) -> None:
         assert poll._epoll.closed
         with pytest.raises(OSError):
             os.fstat(descriptor)
+
+    run(make_loop, scenario)
+
+
+@LOOPS
+def test_the_turn_ends_behind_the_last_of_several_reads(make_loop: MakeLoop) -> None:
+    """And not in between, nor in a round of its own: what both brought leaves together."""
+    happened: list[str] = []
+    asked: list[Callable[[], None]] = []
+
+    class Busy(Recorder):
+        def data_received(self, data: bytes) -> None:
+            happened.append("read")
+            turn.wake()
+            asyncio.get_running_loop().call_soon(happened.append, "next round")
+
+    async def main() -> None:
+        nonlocal turn
+        loop = asyncio.get_running_loop()
+        turn = Turn(lambda: happened.append("end"), asked.append)
+        poll = SocketPoll(loop, turn)
+        clients = []
+        for number in range(2):
+            client, ours = socket.socketpair()
+            clients.append(client)
+            poll.begin(ours.detach(), ("a client", number), Busy())
+        for client in clients:
+            client.send(b"x")
+        await until_async(lambda: happened.count("next round") == 2, "both were read")
+        assert happened == ["read", "read", "end", "next round", "next round"] and not asked
+        turn.wake()
+        assert happened[-1] == "next round", "outside of reads a round of the loop is asked for"
+        asked.pop()()
+        assert happened[-1] == "end" and not asked
+        for client in clients:
+            client.close()
+        poll.close()
+
+    turn: Turn
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(asyncio.wait_for(main(), 20))
+
+
+@LOOPS
+def test_reads_grow_with_what_comes_and_shrink_again(make_loop: MakeLoop) -> None:
+    async def scenario(poll: SocketPoll) -> None:
+        pair = Pair(poll)
+        small = pair.transport.read_bytes
+        await asyncio.get_running_loop().sock_sendall(pair.client, LARGE)
+        await until_async(lambda: pair.ours.received == LARGE, "all of it came, in its order")
+        assert max(pair.ours.sizes) > small
+        pair.client.send(b"a little")
+        await until_async(lambda: pair.ours.received.endswith(b"a little"), "the rest")
+        assert pair.transport.read_bytes == small
 
     run(make_loop, scenario)

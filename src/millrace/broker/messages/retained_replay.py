@@ -40,40 +40,36 @@ class RetainedReplay:
         self._retained = retained
         self._outbound = outbound
         # Sessions that can take some, in their turn, and those whose clients do not read.
-        self._ready: dict[Session, _Asked] = {}
+        self.ready: dict[Session, _Asked] = {}
         self._paused: dict[Session, _Asked] = {}
-
-    @property
-    def has_work(self) -> bool:
-        return bool(self._ready)
 
     def add(self, session: Session, subscription: Subscription, now_ms: int) -> None:
         """Begin to send what is retained for this subscription: the first part at once."""
-        asked = self._ready.get(session) or self._paused.get(session)
+        asked = self.ready.get(session) or self._paused.get(session)
         if asked is None or asked.epoch != session.epoch:
             self._paused.pop(session, None)
-            asked = self._ready[session] = _Asked(session.epoch)
+            asked = self.ready[session] = _Asked(session.epoch)
         asked.subscriptions.append(subscription)
-        if len(asked.subscriptions) == 1 and asked.steps is None and session in self._ready:
-            del self._ready[session]
+        if len(asked.subscriptions) == 1 and asked.steps is None and session in self.ready:
+            del self.ready[session]
             self._serve(session, asked, now_ms, _SESSION_STEPS_MAX)
 
     def forget(self, session: Session) -> None:
         """The connection is gone."""
-        self._ready.pop(session, None)
+        self.ready.pop(session, None)
         self._paused.pop(session, None)
 
     def unblock(self, session: Session) -> None:
         """The client reads again."""
         asked = self._paused.pop(session, None)
         if asked is not None:
-            self._ready[session] = asked
+            self.ready[session] = asked
 
     def turn(self, now_ms: int) -> None:
         """Send some of what is due. Called once per turn of the loop."""
         left = _TURN_STEPS_MAX
-        for session, asked in list(self._ready.items()):
-            del self._ready[session]
+        for session, asked in list(self.ready.items()):
+            del self.ready[session]
             left -= self._serve(session, asked, now_ms, min(left, _SESSION_STEPS_MAX))
             if left <= 0:
                 return
@@ -84,7 +80,7 @@ class RetainedReplay:
         while session.epoch == asked.epoch and (asked.subscriptions or asked.steps):
             if self._outbound.is_full(session):
                 # Until the client reads again, or until the end of this turn.
-                (self._paused if session.blocked else self._ready)[session] = asked
+                (self._paused if session.blocked else self.ready)[session] = asked
                 return taken
             if asked.steps is None:
                 asked.steps = self._retained.walk(asked.subscriptions[0].filter, now_ms)
@@ -103,6 +99,6 @@ class RetainedReplay:
                 asked.subscriptions.popleft()
             if taken >= steps_max:
                 if asked.subscriptions:
-                    self._ready[session] = asked
+                    self.ready[session] = asked
                 return taken
         return taken

@@ -24,6 +24,7 @@ from millrace.node.doors.descriptors import Descriptors
 from millrace.node.doors.output import SLOW_BYTES, PacedOutput
 from millrace.node.doors.port_holder import holder
 from millrace.node.doors.socket_transport import IS_AVAILABLE, SocketPoll
+from millrace.node.turn import Turn
 from millrace.wire import proxy
 
 log = logging.getLogger("millrace.listeners")
@@ -111,6 +112,7 @@ class Listener:
         factory: Callable[[], Any],
         descriptors: Descriptors,
         tls: Callable[[], dict[str, Any]] | None,
+        turn: Turn | None,
     ) -> None:
         """`tls`: what the loop is told of it for each connection; None without TLS."""
         self._loop = asyncio.get_running_loop()
@@ -122,7 +124,7 @@ class Listener:
         self._fresh: set[socket.socket] = set()
         self._beginning: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self._poll = SocketPoll(self._loop) if tls is None and IS_AVAILABLE else None
+        self._poll = SocketPoll(self._loop, turn) if tls is None and IS_AVAILABLE else None
         for listening in sockets:
             self._resume(listening)
 
@@ -189,10 +191,11 @@ async def listen(
     context: Callable[[], ssl.SSLContext] | None = None,
     handshake_s: float | None = None,
     is_shared: bool = False,
+    turn: Turn | None = None,
 ) -> tuple[Listener, int]:
     """Listen; returns the listener and the port it got. `context`: the TLS of a new connection, which may be
     another one later. `handshake_s`: how long TLS may take to begin. `is_shared`: other nodes of this machine
-    listen on the same port."""
+    listen on the same port. `turn`: what ends once all that came was read."""
     try:
         sockets = await _bound(address, is_shared)
     except OSError as error:
@@ -207,9 +210,8 @@ async def listen(
         assert context is not None
         return {"ssl": context(), "ssl_handshake_timeout": handshake_s}
 
-    return Listener(sockets, factory, descriptors, None if context is None else tls), sockets[
-        0
-    ].getsockname()[1]
+    listener = Listener(sockets, factory, descriptors, None if context is None else tls, turn)
+    return listener, sockets[0].getsockname()[1]
 
 
 async def _bound(address: Address, is_shared: bool) -> list[socket.socket]:

@@ -791,8 +791,7 @@ class MqttConnection(PacedOutput):
                 return
 
     def _wake(self) -> None:
-        broker = self._door.broker
-        if broker.has_work:
+        if self._door.broker.has_work:
             self._door.wake()
 
     def _name(self) -> str:

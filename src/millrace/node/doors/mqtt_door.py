@@ -143,10 +143,9 @@ class MqttDoor:
             self._expire_some()
         broker = self.broker
         outbound = broker.outbound
-        if broker.replay.has_work:
+        if broker.replay.ready:
             broker.replay.turn(self.now_ms())
         dirty, outbound.dirty = outbound.dirty, []
-        now_ms = self.now_ms()
         for session in dirty:
             session.dirty = False
             out = session.out
@@ -169,7 +168,7 @@ class MqttDoor:
                 connection.transport.abort()
                 continue
             if session.queue or session.lag or session.resending:
-                outbound.pump(session, now_ms)
+                outbound.pump(session, self.now_ms())
         self.taken = 0
         if self.parked:
             parked, self.parked = self.parked, []

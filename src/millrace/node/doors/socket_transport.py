@@ -17,30 +17,36 @@ import socket
 from contextlib import suppress
 from typing import Any
 
+from millrace.node.turn import Turn
+
 log = logging.getLogger("millrace.listeners")
 
 IS_AVAILABLE = hasattr(select, "epoll")
 
-_READ_BYTES = 256 * 1024
+# What one read asks for, and what it asks for behind one that filled it. The C library takes a buffer of the
+# first size from its own store, whatever it was told.
+_READ_BYTES, _BULK_BYTES = 64 * 1024, 256 * 1024
 # Of one turn of the loop; timers and the other descriptors have theirs then.
 _EVENTS_MAX = 512
 # Pieces that are given to the system at once.
 _PIECES_MAX = 64
 _SLOW_BYTES, _QUICK_BYTES = 64 * 1024, 16 * 1024
 _OPEN, _CLOSING, _CLOSED = range(3)
+_READABLE = getattr(select, "EPOLLIN", 1)
+_WRITABLE = getattr(select, "EPOLLOUT", 4)
+# Errors and ends count as both.
+_NOT_READABLE, _NOT_WRITABLE = ~_READABLE, ~_WRITABLE
 _FAULT = "closing %s: its client cannot be served"
 
 
 class SocketPoll:
     """The connections of one listener. Once that is closed and the last one is gone, it ends itself."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, turn: Turn | None = None) -> None:
         self.loop = loop
+        self._turn = Turn(_nothing, loop.call_soon) if turn is None else turn
         self._transports: dict[int, SocketTransport] = {}
         self._epoll = select.epoll()
-        # Shared: what is read goes to its connection before anything else is read.
-        self._buffer = bytearray(_READ_BYTES)
-        self._view = memoryview(self._buffer)
         self._is_ending = False
         loop.add_reader(self._epoll.fileno(), self._serve)
 
@@ -80,37 +86,50 @@ class SocketPoll:
             self._epoll.unregister(descriptor)
 
     def _serve(self) -> None:
+        turn = self._turn
+        turn.is_reading = True
+        try:
+            self._read_all()
+        finally:
+            turn.is_reading = False
+        turn.end()
+
+    def _read_all(self) -> None:
         find = self._transports.get
         for descriptor, events in self._epoll.poll(0, _EVENTS_MAX):
             # One that another in this list has ended may be gone.
             transport = find(descriptor)
-            if transport is not None:
-                if events & ~select.EPOLLIN:
+            if transport is None:
+                continue
+            if events != _READABLE:
+                if events & _NOT_READABLE:
                     transport.write_on()
-                if events & ~select.EPOLLOUT:
-                    self._read(transport, descriptor)
-
-    def _read(self, transport: "SocketTransport", descriptor: int) -> None:
-        if not transport.is_reading:
-            # Only now: most pauses end before anything comes.
-            transport.watch()
-            return
-        try:
-            count = os.readv(descriptor, (self._buffer,))
-        except BlockingIOError:
-            return
-        except OSError as error:
-            transport.lose(error)
-            return
-        try:
-            if count:
-                transport.protocol.data_received(bytes(self._view[:count]))
-            else:
-                transport.on_end()
-        except Exception as error:
-            # Ours: it ends this connection and nothing else.
-            log.exception(_FAULT, transport.get_extra_info("peername"))
-            transport.lose(error)
+                if not events & _NOT_WRITABLE:
+                    continue
+            if not transport.is_reading:
+                # Only now: most pauses end before anything comes.
+                transport.watch()
+                continue
+            try:
+                data = os.read(descriptor, transport.read_bytes)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                transport.lose(error)
+                continue
+            try:
+                if data:
+                    transport.protocol.data_received(data)
+                else:
+                    transport.on_end()
+            except Exception as error:
+                # Ours: it ends this connection and nothing else.
+                log.exception(_FAULT, transport.get_extra_info("peername"))
+                transport.lose(error)
+            if len(data) >= _READ_BYTES:
+                transport.read_bytes = _BULK_BYTES
+            elif transport.read_bytes != _READ_BYTES:
+                transport.read_bytes = _READ_BYTES
 
 
 class SocketTransport:
@@ -128,6 +147,7 @@ class SocketTransport:
         "_unsent_bytes",
         "is_reading",
         "protocol",
+        "read_bytes",
     )
 
     def __init__(self, poll: SocketPoll, descriptor: int, peer: Any, protocol: Any) -> None:
@@ -136,6 +156,7 @@ class SocketTransport:
         self._peer = peer
         self.protocol = protocol
         self.is_reading = True
+        self.read_bytes = _READ_BYTES
         self._state = _OPEN
         # What the poll tells of it now.
         self._events = 0
@@ -172,7 +193,7 @@ class SocketTransport:
     def resume_reading(self) -> None:
         if self._state == _OPEN:
             self.is_reading = True
-            if not self._events & select.EPOLLIN:
+            if not self._events & _READABLE:
                 self.watch()
 
     def write(self, data: bytes) -> None:
@@ -223,7 +244,7 @@ class SocketTransport:
 
     def watch(self) -> None:
         """Hear of what this connection waits for."""
-        wanted = (select.EPOLLIN if self.is_reading else 0) | (select.EPOLLOUT if self._unsent else 0)
+        wanted = (_READABLE if self.is_reading else 0) | (_WRITABLE if self._unsent else 0)
         if wanted != self._events and self._state != _CLOSED:
             self._poll.watch(self._descriptor, self._events, wanted)
             self._events = wanted
@@ -289,6 +310,10 @@ class SocketTransport:
             self.protocol.connection_lost(error)
         except Exception:
             log.exception("what followed the end of %s failed", self._peer)
+
+
+def _nothing() -> None:
+    """Nobody waits for the end of the turn."""
 
 
 def _without(pieces: list[bytes], count: int) -> list[bytes]:
