@@ -223,6 +223,39 @@ def scale(
         raise typer.Exit(1)
 
 
+@app.command(epilog=example("millrace bench trace", "millrace bench trace --nodes 1 --messages 1000"))
+def trace(
+    nodes: Annotated[str, typer.Option(metavar="NUMBERS", help="1, 3 or both: a node alone, three.")] = "1,3",
+    messages: Annotated[int, typer.Option(min=10, max=1_000_000, help="Messages of each run.")] = 500,
+    json: JsonFile = None,
+) -> None:
+    """One durable QoS 1 publish from its read to its PUBACK: microseconds and calls of every step."""
+    from dataclasses import asdict
+
+    from millrace.lab.bench.trace import publish
+
+    cases = dict(zip(("1", "3"), publish.CASES, strict=True))
+    if json is not None:
+        _write(json, "")
+    steps, wholes = [], []
+    for number in _choices(nodes, tuple(cases), "--nodes"):
+        sys.stderr.write(f"{cases[number]}: {messages} messages, three times\n")
+        found, whole = publish.measure(cases[number], _best_kernels(), messages)
+        steps += found
+        wholes.append(whole)
+    if json != "-":
+        rows = publish.rows(steps)
+        print_rows(rows, tuple(rows[0]), as_json=False)
+        untraced = [
+            {"nodes": one.case, "p50 us": f"{one.p50_us:.0f}", "CPU us, all nodes": f"{one.cpu_us:.0f}"}
+            for one in wholes
+        ]
+        print_rows(untraced, tuple(untraced[0]), as_json=False)
+    if json is not None:
+        found_all = {"steps": [asdict(one) for one in steps], "untraced": [asdict(one) for one in wholes]}
+        _write(json, json_module.dumps(found_all, indent=2) + "\n")
+
+
 @app.command(epilog=example("millrace bench workers", "millrace bench workers --patterns qos0-pairs"))
 def workers(
     rounds: Rounds = 3,

@@ -17,7 +17,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -69,8 +69,8 @@ class ClusterKind:
     find_leader: Callable[[list[Node]], Node | None]
 
 
-def this_cluster(kernels: str) -> ClusterKind:
-    """Millrace as `millrace start` runs it, three times."""
+def this_cluster(kernels: str, program: Sequence[str] = ("-m", "millrace.cli.main")) -> ClusterKind:
+    """Millrace as `millrace start` runs it, three times. `program`: what Python runs."""
     from millrace.version import __version__
 
     def start(directory: Path, ports: PortBlock, stack: ExitStack) -> list[Node]:
@@ -81,7 +81,7 @@ def this_cluster(kernels: str) -> ClusterKind:
         for number in range(_NODES):
             mqtt, http, peer = ports.take(), ports.take(), ports.take()
             first_peer = first_peer or peer
-            command = [sys.executable, "-m", "millrace.cli.main", "start", "--node-id", f"n{number + 1}"]
+            command = [sys.executable, *program, "start", "--node-id", f"n{number + 1}"]
             command += ["--data", str(directory / f"n{number + 1}"), "--mqtt", f"{_HOST}:{mqtt}"]
             command += ["--http", f"{_HOST}:{http}", "--peer", f"{_HOST}:{peer}"]
             command += ["--join", f"{_HOST}:{first_peer}"] if number else []
