@@ -39,6 +39,7 @@ _NO_NAMES = NO_NAME.to_bytes(4, "little")
 
 FLAG_QOS = 0x03
 FLAG_RETAIN = 0x04
+_RETAINED_FLAGS = bytes(flags for flags in range(256) if flags & FLAG_RETAIN)
 FLAG_VERSION_SHIFT = 4
 
 _U32_MAX = 0xFFFF_FFFF
@@ -320,6 +321,23 @@ def split_columns(plain: bytes | memoryview, coded: bytes | memoryview, count: i
         names=names,
         key=key,
     )
+
+
+def is_plain(body: bytes, plain_bytes: int, count: int) -> bool:
+    """Whether the messages of this body, which is not compressed, have no keys and are not retained, nor has
+    the body a key. Told by three looks at it; False also where the parts do not fit."""
+    if plain_bytes < PLAIN_HEAD_BYTES:
+        return False
+    _, _, _, _, present, key_bytes = _PLAIN.unpack_from(body)
+    wide = _aligned(4 * count)
+    flags_at = plain_bytes + 6 * wide
+    flags = body[flags_at : flags_at + count]
+    if key_bytes or len(flags.translate(None, _RETAINED_FLAGS)) != count:
+        return False
+    if not present & COLUMN_ATTRIBUTES:
+        return True
+    producers_at = flags_at + _aligned(count) + wide
+    return body[producers_at : producers_at + 4 * count] == _NO_NAMES * count
 
 
 def check_columns(columns: Columns, topic_count: int) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from millrace.errors import StorageError
-from millrace.kernels.blocks import Columns, Run, build_body, read_topics, split_columns
+from millrace.kernels.blocks import Columns, Run, build_body, is_plain, read_topics, split_columns
 from millrace.kernels.checksum import crc32c
 from millrace.limits import BLOCK_BODY_BYTES_MAX, BLOCK_MESSAGES_MAX
 from millrace.storage.files import NewerFormat
@@ -264,6 +264,11 @@ class Block:
             return read_topics(self.dictionary(), self.header.topics)
         except ValueError as error:
             raise BlockDamaged(f"the body of block {self.header.index} does not fit: {error}") from None
+
+    def is_plain(self) -> bool:
+        """Whether it is known, without a look at each message, that none has a key or is retained."""
+        header = self.header
+        return header.codec is Codec.NONE and is_plain(self.body, header.plain_bytes, header.count)
 
     def columns(self) -> Columns:
         """The messages of a data block as columns."""

@@ -19,6 +19,7 @@ from millrace.kernels.blocks import Run
 from millrace.limits import DEFAULT_LIMITS, PRODUCER_RANGES_MAX
 from millrace.node.replicas.app import Pending
 from millrace.node.replicas.replication_group import ReplicationGroup
+from millrace.node.shards.batch import Batch
 from millrace.node.shards.shard import Shard
 from millrace.reasons import Reason
 from millrace.replication.contract import Entry, EntryKind
@@ -182,3 +183,13 @@ def test_a_leader_that_is_alone_judges_what_others_forwarded() -> None:
             assert shard.next_offset == 2
 
     asyncio.run(scene())
+
+
+def test_what_its_own_node_knows_to_be_plain_is_admitted_unless_the_log_is_sealed() -> None:
+    """Without keys there is nothing to judge; but a sealed log takes no more [rule 16]."""
+    shard = make_shard()
+    (block,) = data_blocks([Run(packets=_PACKET, version=4)])
+    plain = Batch(shard, [], 1, 0)
+    assert plain.is_plain and shard.admit(block, plain) is block
+    shard.intake.is_sealed = True
+    assert shard.admit(block, plain).header.kind is Kind.CONTROL

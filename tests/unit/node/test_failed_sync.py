@@ -54,7 +54,7 @@ class Nothing:
     def begin_term(self) -> None:
         raise AssertionError("it never leads")
 
-    def admit(self, block: Block) -> Block:
+    def admit(self, block: Block, token: object) -> Block:
         return block
 
     def withdraw(self, block: Block) -> None:

@@ -7,11 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.kernels.blocks import (
+    FLAG_RETAIN,
     NO_NAME,
     Columns,
     Run,
     build_body,
     check_columns,
+    is_plain,
     packet_spans,
     read_topics,
     rows_between,
@@ -249,3 +251,27 @@ def test_varint_helper_agrees_with_long_packets() -> None:
     assert topics == (b"big", b"small")
     assert columns.payload_sizes.tolist() == [20_000, 1]
     assert len(varint(20_005)) == 3
+
+
+@settings(max_examples=300)
+@given(runs(), st.sampled_from([b"", b"", b"a key"]))
+def test_what_is_told_to_be_plain_has_neither_keys_nor_retained_messages(
+    made: tuple[list[Run], list[tuple[bytes, ...]]], key: bytes
+) -> None:
+    """As a look at every message finds it, and nothing else is told so."""
+    plain, coded, count, _ = build_body(made[0], key)
+    columns = split_columns(plain, b"".join(coded), count)
+    has_producer = any(name != NO_NAME for name in columns.producer_ids)
+    is_retained = any(flags & FLAG_RETAIN for flags in columns.flags)
+    body = b"".join((plain, *coded))
+    assert is_plain(body, len(plain), count) == (not has_producer and not is_retained and not key)
+
+
+def test_a_body_that_is_cut_is_not_told_to_be_plain() -> None:
+    plain, coded, count, _ = build_body([Run(publish(b"t", b"x"), 4, publisher=b"alice")])
+    body = b"".join((plain, *coded))
+    assert is_plain(body, len(plain), count)
+    flags_at = len(plain) + 6 * 8
+    assert not is_plain(body[:flags_at], len(plain), count)
+    assert not is_plain(body[: flags_at + 16], len(plain), count)
+    assert not is_plain(body, 8, count)

@@ -122,7 +122,7 @@ class Admission:
         for pending in fresh:
             block, kind = pending.block, pending.kind
             if kind is EntryKind.DATA and (pending.is_judged or not is_alone):
-                admitted = self._app.admit(block)
+                admitted = self._app.admit(block, pending.token)
                 if admitted is not block:
                     header = replace(
                         admitted.header, origin=block.header.origin, sequence=block.header.sequence

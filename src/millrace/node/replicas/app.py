@@ -15,9 +15,9 @@ class App(Protocol):
     def begin_term(self) -> None:
         """This replica leads from now on, and has applied everything that is in its log."""
 
-    def admit(self, block: Block) -> Block:
+    def admit(self, block: Block, token: Any) -> Block:
         """As leader, before a data block goes into the log: the block itself, or a control block in its
-        place where it would only repeat what is there."""
+        place where it would only repeat what is there. `token` as in `apply`."""
 
     def withdraw(self, block: Block) -> None:
         """The log did not take a data block that was admitted: it will be offered again."""

@@ -220,7 +220,7 @@ class SessionGroup:
     def begin_term(self) -> None:
         """Nothing depends on who leads."""
 
-    def admit(self, block: Block) -> Block:
+    def admit(self, block: Block, token: Any) -> Block:
         return block
 
     def withdraw(self, block: Block) -> None:

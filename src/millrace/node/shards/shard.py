@@ -500,7 +500,7 @@ class Shard:
             self.traces.on_block(self.stream.spec, self.number, block, token.since_us if token else 0)
 
     def _facts_of(self, block: Block, token: Token | None) -> BlockFacts:
-        if token is not None and token.is_plain:
+        if (token is not None and token.is_plain) or block.is_plain():
             return PLAIN
         time_us = block.header.base_time_us
         return facts_of(block.columns(), block.topics(), time_us, has_edge=bool(self.edge))
@@ -597,8 +597,10 @@ class Shard:
     def begin_term(self) -> None:
         self.state.begin_term()
 
-    def admit(self, block: Block) -> Block:
+    def admit(self, block: Block, token: Token | None = None) -> Block:
         """The block, or what is left of it, or the entry that goes into the log in its place."""
+        if token is not None and token.is_plain and not self.intake.is_sealed:
+            return block
         columns = block.columns()
         found = self.state.admit(columns, self._all_producers(), is_sealed=self.intake.is_sealed)
         if isinstance(found, Sealed | Repeated):

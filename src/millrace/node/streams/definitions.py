@@ -66,7 +66,7 @@ class _MetaApp:
         """Of the entries none depends on who leads."""
         self._leads()
 
-    def admit(self, block: Block) -> Block:
+    def admit(self, block: Block, token: Any) -> Block:
         return block
 
     def withdraw(self, block: Block) -> None:

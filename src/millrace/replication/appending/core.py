@@ -48,6 +48,7 @@ class Core:
     __slots__ = (
         "_after",
         "_announced",
+        "_announced_role",
         "_commit_given",
         "_hard_number",
         "_hard_state",
@@ -104,6 +105,7 @@ class Core:
         self._number = 0
         self._commit_given = state.applied
         self._announced: RoleChanged | None = None
+        self._announced_role: Enum | None = None
         self._now: list[Effect] = []
         self._after: list[Effect] = []
 
@@ -156,8 +158,10 @@ class Core:
         after = self._after
         if after:
             self._after = []
-        hard_state = self._changed_hard_state()
-        if self._must_wait(hard_state):
+        written = self._hard_state
+        is_changed = written.term != self.term or written.vote != self.vote
+        hard_state = self._changed_hard_state() if is_changed else None
+        if (hard_state is not None or log.pending) and self._must_wait(hard_state):
             after = [effect for effect in now if isinstance(effect, Send)] + after
             now = [effect for effect in now if not isinstance(effect, Send)]
         persist = log.take_writes(self._number + 1, self.tick, hard_state)
@@ -194,12 +198,13 @@ class Core:
         announced = self._announced
         if (
             announced is not None
-            and announced.role == self.role.value
+            and self._announced_role is self.role
             and announced.term == self.term
             and announced.leader == self.leader
             and announced.serving == self.is_serving
         ):
             return
+        self._announced_role = self.role
         self._announced = RoleChanged(
             role=self.role.value, term=self.term, leader=self.leader, serving=self.is_serving
         )

@@ -49,6 +49,7 @@ class MachineLog:
         "_tail_first",
         "_truncate_new",
         "_view",
+        "cuts",
         "durable",
         "last_index",
         "last_term",
@@ -66,6 +67,8 @@ class MachineLog:
         self._snapshot_new: Snapshot | None = None
         self._truncate_new: Index | None = None
         self._entries_new: list[Entry] = []
+        self.cuts = 0
+        """How often entries went, other than by a snapshot of what they made."""
         self.pending: deque[PendingWrite] = deque()
         self.last_term = self._find_last_term()
 
@@ -176,6 +179,7 @@ class MachineLog:
         return fresh[0].index if fresh and fresh[0].index <= self.last_index else None
 
     def _truncate_from(self, index: Index) -> None:
+        self.cuts += 1
         # Entries of this very step never reached a Persist, so they are simply dropped.
         self._entries_new = [entry for entry in self._entries_new if entry.index < index]
         if self._truncate_new is None or index < self._truncate_new:
@@ -198,6 +202,7 @@ class MachineLog:
         """Replace the whole log. Up to `commit` the old entries are certainly right, so they stay durable
         until the snapshot is."""
         assert self._snapshot_pending is None
+        self.cuts += 1
         self._snapshot_pending = self._snapshot_new = snapshot
         self._truncate_new = None
         self._tail = []

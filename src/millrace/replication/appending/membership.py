@@ -36,24 +36,20 @@ class _Item:
 class ConfigHistory:
     """The configurations that entries of this log set, oldest first. Never empty."""
 
-    __slots__ = ("_history",)
+    __slots__ = ("_history", "config", "index", "term")
 
     def __init__(self, base: ConfigAt) -> None:
-        self._history = [_Item(base.index, base.config, None)]
-
-    @property
-    def config(self) -> Config:
-        return self._history[-1].config
-
-    @property
-    def index(self) -> Index:
+        self.config: Config
+        self.index: Index
         """Where the configuration in force was set."""
-        return self._history[-1].index
-
-    @property
-    def term(self) -> Term | None:
+        self.term: Term | None
         """The term of the entry there, if it is known."""
-        return self._history[-1].term
+        self.reset(base)
+
+    def _follow(self) -> None:
+        """What is in force is asked in every step, and changes about never."""
+        last = self._history[-1]
+        self.config, self.index, self.term = last.config, last.index, last.term
 
     @property
     def replaced(self) -> Config:
@@ -69,10 +65,12 @@ class ConfigHistory:
     def append(self, entry: Entry) -> None:
         assert entry.kind is EntryKind.CONFIG and entry.index > self.index
         self._history.append(_Item(entry.index, Config.decode(entry.payload), entry.term))
+        self._follow()
 
     def truncate_from(self, index: Index) -> None:
         while self._history[-1].index >= index:
             self._history.pop()
+        self._follow()
 
     def compact(self, index: Index) -> None:
         """Forget what was replaced at or before `index`."""
@@ -81,6 +79,7 @@ class ConfigHistory:
 
     def reset(self, base: ConfigAt) -> None:
         self._history = [_Item(base.index, base.config, None)]
+        self._follow()
 
 
 def change(config: Config, kind: ChangeKind, replica: ReplicaId) -> Config | RefusedReason:

@@ -97,6 +97,7 @@ class Raft(ServedLog):
         "_follower",
         "_leader",
         "_leader_of_term",
+        "_proved_config",
         "_timeout_ticks",
         "_votes",
     )
@@ -114,6 +115,8 @@ class Raft(ServedLog):
         self._follower = Follower(self._core)
         self._leader: Leader | None = None
         self._leader_of_term: tuple[Term, ReplicaId] | None = None
+        # The configuration whose entry was seen in the log, and how often that was cut until then.
+        self._proved_config: tuple[Index, Term | None, int] | None = None
         self._votes: dict[ReplicaId, bool] = {}
         self._elapsed_ticks = 0
         self._timeout_ticks = self._random_timeout_ticks()
@@ -513,6 +516,16 @@ class Raft(ServedLog):
     def _check_vote(self, vote: ReplicaId | None) -> None:
         assert vote is None or self._core.vote == vote, "a vote changed"
 
+    def _has_config(self, index: Index, term: Term | None) -> bool:
+        """Whether the entry that set the configuration was seen in the log, or needs not be there."""
+        log = self._core.log
+        if term is None or index < log.first_index:
+            return True
+        found = log.term(index)
+        # None: a snapshot covers it, and it is damaged.
+        assert found in (None, term), "a configuration without its entry"
+        return found is not None
+
     def _check(self, term: Term, vote: ReplicaId | None, commit: Index, role: Enum) -> None:
         """What holds after every step, whatever happened. A failure means that the safety of the group is
         gone or never was: stop."""
@@ -524,10 +537,9 @@ class Raft(ServedLog):
             assert core.term == term, "asking around raised the term"
         assert commit <= core.commit <= log.last_index, "the commit index fell or left the log"
         assert core.applied <= core.commit_given <= core.commit, "something uncommitted was given to apply"
-        set_term = core.configs.term
-        if set_term is not None and core.configs.index >= log.first_index:
-            # None: a snapshot covers it, and it is damaged.
-            assert log.term(core.configs.index) in (None, set_term), "a configuration without its entry"
+        config = (core.configs.index, core.configs.term, log.cuts)
+        if config != self._proved_config and self._has_config(core.configs.index, core.configs.term):
+            self._proved_config = config
         assert log.last_term <= core.term, "an entry of a term this replica never entered"
         assert (core.role is Role.LEADER) == (self._leader is not None)
         assert not core.is_serving or core.role is Role.LEADER
