@@ -27,6 +27,8 @@ assert array("I").itemsize == 4 and array("Q").itemsize == 8
 
 # topic bytes, name count, name bytes, packet bytes, columns present, key bytes
 _PLAIN = struct.Struct("<6I")
+# The offsets of a dictionary of one word.
+_OF_ONE_WORD = struct.Struct("<2I")
 PLAIN_HEAD_BYTES = _PLAIN.size
 
 COLUMN_ATTRIBUTES = 1
@@ -203,6 +205,9 @@ if ACCELERATED:
 
 def _dictionary(words: Sequence[bytes]) -> list[bytes]:
     """Offsets (one more than words) and text, each padded."""
+    if len(words) == 1:
+        word = words[0]
+        return [_OF_ONE_WORD.pack(0, len(word)), word, _PADDING[len(word) & 7]]
     offsets = array("I", (0,))
     at = 0
     for word in words:

@@ -14,6 +14,8 @@ log = logging.getLogger("millrace.clock")
 _FOLLOWS_PART = 20
 # Less than this is what a time server corrects now and then; a jump is told once, until it is made up for.
 _TOLD_US_MIN = 1_000_000
+# How long what was seen of the wall clock is good for: several stamps are made for one message.
+_SEEN_US_MAX = 1_000
 
 
 class RunningClock:
@@ -26,17 +28,24 @@ class RunningClock:
         self._running_us = running_us
         self._at_us = running_us()
         self._time_us = wall_us() if start_us is None else start_us
+        # Told last, and how far the wall clock was ahead when it was looked at.
+        self._told_us = self._time_us
+        self._ahead_us = 0
         self._is_told = False
 
     def __call__(self) -> int:
         running_us = self._running_us()
         passed_us = running_us - self._at_us
         if passed_us > 0:
-            self._at_us = running_us
-            self._time_us += passed_us
+            time_us = self._time_us + passed_us
             most_us = passed_us // _FOLLOWS_PART
-            self._time_us += min(max(self._wall_us() - self._time_us, -most_us), most_us)
-        return self._time_us
+            if passed_us >= _SEEN_US_MAX:
+                self._ahead_us = self._wall_us() - time_us
+            time_us += min(max(self._ahead_us, -most_us), most_us)
+            self._told_us = max(self._told_us, time_us)
+            if passed_us >= _SEEN_US_MAX:
+                self._at_us, self._time_us = running_us, self._told_us
+        return self._told_us
 
     def look(self) -> str | None:
         """What to tell of a wall clock that jumped, once for each time. To be called now and then."""

@@ -77,9 +77,12 @@ def _wall_us() -> int:
     return time.time_ns() // 1000
 
 
+# CLOCK_MONOTONIC stands still while a machine sleeps.
+_RUNNING_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def _running_us() -> int:
-    # CLOCK_MONOTONIC stands still while a machine sleeps.
-    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1000
+    return time.clock_gettime_ns(_RUNNING_CLOCK) // 1000
 
 
 def _readers() -> Executor:

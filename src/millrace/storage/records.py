@@ -13,7 +13,7 @@ made to look like one is taken for a mark.
 """
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from millrace.kernels.checksum import crc32c
 from millrace.storage.block import Header
@@ -31,8 +31,7 @@ UNKNOWN = 0xFFFF_FFFF_FFFF_FFFF
 """A term or offset that damage has hidden: whatever the next block says is taken."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tail:
+class Tail(NamedTuple):
     """How a log ends: what the next block must follow."""
 
     next_index: int
@@ -61,11 +60,10 @@ def tail_before(header: Header) -> Tail:
 
 
 def tail_after(header: Header) -> Tail:
-    return Tail(next_index=header.index + 1, last_term=header.term, next_offset=header.next_offset)
+    return Tail(header.index + 1, header.term, header.base_offset + header.count)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(NamedTuple):
     """Everything before `position` is synced; `tail` is how the log ends there."""
 
     shard: int

@@ -24,9 +24,9 @@ _PLACE_BYTES = _PLACE.size + _CHECKSUM_BYTES
 _PLACES_APART = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LogEnd:
-    """The last entry of a log."""
+    """The last entry of a log. Nobody changes one; it is not frozen because one is made for every sync."""
 
     index: Index
     term: Term

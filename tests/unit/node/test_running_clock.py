@@ -1,5 +1,7 @@
 """The time of a node runs evenly, whatever is done to the clock of its machine [rule 37]."""
 
+import pytest
+
 from millrace.limits import STAMP_LEAD_US_MAX
 from millrace.node.replicas.admission import Admission
 from millrace.node.replicas.app import Pending
@@ -53,6 +55,29 @@ def test_it_never_goes_back_and_follows_a_clock_that_is_behind() -> None:
         machine.running += S
         seen.append(clock())
     assert seen == sorted(seen) and seen[-1] == BEGIN + 29 * S
+
+
+@pytest.mark.parametrize("ahead_s", [-1, 1])
+def test_asked_many_times_in_a_millisecond_it_looks_at_the_wall_clock_once(ahead_s: int) -> None:
+    """And goes on as it does when it is asked rarely, and never back."""
+    machine = Machine()
+    looks = 0
+
+    def wall_us() -> int:
+        nonlocal looks
+        looks += 1
+        return machine.wall_us()
+
+    clock = RunningClock(wall_us, machine.running_us)
+    machine.off = ahead_s * S
+    seen = []
+    for _ in range(100_000):
+        machine.running += 7
+        seen.append(clock())
+    assert seen == sorted(seen)
+    passed = 7 * 100_000
+    assert seen[-1] == pytest.approx(BEGIN + passed + ahead_s * passed // 20, abs=500)
+    assert looks <= passed // 1_000 + 2
 
 
 def test_a_jump_is_told_once() -> None:

@@ -36,9 +36,11 @@ class Batch(Token):
         self.count = count
         # When the turn of the loop that brought them was cut.
         self.since_us = since_us
-        self.is_plain = all(
-            one.producer is None and (one.run is None or not one.run.retain) for one in arrivals
-        )
+        self.is_plain = True
+        for one in arrivals:
+            if one.producer is not None or (one.run is not None and one.run.retain):
+                self.is_plain = False
+                break
 
     def deliver(self, block: Block) -> bool:
         self._shard.commit(self, block)

@@ -294,14 +294,11 @@ class Shard:
     def awaits_others(self) -> bool:
         """Whether a client's repeat is among what arrived that another log may have, which is not applied
         here so far and may be in time."""
-        if not any(
-            one.is_doubtful
-            and (one.producer or b"").startswith(SESSION_TOKENS)
-            and self._is_open_question(one)
-            for one in self.intake.arrivals
-        ):
-            return False
-        return not self.unopened and all(shard.is_awaited() for shard in self._behind())
+        for one in self.intake.arrivals:
+            is_repeat = one.is_doubtful and (one.producer or b"").startswith(SESSION_TOKENS)
+            if is_repeat and self._is_open_question(one):
+                return not self.unopened and all(shard.is_awaited() for shard in self._behind())
+        return False
 
     def _behind(self) -> "list[Shard]":
         """Other logs that may have what is not applied here."""

@@ -11,7 +11,7 @@ disk holds for a moment are not the ones of this log.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from millrace.replication.contract import (
     NO_TERM,
@@ -25,8 +25,7 @@ from millrace.replication.contract import (
 from millrace.types import Index, Term
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingWrite:
+class PendingWrite(NamedTuple):
     """One `Persist` that was handed out and not reported yet."""
 
     number: int
