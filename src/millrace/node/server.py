@@ -102,7 +102,7 @@ class Server:
         self._audit: Audit | None = None
         self._renewing_links: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._sys_due_s = 0.0
+        self._sys_due_s = self._tick_due_s = 0.0
         self._http: HttpDoor | None = None
         self.engine: Engine
         self.failure: StorageError | None = None
@@ -428,6 +428,11 @@ class Server:
         self.stopping.set()
 
     def _tick(self) -> None:
+        now_s = self._loop.time()
+        if self._tick_due_s:
+            # How much later than asked for the loop comes round.
+            self.admin.add_lag(max(0.0, now_s - self._tick_due_s) * 1000)
+        self._tick_due_s = now_s + _TICK_S
         self._timer = self._loop.call_later(_TICK_S, self._tick)
         self._ticks += 1
         self.broker.wall_us = self.wall_us()

@@ -2,10 +2,13 @@
 unless all of it is too old."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from millrace.broker.streams.stream import Retention
+from millrace.node.logs.retention import Retention as Keeper
 from millrace.node.logs.retention import is_to_end, kept_from, segment_share, trim_offset, unwanted
 from millrace.storage.log import SEGMENT_BYTES, SegmentInfo
 from millrace.types import Index, Offset
@@ -138,3 +141,73 @@ def test_a_log_that_began_from_a_snapshot_keeps_its_beginning_as_well() -> None:
     begin, *rest = segments(4, 3, 2)[1:]
     begin = replace(begin, next_offset=begin.first_offset)
     assert unwanted([begin, *rest], 0) == unwanted([begin, *rest], 5) == []
+
+
+class Idle:
+    """A shard of two segments, of which this node is the leader, and a clock."""
+
+    def __init__(self, policy: Retention) -> None:
+        self.now_us, self.looks, self.trimmed = NOW_US, 0, list[int]()
+        self.held_offset: int | None = None
+        self.log = SimpleNamespace(
+            segments=self._segments, last_index=20, first_index=1, segment_share=0, ends_segment=False
+        )
+        self.group = SimpleNamespace(
+            is_leader=True,
+            replica_log=SimpleNamespace(log=self.log, snapshot=lambda: None, trim_to=0),
+            snapshot_taken=lambda: None,
+        )
+        self.shard: Any = SimpleNamespace(
+            number=16,
+            stream=SimpleNamespace(spec=SimpleNamespace(retention=policy, name="s")),
+            group=self.group,
+            start_offset=0,
+            first_offset=0,
+            staging=SimpleNamespace(holds=lambda index: False),
+            trim=self.trimmed.append,
+            propose_entries=lambda entries: True,
+        )
+        self.keeper = Keeper({16: self.shard}, lambda: self.now_us, lambda shard: self.held_offset, list)
+
+    def _segments(self) -> list[SegmentInfo]:
+        self.looks += 1
+        return segments(2, 1)
+
+    def is_looked_at(self) -> bool:
+        before = self.looks
+        self.keeper.tick()
+        return self.looks > before
+
+
+def test_a_log_that_stays_as_it_is_is_left_alone() -> None:
+    idle = Idle(Retention(age_s=0, bytes_max=0))
+    assert idle.is_looked_at() and not idle.is_looked_at()
+    idle.log.last_index += 1
+    assert idle.is_looked_at() and not idle.is_looked_at()
+    idle.group.is_leader = False
+    assert idle.is_looked_at() and not idle.is_looked_at()
+    idle.shard.stream.spec.retention = Retention(age_s=0, bytes_max=1 << 30)
+    assert idle.is_looked_at() and not idle.is_looked_at()
+    idle.now_us += MINUTE_US
+    assert idle.is_looked_at()
+
+
+def test_what_grows_too_old_goes_though_nothing_else_happens() -> None:
+    """In the second in which it does: nothing is asked of a log until then."""
+    idle = Idle(Retention(age_s=4_030, bytes_max=0))
+    idle.log.ends_segment = False
+    assert idle.is_looked_at() and not idle.is_looked_at() and not idle.trimmed
+    idle.now_us = 4_030 * 250_000 + 1
+    assert idle.is_looked_at() and idle.log.ends_segment and not idle.trimmed
+    idle.log.ends_segment = False
+    idle.now_us = NOW_US - 2 * MINUTE_US + 4_030_000_001
+    assert idle.is_looked_at() and idle.trimmed == [10]
+
+
+def test_what_is_due_and_held_is_asked_again_every_time() -> None:
+    """A group may let go of it without an entry of this log."""
+    idle = Idle(Retention(age_s=0, bytes_max=150, hold_bytes=1 << 30))
+    idle.held_offset = 0
+    assert idle.is_looked_at() and idle.is_looked_at() and not idle.trimmed
+    idle.held_offset = None
+    assert idle.is_looked_at() and idle.trimmed == [10]

@@ -4,7 +4,6 @@ A `Sampler` looks once a second and keeps two looks, so that a rate is what happ
 here is counted per message: the counters are the broker's own.
 """
 
-import asyncio
 import os
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +12,8 @@ from millrace.broker.machine import Broker
 from millrace.broker.stats import Histogram, Stats
 
 SAMPLE_S = 1.0
-_LAG_S = 0.05
 # How many measures of the loop's lag the worst of is shown: about two seconds.
-_LAGS = 40
+_LAGS = 20
 _LAG_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -57,15 +55,6 @@ class Sampler:
     def loop_lag_ms(self) -> float:
         """The worst of the last two seconds."""
         return round(max(self._lags_ms, default=0.0), 2)
-
-
-async def measure_lag(sampler: Sampler) -> None:
-    """How much later than asked for the loop comes round."""
-    loop = asyncio.get_running_loop()
-    while True:
-        due_s = loop.time() + _LAG_S
-        await asyncio.sleep(_LAG_S)
-        sampler.add_lag(max(0.0, (loop.time() - due_s) * 1000))
 
 
 def cpu_s() -> float:

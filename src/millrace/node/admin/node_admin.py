@@ -96,7 +96,7 @@ class Admin:
         self.readiness = Readiness(engine, events)
         self._watch = Watch(engine, self._broker.stats, events, node)
         self._sampler = figures.Sampler(lambda: asyncio.get_running_loop().time())
-        self.lag_times = self._sampler.lag_times
+        self.lag_times, self.add_lag = self._sampler.lag_times, self._sampler.add_lag
         self._builder = Builder(engine, node, __version__, self._sampler)
         self._sessions = Sessions(
             lambda: engine.sessions.store.records,
@@ -134,7 +134,6 @@ class Admin:
         self._tasks = [
             loop.create_task(every(LOOK_S, self._look)),
             loop.create_task(every(figures.SAMPLE_S, self._sample)),
-            loop.create_task(figures.measure_lag(self._sampler)),
             loop.create_task(self._ping()),
         ]
 

@@ -49,6 +49,7 @@ log = logging.getLogger("millrace.cluster")
 Answer = TypeVar("Answer")
 
 _REVIEW_S = 0.25
+_REVIEW_ALONE_S = 1.0
 _JOIN_S = 60.0
 _JOIN_QUIET_S = 2.0
 _JOIN_PAUSE_S = 0.3
@@ -313,11 +314,21 @@ class Cluster:
                 except Exception:
                     # Without reviews nothing is linked, placed or led where it belongs any more.
                     log.exception("a review ended in the middle")
-                await asyncio.sleep(_REVIEW_S)
+                await self._pause()
 
         if self._review_task is not None:
             self._review_task.cancel()
         self._review_task = asyncio.get_running_loop().create_task(for_ever())
+
+    async def _pause(self) -> None:
+        """Until the next review. A node alone has nobody to watch: it waits longer, unless the definitions
+        change."""
+        seen = self._definitions.group.applied
+        await asyncio.sleep(_REVIEW_S)
+        if len(self.members.members) == 1 and self._definitions.group.applied == seen:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_REVIEW_ALONE_S - _REVIEW_S):
+                    await self._definitions.next_change()
 
     async def _review(self) -> None:
         members = self.members

@@ -511,7 +511,7 @@ class ConsumerGroups:
         await self._expire()
         for shard in list(self._shards.values()):
             consumers = shard.consumers
-            if not shard.group.status().serving:
+            if not shard.group.is_leader:
                 continue
             try:
                 for operation in consumers.chores(consumers.now_us(), self.definitions.is_gone):

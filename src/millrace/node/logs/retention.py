@@ -29,6 +29,8 @@ log = logging.getLogger("millrace.retention")
 _PARTS = 4
 # Below this a segment is not worth its files, however little the policy keeps.
 _SHARE_BYTES_MIN = 64 * 1024
+# A log that stays as it is is looked at this often all the same.
+_LOOK_US_MAX = 60_000_000
 # Of a group without messages so much is applied again by a restart, at most.
 _STATE_SEGMENT_BYTES = 8 * 1024 * 1024
 
@@ -97,6 +99,9 @@ class Retention:
         self._wall_us = wall_us
         self._held_from = held_from
         self._state_groups = state_groups
+        # Of shards of which nothing could go: how they were then, and until when that stays so.
+        self._quiet: dict[int, tuple[object, ...]] = {}
+        self._until_us: dict[int, int] = {}
 
     @staticmethod
     def set_share(shard: "Shard") -> None:
@@ -105,9 +110,16 @@ class Retention:
 
     def tick(self) -> None:
         """Called about once a second."""
-        for shard in list(self._shards.values()):
+        now_us = self._wall_us()
+        for number, shard in list(self._shards.items()):
+            scene = _scene(shard)
+            if self._quiet.get(number) == scene and now_us < self._until_us[number]:
+                continue
+            self._quiet.pop(number, None)
             try:
-                self._tick(shard)
+                if not self._tick(shard):
+                    self._quiet[number] = scene
+                    self._until_us[number] = _next_us(shard, now_us)
             except StorageError as error:
                 log.error("shard %d cannot be trimmed: %s", shard.number, error)
         for group in self._state_groups():
@@ -116,7 +128,8 @@ class Retention:
             except StorageError as error:
                 log.error("the log of group %d cannot be trimmed: %s", group.number, error)
 
-    def _tick(self, shard: "Shard") -> None:
+    def _tick(self, shard: "Shard") -> bool:
+        """Whether something goes, or may go soon."""
         replica_log, group = shard.group.replica_log, shard.group
         segments = replica_log.log.segments()
         is_leader = group.is_leader
@@ -128,7 +141,8 @@ class Retention:
                 # The next one begins with the next write; this is one.
                 shard.propose_entries([Marker()])
         offset = trim_offset(segments, policy, self._wall_us())
-        if is_leader and offset > shard.first_offset:
+        is_due = is_leader and offset > shard.first_offset
+        if is_due:
             hard_offset = trim_offset(segments, policy.hard, self._wall_us())
             held_offset = self._held_from(shard)
             if held_offset is not None and held_offset < hard_offset:
@@ -140,12 +154,32 @@ class Retention:
         if is_leader and offset > shard.first_offset:
             log.info("shard %d of %s: below %d goes", shard.number, shard.stream.spec.name, offset)
             shard.trim(offset)
-            return
+            return True
         older = unwanted(segments, shard.start_offset)
         older = list(takewhile(lambda segment: not shard.staging.holds(segment.last_index), older))
         if _let_go(group, older) and is_leader:
             # The files go with the next write; this is one.
             shard.propose_entries([Marker()])
+        # What is due and stays is held by somebody.
+        return is_due or bool(older) or replica_log.log.ends_segment
+
+
+def _scene(shard: "Shard") -> tuple[object, ...]:
+    """All but the time that decides what may go of a log, while there is nothing that somebody holds."""
+    log = shard.group.replica_log.log
+    policy = shard.stream.spec.retention
+    return log, log.last_index, log.first_index, shard.start_offset, shard.group.is_leader, policy
+
+
+def _next_us(shard: "Shard", now_us: int) -> int:
+    """When time alone may change what is decided of a log that stays as it is."""
+    segments = shard.group.replica_log.log.segments()
+    latest_us = now_us + _LOOK_US_MAX
+    age_us = shard.stream.spec.retention.age_s * 1_000_000
+    if not age_us or segments[0].first_offset == segments[-1].next_offset:
+        return latest_us
+    first_us, last_us = segments[-1].first_time_us, segments[0].last_time_us
+    return min(latest_us, first_us + age_us // _PARTS, last_us + age_us)
 
 
 def _keep_state(group: "ReplicationGroup") -> None:

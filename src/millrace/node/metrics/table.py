@@ -64,7 +64,7 @@ CPU = _node.counter("process_cpu_seconds_total", "Processor time of the node, in
 MEMORY = _node.gauge("process_resident_memory_bytes", "What the node holds in memory.")
 LOOP_LAG = _node.histogram(
     "millrace_event_loop_lag_seconds",
-    "How much later than asked for the event loop came round, measured 20 times a second.",
+    "How much later than asked for the event loop came round, measured ten times a second.",
 )
 SPANS_SENT = _node.counter(
     "millrace_trace_spans_sent_total", "Spans of traces that the collector took (`tracing.endpoint`)."

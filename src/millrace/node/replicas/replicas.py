@@ -68,6 +68,8 @@ class Replicas:
         self._wall_us, self._running_us = surroundings.wall_us, surroundings.running_us
         self._log_settings = surroundings.log_settings
         self.groups: dict[int, ReplicationGroup] = {}
+        # Those to be ticked. A dict for its order, which is the same in every run.
+        self._awake: dict[ReplicationGroup, None] = {}
         self.directory: DataDirectory
         self.syncer: Syncer
         self.replica: ReplicaId
@@ -154,9 +156,11 @@ class Replicas:
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
-        for group in list(self.groups.values()):
+        for group in list(self._awake):
             if not group.is_asleep:
                 group.tick()
+            if group.is_asleep or group.is_closed:
+                del self._awake[group]
         self.on_tick()
 
     # -------------------------------------------------------------------------------------- groups
@@ -189,7 +193,12 @@ class Replicas:
             replica_log.let_go()
             raise
         self.groups[number] = group
+        group.on_wake = self._woken
+        self._awake[group] = None
         return group
+
+    def _woken(self, group: ReplicationGroup) -> None:
+        self._awake[group] = None
 
     def open_log(self, number: int) -> ReplicaLog:
         """A log of which this node is not a voter: leaderless streams keep one for each origin."""

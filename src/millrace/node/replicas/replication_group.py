@@ -119,7 +119,8 @@ class ReplicationGroup:
         self._is_refused = False
         self._quiet_ticks = self._leaderless_ticks = 0
         self.is_asleep = False
-        """Nothing happens here before somebody proposes or speaks: ticks may be left out."""
+        """Nothing happens here before somebody proposes or speaks: ticks are left out."""
+        self.on_wake: Callable[[ReplicationGroup], None] = _nobody_ticks
         # Changes of role, term, leader or serving; candidacies; other leaders than before.
         self.role_changes = self.elections = self.leader_changes = 0
         self._last_leader: ReplicaId | None = None
@@ -230,7 +231,8 @@ class ReplicationGroup:
         assert not self._driver.is_stepping
         if self._pending_bytes > PENDING_BYTES_MAX:
             return False
-        self.is_asleep = False
+        if self.is_asleep:
+            self._wake()
         # Others may be gone by the time it is offered, and what they brought is in the log.
         is_judged = is_judged or not self.is_alone
         for block, token in zip(blocks, tokens, strict=True):
@@ -243,7 +245,8 @@ class ReplicationGroup:
 
     def _append(self, payloads: tuple[bytes, ...], kind: EntryKind) -> bool:
         """As leader: put these into the log."""
-        self.is_asleep = False
+        if self.is_asleep:
+            self._wake()
         request = Propose(request=self._new_request(), payloads=payloads, kind=kind)
         return isinstance(self._driver.ask(request), Accepted)
 
@@ -333,6 +336,10 @@ class ReplicationGroup:
             self._admission.take_early()
         self.is_asleep = self._may_sleep()
 
+    def _wake(self) -> None:
+        self.is_asleep = False
+        self.on_wake(self)
+
     def _may_sleep(self) -> bool:
         """A leader alone that has written, applied and told everything. Any event wakes it."""
         machine = self._machine
@@ -348,7 +355,8 @@ class ReplicationGroup:
             self.step(Tick())
 
     def on_peer(self, sender: ReplicaId, body: PeerBody) -> None:
-        self.is_asleep = False
+        if self.is_asleep:
+            self._wake()
         self._driver.step(PeerMessage(sender=sender, body=body))
 
     # ---------------------------------------------------------------------------------- membership
@@ -438,7 +446,8 @@ class ReplicationGroup:
 
     def step(self, event: Event) -> None:
         """One event. Called while the effects of another run, it waits its turn: lists keep their order."""
-        self.is_asleep = False
+        if self.is_asleep:
+            self._wake()
         self._driver.step(event)
 
     def send(self, to: ReplicaId, body: PeerBody) -> None:
@@ -547,6 +556,10 @@ class ReplicationGroup:
     def close(self) -> None:
         self._driver.stop()
         self.replica_log.close()
+
+
+def _nobody_ticks(group: ReplicationGroup) -> None:
+    """Before whoever ticks this group has it."""
 
 
 def _no_report(number: int, report: Report) -> None:
