@@ -240,10 +240,12 @@ class Inbound:
         now_ms: int,
         key: Key | None = None,
         route: Route | None = None,
+        is_empty: bool | None = None,
     ) -> bool:
         """One message of a client, seen to in every way, its acknowledgement included. A `key` of the
-        client's own makes a repeat known, also over another connection. False where there is no room and the
-        client cannot be told so in MQTT 3.1.1: the connection must go, as in `refused`."""
+        client's own makes a repeat known, also over another connection. `is_empty`: of one to retain, whether
+        it has no payload, where that is known. False where there is no room and the client cannot be told so
+        in MQTT 3.1.1: the connection must go, as in `refused`."""
         route = route or self._route(session, topic)
         first = 0x32 if run.qos == 1 else 0x34
         if not route.allowed:
@@ -251,7 +253,8 @@ class Inbound:
             if run.qos:
                 self._refuse(session, first, run.data, Reason.NOT_AUTHORIZED)
             return True
-        is_empty = run.retain and payload_is_empty(run)
+        if is_empty is None:
+            is_empty = run.retain and payload_is_empty(run)
         if run.retain and not is_empty and not self._retained.has_room(topic, run, session.username):
             if run.qos and session.v5:
                 self._refuse(session, first, run.data, Reason.QUOTA_EXCEEDED)
@@ -326,7 +329,7 @@ class Inbound:
         """One that its stream does not capture is delivered from memory; a value to retain is logged
         nevertheless [rule 6]."""
         if route.intake is None or not run.retain:
-            self._settle(publisher, topic, route, run, now_ms)
+            self._settle(publisher, topic, route, run, now_ms, is_empty)
             return
         self._retained.show(topic, run, is_empty=is_empty)
         if publisher is not None:
@@ -337,10 +340,18 @@ class Inbound:
         note.is_retained_only = note.is_shown = True
         self._arrive(route.intake, note)
 
-    def _settle(self, publisher: Session | None, topic: str, route: Route, run: Run, now_ms: int) -> None:
+    def _settle(
+        self,
+        publisher: Session | None,
+        topic: str,
+        route: Route,
+        run: Run,
+        now_ms: int,
+        is_empty: bool | None = None,
+    ) -> None:
         if run.retain and not run.shard:
             # What a log keeps is retained by its place there [rule 17], by the shard.
-            self._retained.keep(topic, run, is_empty=payload_is_empty(run))
+            self._retained.keep(topic, run, is_empty=payload_is_empty(run) if is_empty is None else is_empty)
         if run.retain and publisher is not None:
             self._retained.own(topic, publisher.username)
         self._hand_on(publisher, topic, route, run, now_ms)

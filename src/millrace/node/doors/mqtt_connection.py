@@ -248,8 +248,7 @@ class MqttConnection(PacedOutput):
                 if end > size:
                     self._inbox.keep(data, pos, self._packet_bytes_max)
                     return
-                self._on_packet(data, pos, end)
-                pos = end
+                pos = self._on_packet(data, pos, end)
                 self._door.taken += _PACKET_COST
                 if self._state == _CONNECTED and self._door.taken > _TURN_MESSAGES_MAX:
                     self._park()
@@ -279,8 +278,7 @@ class MqttConnection(PacedOutput):
     def _on_spans(self, data: bytes, spans: list[Any]) -> None:
         session = self.session
         assert session is not None
-        broker = self._door.broker
-        now_ms = self.seen_ms
+        broker, now_ms = self._door.broker, self.seen_ms
         for at in range(0, len(spans), 5):
             first, subject, start, end, count = spans[at : at + 5]
             if first < 0x40:
@@ -312,25 +310,29 @@ class MqttConnection(PacedOutput):
         if (door.taken > _TURN_MESSAGES_MAX or door.is_overloaded) and self._parked is None:
             self._park()
 
-    def _on_packet(self, data: bytes, pos: int, end: int) -> None:
+    def _on_packet(self, data: bytes, pos: int, end: int) -> int:
+        """Handle the packet from `pos` to `end`; returns `end`, or where that of what it took with it is."""
         if end - pos == 2 and data[pos:end] == _PING and self._state == _CONNECTED:
             assert self.session is not None
             self._door.broker.outbound.put(self.session, _PONG)
-            return
-        body = body_start(data, pos)
-        first = data[pos]
+            return end
+        first, body = data[pos], body_start(data, pos)
         if first == 0x31 and self._state == _CONNECTED and self._door.settings.retain:
-            where = (data, pos, body, end)
-            if terms.accept_retained(self._door.broker, self.session, self._table, where, self.seen_ms):
-                self._heard(1, end - pos)
-                return
+            assert self.session is not None
+            broker, where = self._door.broker, (data, pos, self._packet_bytes_max)
+            count, after = terms.accept_retained(broker, self.session, self._table, *where, self.seen_ms)
+            if count:
+                self._heard(count, after - pos)
+                self._door.taken += _PACKET_COST * (count - 1)
+                return after
         if self._state == _NEW:
             # [MQTT-3.1.0-1]: the first packet is CONNECT.
             if first >> 4 != 1:
                 raise ProtocolError("the first packet is not CONNECT")
             self._on_connect_bytes(first, data[body:end])
-            return
-        self._on_decoded(decode(first, data[body:end], self.version))
+        else:
+            self._on_decoded(decode(first, data[body:end], self.version))
+        return end
 
     def _on_decoded(self, packet: Packet) -> None:
         session = self.session

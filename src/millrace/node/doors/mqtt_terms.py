@@ -9,7 +9,7 @@ from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.session import Session, WillPlan
 from millrace.broker.topics.routing import Table
 from millrace.errors import ProtocolError
-from millrace.kernels.publish import topic_end
+from millrace.kernels.publish import after_varint, topic_end
 from millrace.limits import PACKET_ID_TOP, Limits
 from millrace.node.config import Mqtt
 from millrace.node.doors.mqtt_door import MqttDoor
@@ -19,6 +19,8 @@ from millrace.wire.mqtt.codec import encode_properties, encode_publish
 from millrace.wire.mqtt.packets import Connack, Connect, Disconnect, Puback, Pubcomp, Pubrec, Pubrel
 
 _NOTHING = Properties()
+# Retained messages that are taken before a connection looks whether it used up its turn.
+_RETAINED_AT_ONCE_MAX = 100
 # How an acknowledgement begins, which is what the broker knows it by.
 ANSWER_FIRST_BYTES = {Puback: 0x40, Pubrec: 0x50, Pubrel: 0x62, Pubcomp: 0x70}
 
@@ -182,20 +184,32 @@ def plain_topic(data: bytes, pos: int, body: int, end: int, v5: bool) -> bytes:
 
 
 def accept_retained(
-    broker: Broker, session: Session | None, table: Table, where: tuple[bytes, int, int, int], now_ms: int
-) -> bool:
-    """Take a retained message at QoS 0 without properties, whose topic is known. False leaves it to the
-    codec, as any other, and with it what is wrong."""
-    if session is None:
-        return False
-    data, pos, _, end = where
-    topic = plain_topic(*where, session.v5)
-    route = table.get(topic)
-    if route is None:
-        return False
-    run = Run(b"\x30" + data[pos + 1 : end], 1, 0, session.v5, True)
-    broker.inbound.accept(session, topic.decode(), run, 0, now_ms, route=route)
-    return True
+    broker: Broker, session: Session, table: Table, data: bytes, pos: int, bytes_max: int, now_ms: int
+) -> tuple[int, int]:
+    """Take the retained messages at QoS 0 without properties, of known topics, that follow each other from
+    `pos` on, up to a bound. Returns how many, and where what was not taken begins: that is left to the codec,
+    as any other, and with it what is wrong."""
+    size, v5, count = len(data), session.v5, 0
+    accept = broker.inbound.accept
+    while count < _RETAINED_AT_ONCE_MAX and size - pos >= 2 and data[pos] == 0x31:
+        body, length = pos + 2, data[pos + 1]
+        if length > 127:
+            if size - pos < 5 or min(data[pos + 1 : pos + 5]) > 127:
+                break
+            length, body = after_varint(data, pos + 1)
+        end = body + length
+        if end > size or end - pos > bytes_max:
+            break
+        topic = plain_topic(data, pos, body, end, v5)
+        route = table.get(topic)
+        if route is None:
+            break
+        run = Run(b"\x30" + data[pos + 1 : end], 1, 0, v5, True)
+        is_empty = body + 2 + len(topic) + v5 >= end
+        accept(session, topic.decode(), run, 0, now_ms, route=route, is_empty=is_empty)
+        pos = end
+        count += 1
+    return count, pos
 
 
 def run_of(message: Message, topic: str, packet_id: int, v5: bool, now_ms: int) -> Run:
