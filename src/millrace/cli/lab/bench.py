@@ -223,6 +223,56 @@ def scale(
         raise typer.Exit(1)
 
 
+@app.command(
+    epilog=example(
+        "millrace bench fleet", "millrace bench fleet --devices 1000 --rate 500 --plot clients.svg"
+    )
+)
+def fleet(
+    devices: Annotated[
+        int, typer.Option(min=1, max=20_000, help="Devices, each with its own topic.")
+    ] = 5_000,
+    rate: Annotated[int, typer.Option(min=1, max=1_000_000, help="Messages a second in all.")] = 2_000,
+    patterns: Patterns = None,
+    against: Annotated[str, typer.Option(metavar="PEER", help="mosquitto, or nothing.")] = "mosquitto",
+    rounds: Rounds = 3,
+    seconds: Seconds = 4.0,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the 100 clients as SVG.")] = None,
+    json: JsonFile = None,
+) -> None:
+    """What a message of a fleet of devices costs, and of 100 clients at QoS 2, beside mosquitto."""
+    from millrace.lab.bench import fleet as fleets
+    from millrace.lab.bench import peers, runner
+    from millrace.lab.bench.generator import build
+
+    known = {pattern.name: pattern for pattern in fleets.patterns(devices, rate)}
+    chosen = [known[name] for name in (_choices(patterns, tuple(known), "--patterns") if patterns else known)]
+    brokers = _brokers(
+        [_best_kernels()], _choices(against, [peers.MOSQUITTO], "--against") if against else []
+    )
+    measured = runner.subjects(
+        [runner.MQTT_3], [_best_kernels()], [name for name, kind in brokers if kind is None]
+    )
+    for file in (plot, json):
+        if file is not None:
+            _write(file, "")
+
+    def start(pattern: "Pattern", subject: "Subject") -> "AbstractContextManager[Running]":
+        return peers.running(brokers[subject.broker, subject.kernels], durable=pattern.durable)
+
+    samples = _measure(runner.plan(chosen, measured, rounds), start, build(), seconds)
+    results = runner.summarize(samples)
+    rows = fleets.rows(results)
+    if json != "-":
+        print_rows(rows, tuple(rows[0]), as_json=False)
+    if json is not None:
+        _write(json, json_module.dumps(rows, indent=2) + "\n")
+    if plot is not None:
+        _write(plot, fleets.plot(results))
+    if any(result.errors for result in results if result.subject.is_ours):
+        raise typer.Exit(1)
+
+
 @app.command(epilog=example("millrace bench trace", "millrace bench trace --nodes 1 --messages 1000"))
 def trace(
     nodes: Annotated[str, typer.Option(metavar="NUMBERS", help="1, 3 or both: a node alone, three.")] = "1,3",
