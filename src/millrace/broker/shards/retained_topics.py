@@ -16,7 +16,7 @@ Place = tuple[int, int]
 """Routing generation and index."""
 
 
-class SavedRetained(msgspec.Struct, frozen=True, array_like=True):
+class SavedRetained(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A topic in a snapshot; without a value it was deleted."""
 
     topic: str

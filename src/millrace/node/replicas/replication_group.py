@@ -10,6 +10,7 @@ it is answered. A node that does not lead forwards its blocks to the one that do
 """
 
 import asyncio
+import gc
 import json
 import logging
 from collections import deque
@@ -425,7 +426,15 @@ class ReplicationGroup:
         return True
 
     def _to_bytes(self) -> bytes | None:
-        state = self.app.to_bytes()
+        # Whatever is made for it goes with it, in one step of the loop: a collection would find nothing, and
+        # would walk all that this node holds.
+        is_collecting = gc.isenabled()
+        gc.disable()
+        try:
+            state = self.app.to_bytes()
+        finally:
+            if is_collecting:
+                gc.enable()
         if state is None:
             return None
         head = {

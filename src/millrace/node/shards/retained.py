@@ -60,7 +60,7 @@ class ShardRetained:
         """The entry that keeps this value."""
         if run.expires_ms is None:
             return Retain(topic, run.data, run.qos, run.v5, wall_us, carried_over)
-        return Retain(topic, *self._value(run), carried_over)
+        return Retain(topic, *_value(run, self._now_ms(), self._wall_us()), carried_over)
 
     def lost(self) -> None:
         """What was announced may not have got there."""
@@ -88,14 +88,17 @@ class ShardRetained:
         """The topics on which this log has the last word, with their values."""
         rows: list[SavedRetained] = []
         deleted: list[SavedRetained] = []
-        for topic, place in self._topics.places.items():
-            if not self.stamps.is_last_of(topic, self._number):
+        # The clocks once: there may be many topics, and all this is one step of the loop.
+        now_ms, wall_us = self._now_ms(), self._wall_us()
+        is_last_of, logged, number = self.stamps.is_last_of, self._broker.retained.logged, self._number
+        for topic, (generation, index) in self._topics.places.items():
+            if not is_last_of(topic, number):
                 continue
-            found = self._broker.retained.logged(topic)
+            found = logged(topic)
             if found is None:
-                deleted.append(SavedRetained(topic, *place))
+                deleted.append(SavedRetained(topic, generation, index))
             else:
-                rows.append(SavedRetained(topic, *place, self._value(found)))
+                rows.append(SavedRetained(topic, generation, index, _value(found, now_ms, wall_us)))
         for old in deleted[:-RETAINED_DELETED_MAX]:
             self._topics.forget(old.topic)
             self.forgotten(old.topic)
@@ -116,10 +119,10 @@ class ShardRetained:
                 self.stamps.forget(topic)
                 self._broker.retained.drop(topic)
 
-    def _value(self, run: Run) -> RetainedValue:
-        time_us = self._wall_us()
-        if run.expires_ms is not None:
-            # As if published now with what is left of its time.
-            expiry_s = expiry_of(run.data) or 0
-            time_us += (run.expires_ms - self._now_ms() - expiry_s * 1000) * 1000
-        return RetainedValue(run.data, run.qos, run.v5, time_us)
+
+def _value(run: Run, now_ms: int, wall_us: int) -> RetainedValue:
+    if run.expires_ms is not None:
+        # As if published now with what is left of its time.
+        expiry_s = expiry_of(run.data) or 0
+        wall_us += (run.expires_ms - now_ms - expiry_s * 1000) * 1000
+    return RetainedValue(run.data, run.qos, run.v5, wall_us)
