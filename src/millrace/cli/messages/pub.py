@@ -100,6 +100,10 @@ class RepeatOptions:
         """The payload as often as wanted, and for as long."""
         end_s = math.inf if self.lasting is None else time.monotonic() + duration_s(self.lasting)
         count = self.repeat or (math.inf if self.interval is not None else 1)
+        if self.lasting is not None:
+            # Each is asked for when the one before has left, an interval before its own turn.
+            assert self.interval is not None
+            count = min(count, math.ceil(duration_s(self.lasting) / duration_s(self.interval)))
         sent = 0
         while sent < count and time.monotonic() < end_s:
             yield payload

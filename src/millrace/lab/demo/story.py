@@ -53,11 +53,12 @@ class Story:
                 )
             return
         try:
-            self.say("stage", f"everything goes on; dashboard: {self._dashboard}  (Ctrl-C ends it)", "bold")
             enough = asyncio.Event()
             loop = asyncio.get_running_loop()
+            # Before anybody is told of Ctrl-C.
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, enough.set)
+            self.say("stage", f"everything goes on; dashboard: {self._dashboard}  (Ctrl-C ends it)", "bold")
             await enough.wait()
             self.say("stage", "stopping")
         finally:
