@@ -1,6 +1,7 @@
 """Bounds of one address, one user and one node: whoever runs into one is told or closed, others are served,
 and the count is in the metrics."""
 
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -390,7 +391,14 @@ def test_bounds_that_are_off_cost_nothing(guarded: ThreadedBroker) -> None:
         assert not broker._broker.server.door.quotas.paces
 
 
-def test_what_was_reached_is_in_the_metrics(guarded: ThreadedBroker) -> None:
-    page = ask(guarded, "GET", "/metrics").body.decode()
-    for bound in ("user_connections", "user_sessions", "user_queued_bytes", "user_publishes_per_s"):
-        assert f'millrace_limits_reached_total{{limit="{bound}"}}' in page, bound
+def test_what_was_reached_is_in_the_metrics(visitors: list[Visitor]) -> None:
+    with broker_with_users(user_connections_max=1) as broker:
+
+        def told() -> dict[str, float]:
+            page = ask(broker, "GET", "/metrics").body.decode()
+            counts = re.findall(r'^millrace_limits_reached_total{limit="(user_\w+)"} ([\d.]+)$', page, re.M)
+            return {bound: float(count) for bound, count in counts}
+
+        assert told() == {}
+        assert [come(visitors, broker, user="ann") for _ in range(3)] == [0, 0x97, 0x97]
+        assert told() == {"user_connections": 2}
