@@ -40,7 +40,8 @@ async def test_what_comes_again_comes_in_its_first_order(
     publisher = await lab.connect(version)
     for one in qos:
         await publisher.publish(topic, b"x", qos=one)
-    first = [await client.expect_message(topic, qos=one, dup=False) for one in qos]
+    # What comes at QoS 2 waits for its id to be written, and may be overtaken.
+    first = [await client.expect_message(topic, dup=False) for _ in qos]
     for _ in range(2):
         await client.drop()
         client = await lab.connect(version, client_id=name, resume=True)

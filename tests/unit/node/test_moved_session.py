@@ -232,6 +232,70 @@ def test_what_a_member_leaves_behind_goes_to_others_unless_its_record_has_it(
     assert len(staying.payloads()) == (1 if is_with_its_session else 2)
 
 
+def send_mixed(house: House, qos: tuple[int, ...], *, offset: int = 0) -> None:
+    """Messages of one log for client c, in the order of the log, in one turn."""
+    session = house.broker.sessions["c"]
+    for at, one_qos in enumerate(qos, offset):
+        one = run(str(at), one_qos)
+        one.shard, one.offset = 16, at
+        house.broker.outbound.send(session, Segment(one, 1, one_qos, False, b""), house.now_ms)
+    house.broker.log_ends[16] = offset + len(qos)
+
+
+def mixed_house(*qos: int) -> tuple[House, Client]:
+    house = House(keeps_records=True)
+    house.broker.log_ends[16] = 0
+    client = house.connect("c", resume=True)
+    client.subscribe("t", qos=2)
+    send_mixed(house, qos)
+    return house, client
+
+
+def settle(house: House) -> None:
+    """What waits for the disk gets there."""
+    house.is_awake = True
+    house.turn()
+
+
+def ids_of(messages: list[Publish]) -> list[int | None]:
+    return [one.packet_id for one in messages]
+
+
+def test_what_overtook_a_message_at_qos_2_comes_again_before_it() -> None:
+    """It waited for its id to be written, and left after those at QoS 1 that came behind it (MQTT 4.6)."""
+    house, client = mixed_house(2, 1, 1, 2)
+    settle(house)
+    first = client.messages()
+    assert [one.message.payload for one in first] == [b"1", b"2", b"0", b"3"]
+    send_mixed(house, (2, 1), offset=4)
+    settle(house)
+    first += client.messages()
+    assert [one.message.payload for one in first[4:]] == [b"5", b"4"]
+    for _ in range(3):
+        client.drop()
+        client = house.connect("c", resume=True)
+        again = client.messages()
+        assert ids_of(again) == ids_of(first)
+        assert all(one.dup for one in again)
+        # By that of the first it is known whether new ids would meet those of the others.
+        serials = [one.serial for one in house.broker.sessions["c"].inflight or ()]
+        assert serials == sorted(set(serials)) and len(serials) == len(first)
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_the_record_names_what_overtook_a_message_at_qos_2_before_it(is_written: bool) -> None:
+    """Also where the word on both is written before the later one has left."""
+    house, client = mixed_house(1, 2, 1)
+    if is_written:
+        settle(house)
+    house.broker.checkpoint()
+    settle(house)
+    first = client.messages()
+    assert [one.message.payload for one in first] == [b"0", b"2", b"1"]
+    restored = house.broker.recording.unanswered(house.store.records["c"])
+    assert [run.first_id for run in restored] == ids_of(first)
+
+
 def test_the_rest_waits_for_a_session_that_opens_next() -> None:
     """The old node may hear first that the session moved."""
     house = House(keeps_records=True)

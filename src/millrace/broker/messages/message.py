@@ -6,6 +6,9 @@ of a run: waiting (no packet id yet) or in flight (ids `first_id` onward, each o
 the front). Ids are given at send time, never before.
 """
 
+import math
+from collections.abc import Iterable
+
 from millrace.kernels import reframe, skip
 from millrace.kernels.blocks import FLAG_QOS, FLAG_RETAIN, FLAG_VERSION_SHIFT
 from millrace.kernels.publish import after_packet_id, after_varint, payload_start
@@ -65,8 +68,8 @@ class Segment:
         "extra",
         "first_id",
         "group",
-        "is_noted",
         "mark",
+        "noted_at",
         "qos",
         "retain",
         "run",
@@ -89,8 +92,8 @@ class Segment:
         self.first_id = first_id
         self.serial = serial
         self.group: object | None = None
-        # QoS 2: its ids are in the session's record, which is committed.
-        self.is_noted = False
+        # QoS 2: the broker's serial when its ids were in the session's record, which is committed; else None.
+        self.noted_at: int | None = None
         # The access class that was found to be allowed these messages; None: ask before they are sent.
         self.cleared_for: object | None = None
 
@@ -102,7 +105,7 @@ class Segment:
         head.first_id = self.first_id
         head.serial = self.serial
         head.group = self.group
-        head.is_noted = self.is_noted
+        head.noted_at = self.noted_at
         head.cleared_for = self.cleared_for
         self.drop(count)
         return head
@@ -114,6 +117,11 @@ class Segment:
         if self.first_id:
             self.first_id += count
             self.serial += count
+
+    @property
+    def is_noted(self) -> bool:
+        """QoS 2: whether the session's record has its ids."""
+        return self.noted_at is not None
 
     def packets(self, now_ms: int) -> bytes:
         """The messages of this segment in the publisher's framing."""
@@ -163,6 +171,34 @@ class Segment:
     def size_bytes(self) -> int:
         """About what it holds in memory: its share of the run."""
         return len(self.run.data) * self.count // self.run.count
+
+
+def in_first_order(segments: Iterable[Segment]) -> list[Segment]:
+    """Segments of a session with a record, which are under way, in the order in which they left (MQTT 4.6).
+    Ids are given in the order of the logs, but those at QoS 2 leave only once theirs are written, and those
+    at QoS 1 that came meanwhile have left by then."""
+    ordered = list(segments)
+    if any(segment.qos == 2 for segment in ordered):
+        # One at QoS 2 that left at a serial stands before the one that was given it: it was here before.
+        ordered.sort(key=_left_at)
+    return ordered
+
+
+def _left_at(segment: Segment) -> float:
+    if segment.qos == 2 and segment.run.shard:
+        return math.inf if segment.noted_at is None else segment.noted_at
+    return segment.serial
+
+
+def raise_serials(segments: list[Segment]) -> None:
+    """Let the serials rise again in this order, which the next reconnect finds by them; and the first is the
+    lowest, by which it is known what ids the session holds. None becomes higher."""
+    after: float = math.inf
+    for segment in reversed(segments):
+        segment.serial = int(min(segment.serial, after - segment.count))
+        after = segment.serial
+        if segment.noted_at is not None:
+            segment.noted_at = segment.serial
 
 
 def stored_run(data: bytes, count: int, flags: int, sent_us: int, now_ms: int, wall_us: int) -> Run:

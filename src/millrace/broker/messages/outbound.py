@@ -16,7 +16,7 @@ from millrace.broker.groups.group_work import GroupWorkTable
 from millrace.broker.groups.joined import LocalConsumerGroup
 from millrace.broker.groups.share_group import ShareGroup
 from millrace.broker.limits_reached import LimitsReached
-from millrace.broker.messages.message import UNHELD, Run, Segment
+from millrace.broker.messages.message import UNHELD, Run, Segment, in_first_order, raise_serials
 from millrace.broker.messages.permits import Permits
 from millrace.broker.sessions.journal import Journal, SendAnswer, SendMessages
 from millrace.broker.sessions.session import Session
@@ -378,7 +378,11 @@ class Outbound:
     def resend(self, session: Session, now_ms: int) -> None:
         """After a reconnect: unanswered messages again with DUP, releases again, then what waits (4.4)."""
         if session.inflight or session.resending:
-            session.resending = deque((*(session.inflight or ()), *(session.resending or ())))
+            again = [*(session.inflight or ()), *(session.resending or ())]
+            if session.is_recorded:
+                again = in_first_order(again)
+                raise_serials(again)
+            session.resending = deque(again)
         else:
             # An empty one takes more memory than all the rest of a session.
             session.resending = None
@@ -455,6 +459,9 @@ class Outbound:
         for segment in segments:
             # Old enough that new ids are picked around it.
             segment.serial = self._serial - PACKET_ID_MAX
+            # The record has their ids.
+            segment.noted_at = segment.serial if segment.qos == 2 else None
+        raise_serials(segments)
         session.restored = None
         session.resending = deque((*segments, *(session.resending or ()))) or None
         self.pump(session, now_ms)
@@ -510,7 +517,7 @@ class Outbound:
         that went to another node before that: then they are somebody else's."""
         session, segment = written.session, written.segment
         if session.is_recorded:
-            segment.is_noted = True
+            segment.noted_at = self._serial
         if session.epoch != written.epoch:
             return
         if segment.cleared_for is not session.principal:

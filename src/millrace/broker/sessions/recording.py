@@ -13,6 +13,7 @@ from millrace.broker.entries.sessions import (
     Unanswered,
     WentAway,
 )
+from millrace.broker.messages.message import in_first_order
 from millrace.broker.sessions.journal import Journal
 from millrace.broker.sessions.session import Session
 from millrace.broker.sessions.session_store import Record
@@ -145,7 +146,7 @@ def _unanswered(session: Session, shards: Container[int]) -> tuple[Unanswered, .
     """What the client has not answered, of these shards. What it has as a member of a group is not its own
     once it is away."""
     found = [run for run in session.restored or () if run.shard in shards]
-    for segment in (*(session.inflight or ()), *(session.resending or ())):
+    for segment in in_first_order((*(session.inflight or ()), *(session.resending or ()))):
         shard = segment.run.shard
         if shard in shards and segment.group is None:
             _append(found, Unanswered(segment.first_id, segment.count, shard, segment.offset, segment.qos))

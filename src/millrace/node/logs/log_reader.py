@@ -236,7 +236,6 @@ class LogReader:
             last = self._run_end(columns, topics, wishes, row, end)
             segment = self._segment(shard, block, columns, wish, row, last, now_ms)
             segment.first_id = sent.first_id + row - first
-            segment.is_noted = sent.qos == 2
             segments.append(segment)
             row = last
         return segments
