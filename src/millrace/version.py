@@ -26,6 +26,9 @@ class Feature(IntEnum):
     UNANSWERED_IN_RECORDS = 4
     """Records of sessions name what was sent and not answered. An older node would read such a record, and
     keep it without: copies of one state would differ."""
+    HELD_GROUPS = 4
+    """A node that takes a shared group over says that sessions held it all the while. An older node would not
+    read that, and count what waited for the group as forgotten."""
     PIPELINES = 4
     """The meta group keeps pipelines. An older node cannot read entries on them, and would pass them over."""
 

@@ -97,6 +97,14 @@ def test_what_a_lost_node_owed_waits_for_its_successor_but_not_for_ever() -> Non
         assert offsets(work_division, news.granted.get("b", [])) == due
 
 
+def test_what_a_lost_node_owed_waits_for_sessions_that_hold_the_group_however_long() -> None:
+    work_division = WorkDivision()
+    work_division.put(G, "a", 1, True, offset=0)
+    work_division.put(G, "a", 0, False, offset=10, time_us=5, is_gone=True)
+    news = work_division.put(G, "b", 1, True, offset=20, time_us=3_600_000_000, is_held=True)
+    assert offsets(work_division, news.granted["b"]) == set(range(20))
+
+
 def test_what_comes_while_a_lost_node_has_no_successor_is_its_successors() -> None:
     """Also where the lost node was through with everything, and after a snapshot: nobody may deliver it in
     between, or it would come twice."""

@@ -49,11 +49,13 @@ class Node:
         self.broker.node = "here"
         stream = Stream(spec=DEFAULT_SPEC, generation=1, shards=(16,), edges={16: edge} if edge else {})
         self.wall_us = 0
+        self.is_upgraded = True
         clock: dict[str, Any] = {"now_ms": lambda: 0, "wall_us": lambda: self.wall_us, "wake": lambda: None}
         self.shard = Shard(16, stream, self.broker, **clock)
         self.shard.group = self.line  # type: ignore[assignment]
         records = {"b": SimpleNamespace(subscriptions={G})} if is_durable else {}
-        members = SimpleNamespace(members=SimpleNamespace(members=["here", "there"]))
+        understood = {"understand": lambda feature: self.is_upgraded}
+        members = SimpleNamespace(members=SimpleNamespace(members=["here", "there"], **understood))
         self.definitions: Any = SimpleNamespace(state=members, table=StreamTable({"default": stream}))
         sessions: Any = SimpleNamespace(store=SimpleNamespace(records=records))
         silence: Any = SimpleNamespace(unreachable=set)
@@ -231,7 +233,7 @@ def test_members_are_given_what_an_edge_function_made_and_not_its_input() -> Non
 @pytest.mark.parametrize("is_back", [False, True])
 def test_a_group_that_nobody_took_over_in_time_is_forgotten(is_back: bool) -> None:
     """The leader says so. A member that comes at that moment begins a new group of this name."""
-    node = Node()
+    node = Node(is_durable=False)
     node.line.is_leader = True
     node.shard.work_division.put(G, "there", 1, True, offset=0)
     node.divide()
@@ -245,6 +247,44 @@ def test_a_group_that_nobody_took_over_in_time_is_forgotten(is_back: bool) -> No
         pass
     assert node.shard.work_division.groups() == ([G] if is_back else [])
     assert node.shard.work_division.known(G, "here") == (0, is_back)
+
+
+@pytest.mark.parametrize("is_upgraded", [False, True])
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_a_group_that_a_session_holds_waits_for_it_whatever_the_time_in_the_log(
+    is_durable: bool, is_upgraded: bool
+) -> None:
+    """Seed 1204020030. A node was removed, and its log went on under a leader whose clock was an hour ahead:
+    what waited for the members of the group was forgotten, though their sessions were back in seconds. Who
+    takes over may be a member without a record. Nobody says so before all nodes understand it."""
+    node = Node()
+    node.is_upgraded = is_upgraded
+    node.line.is_leader = True
+    node.shard.work_division.put(G, "there", 1, True, offset=0)
+    node.divide()
+    node.shard.work_division.put(G, "there", 0, False, offset=0, time_us=0, is_gone=True)
+    node.shard.state.next_offset = 10
+    node.wall_us = 3_600_000_000
+    assert not node.divide() and node.shard.work_division.groups() == [G]
+    node.joins("b").expiry_s = 60 * is_durable
+    while node.divide():
+        pass
+    assert node.shard.work_division.known(G, "here") == (0, True)
+    assert list(node.shard.work.backlog.get(G, ())) == ([(0, 10, "there")] if is_upgraded else [])
+
+
+def test_a_member_whose_word_waits_for_another_leader_takes_over_what_was_left_meanwhile() -> None:
+    node = Node()
+    node.shard.work_division.put(G, "there", 1, True, offset=0)
+    node.divide()
+    node.joins("b").expiry_s = 60
+    node.work._divide_shard(node.shard, {"here", "there"}, {})
+    assert node.line.entries
+    node.shard.state.next_offset = 10
+    node.shard.work_division.put(G, "there", 0, False, offset=10, time_us=0, is_gone=True)
+    node.wall_us = 3_600_000_000
+    node.divide()
+    assert list(node.shard.work.backlog[G]) == [(0, 10, "there")]
 
 
 def test_what_was_said_before_a_snapshot_is_said_again() -> None:

@@ -65,6 +65,8 @@ class Members(Entry, frozen=True, tag="work.members"):
     holds: bool
     is_gone: bool = False
     """The node is gone, its members are not: what it owed waits for whoever takes them over."""
+    is_held: bool = False
+    """A session with a record holds the group: what waits is for it, however long it waited."""
 
 
 class BeginWork(Entry, frozen=True, tag="work.begin"):

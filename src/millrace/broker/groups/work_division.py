@@ -11,7 +11,9 @@ is (`done`): everything of its turns below a position is acknowledged, but for t
 node has no member any more, is declared gone, or begins a new run, what it owed goes to those who have
 members; so a crash repeats what was not acknowledged, and what was acknowledged since the node last told.
 Where nobody holds the group then, all of that waits for whoever takes it over, and so does what comes
-meanwhile. Where nobody does within a minute, the next word of a node without members ends the group.
+meanwhile. It waits as long as some session has the group in its record, however late that session is back.
+Where none has, and nobody takes the group over within a minute, the next word of a node without members ends
+it.
 
 A log that is newer than a group begins with who holds the group in the others (`inherit`): its first messages
 may come before any node has spoken there, and would be nobody's.
@@ -37,7 +39,9 @@ _GONE: Counts = (0, False)
 
 # Beyond so many the oldest are forgotten, and its offsets count as anybody's: repeated rather than lost.
 _ERAS_MAX = 1_000
-# How long what a lost node owed waits for somebody to take the group over.
+# How long what a lost node owed waits for somebody to take the group over, where no session has it in its
+# record. This is by the time of the log, which leaps with a leader that started with a wrong clock, and
+# while the whole cluster is down.
 _ORPHANED_US_MAX = 60_000_000
 # A range at least this long is split among those who take it over.
 _SPLIT_OFFSETS_MIN = 64
@@ -171,9 +175,11 @@ class WorkDivision:
         offset: int,
         time_us: int = 0,
         is_gone: bool = False,
+        is_held: bool = False,
     ) -> News:
         """What one node has of one group, as of the log position `offset`. `is_gone`: its members are not,
-        they are elsewhere or will be: then what it owed waits for whoever takes them over."""
+        they are elsewhere or will be: then what it owed waits for whoever takes them over. `is_held`: what
+        waits is for this node however long it waited."""
         news = News(group)
         if not (connected or holds) and group not in self._groups:
             return news
@@ -194,7 +200,7 @@ class WorkDivision:
         self._release(state, offset, news)
         if state.orphans:
             ranges = state.adopt(offset)
-            if time_us - state.orphaned_us <= _ORPHANED_US_MAX:
+            if is_held or time_us - state.orphaned_us <= _ORPHANED_US_MAX:
                 state.grant(ranges, news)
         state.prune()
         return news
@@ -288,8 +294,13 @@ class WorkDivision:
     def knows(self, group: str) -> bool:
         return group in self._groups
 
+    def is_waiting(self, group: str) -> bool:
+        """Whether nobody holds the group, and something waits for whoever takes it over."""
+        state = self._groups.get(group)
+        return state is not None and bool(state.orphans)
+
     def is_over(self, group: str, time_us: int) -> bool:
-        """Whether nobody holds the group, nor has taken it over in time."""
+        """Whether no node holds the group, nor has taken it over in time."""
         state = self._groups[group]
         return not state.nodes and time_us - state.orphaned_us > _ORPHANED_US_MAX
 

@@ -208,9 +208,10 @@ class ShardState:
     def _divide(self, entry: Members | BeginWork | Introduce | WorkDone, time_us: int) -> list[ShardEffect]:
         work_division, offset = self.work_division, self.next_offset
         match entry:
-            case Members(group, node, connected, holds, is_gone):
+            case Members(group, node, connected, holds, is_gone, is_held):
+                at = {"offset": offset, "time_us": time_us}
                 news = work_division.put(
-                    *(group, node, connected, holds), offset=offset, time_us=time_us, is_gone=is_gone
+                    group, node, connected, holds, **at, is_gone=is_gone, is_held=is_held
                 )
                 return [WorkChanged(news=[news])]
             case BeginWork(node):

@@ -29,6 +29,7 @@ from millrace.node.streams.definitions import Definitions
 from millrace.storage.block import Block, Kind
 from millrace.storage.log import Trimmed
 from millrace.storage.scan import RangeDamaged
+from millrace.version import Feature
 
 log = logging.getLogger("millrace.work")
 
@@ -112,13 +113,19 @@ class NodeWorkDivision:
             is_another = group is not None and known != (0, False) and not work.is_kept(key)
             if is_another:
                 now = (0, False)
-            is_over = group is None and shard.group.is_leader and work_division.is_over(key, self._wall_us())
+            is_over = (
+                group is None
+                and shard.group.is_leader
+                and work_division.is_over(key, self._wall_us())
+                and not self._is_held(key)
+            )
             if known == now and not is_over:
                 work.proposed.pop(key, None)
                 continue
             is_gone = not is_over and (is_another or group is None) and self._is_held(key)
             if work.proposed.get(key) != now:
-                told.append(Members(key, node, *now, is_gone=is_gone))
+                is_held = known == (0, False) and self._is_taken_over(shard, key)
+                told.append(Members(key, node, *now, is_gone=is_gone, is_held=is_held))
         if shard.group.is_leader:
             for gone in sorted(work_division.nodes() - members | self._silence.unreachable()):
                 told += [
@@ -132,6 +139,14 @@ class NodeWorkDivision:
         """Whether every open log knows the group; until then they learn of it from the sealed ones."""
         shards = self._shards.values()
         return all(shard.work_division.knows(key) for shard in shards if not shard.intake.is_sealed)
+
+    def _is_taken_over(self, shard: Shard, key: str) -> bool:
+        """Whether sessions had the group while no node did: nothing that waits for it is too old. The word
+        may itself wait for another leader, in whose time it is later: said also where nothing waits yet."""
+        group = self._broker.groups.get(key)
+        if group is None or not self._definitions.state.members.understand(Feature.HELD_GROUPS):
+            return False
+        return group.collects or (shard.work_division.is_waiting(key) and self._is_held(key))
 
     def _is_held(self, key: str) -> bool:
         """Whether a session holds the group, at whichever node it is."""
