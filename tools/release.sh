@@ -10,10 +10,9 @@ say() { printf 'release: %s\n' "$*"; }
 fail() { printf 'release: %s\n' "$*" >&2; exit 1; }
 
 # Version, changelog and licence.
-version=$("$VENV/bin/python" -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])')
-[ "$("$VENV/bin/millrace" --version | awk '{ print $NF }')" = "$version" ] \
-  || fail "the program says another version than pyproject.toml ($version): run make setup"
+version=$("$VENV/bin/millrace" --version | awk '{ print $NF }')
 grep -qE "^## $version( |$)" CHANGELOG.md || fail "CHANGELOG.md has no section $version"
+! grep -qE "^## $version \(unreleased\)" CHANGELOG.md || fail "CHANGELOG.md calls $version unreleased: write its date"
 grep -q "Apache License" LICENSE || fail "LICENSE is not the Apache License"
 [ -f src/millrace/node/doors/http/assets/dashboard/index.html ] \
   || fail "the dashboard is not built: a release needs npm (make dashboard)"
