@@ -2,10 +2,12 @@
 
 import asyncio
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from millrace.node.cluster.cluster import Cluster
 from millrace.node.config import Address
 from millrace.node.peers import links
 from millrace.node.peers.links import Links
@@ -46,7 +48,7 @@ def test_an_attempt_that_nobody_answers_is_made_again_soon(monkeypatch: pytest.M
             on_frame=lambda replica, tag, number, body: None,
             on_open=lambda replica: None,
             on_close=lost.append,
-            may_accept=lambda identity: True,
+            why_not=lambda identity: "",
         )
         silent: Any = Silent(asyncio.get_running_loop())
         made.loop = silent
@@ -74,7 +76,7 @@ class Node:
             on_frame=lambda sender, tag, number, body: self.heard.append((sender, number)),
             on_open=self.opened.append,
             on_close=lambda other: None,
-            may_accept=lambda identity: True,
+            why_not=lambda identity: "",
         )
 
     async def listen(self) -> Address:
@@ -83,6 +85,48 @@ class Node:
 
 
 NOBODY = Address("127.0.0.1", 1)
+
+
+def test_a_node_of_another_cluster_is_refused_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    """The log names both clusters and the way out, also at a node that has only been dialed."""
+
+    async def scene() -> None:
+        here, there = Node("a"), Node("b")
+        cluster: Any = SimpleNamespace(
+            _replicas=SimpleNamespace(cluster_id="c1"), members=SimpleNamespace(cluster="c1")
+        )
+        there.links.identity = lambda: Identity("b", "n2", "c2", "")
+        here.links._why_not = lambda identity: Cluster._why_not_linked(cluster, identity)
+        link = await there.links.connect(await here.listen())
+        await until_async(lambda: link.is_closed, "the link to be refused")
+        assert not here.links.is_linked("b")
+        assert Cluster._why_not_linked(cluster, Identity("b", "n2", "", "")) == "", "it has joined none yet"
+        await here.links.stop()
+        await there.links.stop()
+
+    asyncio.run(scene())
+    assert (
+        "no link with node n2: it has data of cluster c2, and this node has data of cluster c1" in caplog.text
+    )
+    assert "remove its data directory, and start it with cluster.join" in caplog.text
+
+
+def test_a_copied_data_directory_is_named_and_the_own_address_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene() -> None:
+        here, copy = Node("a"), Node("a")
+        here.links.identity = lambda: Identity("a", "n1", "", "10.0.0.1:1884")
+        address = await here.listen()
+        for at, warned in (("10.0.0.1:1884", False), ("10.0.0.2:1884", True)):
+            copy.links.identity = lambda at=at: Identity("a", "n1", "", at)  # type: ignore[misc]
+            link = await copy.links.connect(address)
+            await until_async(lambda link=link: link.is_closed, "the link to be refused")  # type: ignore[misc]
+            assert ("copies of one data directory" in caplog.text) == warned
+        await here.links.stop()
+        await copy.links.stop()
+
+    asyncio.run(scene())
 
 
 def test_a_node_that_moved_dials_those_who_know_only_its_old_address(monkeypatch: pytest.MonkeyPatch) -> None:

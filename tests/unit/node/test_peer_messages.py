@@ -341,7 +341,7 @@ def linked(name: str, on_frame: Callable[[str, int, int, bytes], None], first: A
         on_frame=on_frame,
         on_open=lambda replica: None,
         on_close=lambda replica: None,
-        may_accept=lambda identity: True,
+        why_not=lambda identity: "",
     )
 
 

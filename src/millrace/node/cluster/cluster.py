@@ -121,7 +121,7 @@ class Cluster:
         """
         self._ports = ports
         replicas = self._replicas
-        replicas.may_link = self._may_link
+        replicas.why_not_linked = self._why_not_linked
         replicas.messenger.answer(Join, self._on_join)
         replicas.messenger.answer(AskMembership, self._on_ask_membership)
         replicas.messenger.answer(SwitchPair, self._on_switch)
@@ -296,9 +296,16 @@ class Cluster:
             runs_pipelines=self._config.pipelines.run,
         )
 
-    def _may_link(self, identity: Identity) -> bool:
+    def _why_not_linked(self, identity: Identity) -> str:
+        """Why a node may not link with this one; nothing where it may."""
         mine = self._replicas.cluster_id or self.members.cluster
-        return not mine or not identity.cluster or identity.cluster == mine
+        if not mine or not identity.cluster or identity.cluster == mine:
+            return ""
+        return (
+            f"it has data of cluster {identity.cluster}, and this node has data of cluster {mine}. To take one of "
+            "the two nodes into the cluster of the other, stop it, remove its data directory, and start it with "
+            "cluster.join. Its messages are lost then"
+        )
 
     # -------------------------------------------------------------------------------------- review
 

@@ -224,7 +224,7 @@ class Links:
         on_frame: Callable[[str, int, int, bytes], None],
         on_open: Callable[[str], None],
         on_close: Callable[[str], None],
-        may_accept: Callable[[Identity], bool],
+        why_not: Callable[[Identity], str],
         tls: FromFiles[PeerContexts] | None = None,
     ) -> None:
         if not secret and tls is None:
@@ -239,7 +239,8 @@ class Links:
         self.on_frame = on_frame
         self._on_open = on_open
         self._on_close = on_close
-        self._may_accept = may_accept
+        # Why a node may not link with this one; nothing where it may.
+        self._why_not = why_not
         # The lowest level that nodes of this cluster may have. Set by whoever knows the cluster.
         self.lowest_level: Callable[[], int] = lambda: LEVEL_MIN
         # Called once for each read, after all its frames. Set by whoever answers them.
@@ -367,8 +368,18 @@ class Links:
         """The other side is known now: keep the link, unless there is a reason not to."""
         assert link.identity is not None
         replica = link.identity.replica
-        if replica == self._replica or not self._may_accept(link.identity):
-            log.warning("node %s may not link with this one", link.identity.name)
+        if replica == self._replica:
+            # A list of addresses that is the same at all nodes has this node's own in it.
+            if link.identity.peer_address != self.identity().peer_address:
+                log.warning(
+                    "no link with node %s at %s: it has the identity of this node. Either both run on copies of one "
+                    "data directory, which must never be, or that is another address of this node",
+                    link.identity.name,
+                    link.identity.peer_address,
+                )
+            return False
+        if reason := self._why_not(link.identity):
+            log.warning("no link with node %s: %s", link.identity.name, reason)
             return False
         old = self._links.get(replica)
         if old is not None and not old.is_closed and old.is_twin_of(link):

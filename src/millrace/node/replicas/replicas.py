@@ -81,7 +81,7 @@ class Replicas:
         self.cluster_id = ""
         # Whether other nodes have what this one may have lost.
         self.has_peers = False
-        self.may_link: Callable[[Identity], bool] = _anybody
+        self.why_not_linked: Callable[[Identity], str] = _nobody_is_refused
         self.on_link_open: Callable[[str], None] = _no_peer
         self.on_link_closed: Callable[[str], None] = _no_peer
         self.on_tick: Callable[[], None] = _nothing
@@ -119,7 +119,7 @@ class Replicas:
                 on_frame=self.messenger.receive,
                 on_open=self._on_open,
                 on_close=self._on_close,
-                may_accept=lambda identity: self.may_link(identity),
+                why_not=lambda identity: self.why_not_linked(identity),
                 tls=for_peers(self._config.cluster),
             )
             links.after_frames = self._after_frames
@@ -330,5 +330,5 @@ def _no_peer(replica: str) -> None:
     pass
 
 
-def _anybody(identity: Identity) -> bool:
-    return True
+def _nobody_is_refused(identity: Identity) -> str:
+    return ""
