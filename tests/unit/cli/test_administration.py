@@ -66,6 +66,20 @@ GROUP = {
 }  # fmt: skip
 
 
+def test_the_lag_of_a_group_says_where_it_is_an_upper_bound(millrace: Run, node: FakeNode) -> None:
+    node.answers["GET", "/v1/groups"] = {"groups": [GROUP]}
+    heading, row = millrace("group", "list", "--url", node.address).out.splitlines()
+    assert heading.split("  ") and "lag at most" in heading and row.split()[2] == "7"
+    assert json.loads(millrace("group", "list", "--json", "--url", node.address).out) == [GROUP]
+    shard = {"shard": 16, "stream": "default", "position": 0, "next_offset": 9, "in_flight": 0}
+    node.answers["GET", "/v1/groups/workers"] = {
+        **GROUP,
+        "shards": [{**shard, "lag": 3, "lag_is_exact": True}, {**shard, "lag": 4, "lag_is_exact": False}],
+    }
+    shown = millrace("group", "show", "workers", "--url", node.address).out
+    assert "at most 7" in shown and "at most 4" in shown and "at most 3" not in shown
+
+
 def test_clients_are_listed_page_by_page(millrace: Run, node: FakeNode) -> None:
     node.answers["GET", "/v1/clients"] = [
         (200, {"items": [CLIENT], "next": "more", "missing": []}),

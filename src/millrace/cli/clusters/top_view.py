@@ -31,7 +31,7 @@ _CLIENT_COLUMNS = (
     "client", "user", "node", "address", "door", "subscriptions", "in flight", "queued", "received", "sent",
 )  # fmt: skip
 _CLIENT_OPTIONAL = ("received", "sent", "in flight", "door", "user", "address")
-_GROUP_COLUMNS = ("group", "filters", "lag", "in flight", "dead letter")
+_GROUP_COLUMNS = ("group", "filters", "lag at most", "in flight", "dead letter")
 _GROUP_OPTIONAL = ("dead letter",)
 
 
@@ -151,7 +151,7 @@ def _group(group: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "group": group["name"],
         "filters": group["filters"],
-        "lag": group["lag"],
+        "lag at most": group["lag"],
         "in flight": group["in_flight"],
         "dead letter": group["dead_letter"],
     }

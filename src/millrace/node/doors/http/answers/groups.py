@@ -15,7 +15,9 @@ class GroupShard(Answer):
     position: Annotated[int, Field(description="Everything below is done or out.")]
     next_offset: Annotated[int, Field(description="Offset of the next message to come.")]
     lag: Annotated[int, Field(description="Messages of the group that are not done.")]
-    lag_is_exact: Annotated[bool, Field(description="Whether all of the log was looked at.")]
+    lag_is_exact: Annotated[
+        bool, Field(description="Whether all of the log was looked at; otherwise `lag` is an upper bound.")
+    ]
     in_flight: Annotated[int, Field(description="Out with a member, under a lease.")]
     ready_again: Annotated[int, Field(description="Given back, and due.")]
     delayed: Annotated[int, Field(description="Given back, and not due yet.")]
@@ -30,10 +32,16 @@ class GroupLeaderless(Answer):
     deliver: Annotated[list[str], Field(description="Nodes that share the work.")]
 
 
-_LAG = (int, Field(description="Messages that are not done."))
+_LAG = (int, Field(description="Messages that are not done; exact where that of every shard is."))
+_LAG_AT_MOST = (
+    int,
+    Field(
+        description="At most so many messages are not done: messages of other topics in the same logs count until somebody has looked at them."
+    ),
+)
 _IN_FLIGHT = (int, Field(description="Out with a member, under a lease."))
 
-GroupSummary: Any = model_of(DurableGroupSpec, "GroupSummary", lag=_LAG, in_flight=_IN_FLIGHT)
+GroupSummary: Any = model_of(DurableGroupSpec, "GroupSummary", lag=_LAG_AT_MOST, in_flight=_IN_FLIGHT)
 GroupShown: Any = model_of(
     DurableGroupSpec,
     "Group",
