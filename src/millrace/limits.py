@@ -236,76 +236,132 @@ class Limits(Settings, frozen=True, kw_only=True):
     ERROR: ClassVar[type[LocalError]] = ConfigError
 
     connections_max: Annotated[
-        int, says("connections at once; one more is refused and closed", 1, 10_000_000)
+        int, says("connections at one time; one more is refused and closed", 1, 10_000_000)
     ] = 100_000
     sessions_max: Annotated[
-        int, says("sessions, connected or away; twice the connections lets a fleet sleep", 1, 10_000_000)
+        int,
+        says(
+            "sessions, whether their clients are connected or away; by default twice the "
+            "connections, so that half of a fleet may be away",
+            1,
+            10_000_000,
+        ),
     ] = 200_000
     address_connections_max: Annotated[
-        int, says("connections of one address at once, HTTP among them; 0: no bound", 0, 10_000_000)
+        int,
+        says("connections of one address at one time, those over HTTP included; 0: no bound", 0, 10_000_000),
     ] = 0
     user_connections_max: Annotated[
-        int, says("connections of one user at once; one more is answered 0x97; 0: no bound", 0, 10_000_000)
+        int,
+        says(
+            "connections of one user at one time; one more is answered with 0x97; 0: no bound", 0, 10_000_000
+        ),
     ] = 0
     user_sessions_max: Annotated[
-        int, says("sessions of one user; one more is answered 0x97; 0: no bound", 0, 10_000_000)
+        int, says("sessions of one user; one more is answered with 0x97; 0: no bound", 0, 10_000_000)
     ] = 0
     address_sessions_max: Annotated[
         int,
-        says("sessions that began at one address; one more is answered 0x97; 0: no bound", 0, 10_000_000),
+        says(
+            "sessions whose last connection came from one address; one more is answered with "
+            "0x97; 0: no bound",
+            0,
+            10_000_000,
+        ),
     ] = 0
     user_filter_bytes_max: Annotated[
         int,
-        says("what filters of one user weigh, 64 for each level; beyond it 0x97; 0: no bound", 0, 1024 * GIB),
+        says(
+            "bytes of the filters of one user, and 64 for each level of them; more is answered "
+            "with 0x97; 0: no bound",
+            0,
+            1024 * GIB,
+        ),
     ] = 0
     address_filter_bytes_max: Annotated[
-        int, says("the same of all sessions that began at one address; 0: no bound", 0, 1024 * GIB)
+        int,
+        says(
+            "bytes of the filters of all sessions of one address, and 64 for each level of them; 0: no bound",
+            0,
+            1024 * GIB,
+        ),
     ] = 0
     connects_per_s_max: Annotated[
-        int, says("connections that begin in a second; one more is closed; 0: no bound", 0, 1_000_000)
+        int, says("connections that may begin in one second; one more is closed; 0: no bound", 0, 1_000_000)
     ] = 0
-    address_connects_per_s_max: Annotated[int, says("the same of one address; 0: no bound", 0, 1_000_000)] = 0
+    address_connects_per_s_max: Annotated[
+        int,
+        says(
+            "connections of one address that may begin in one second; one more is closed; 0: no bound",
+            0,
+            1_000_000,
+        ),
+    ] = 0
     user_connects_per_s_max: Annotated[
-        int, says("connects of one user in a second; one more is answered 0x9F; 0: no bound", 0, 1_000_000)
+        int,
+        says("connects of one user in one second; one more is answered with 0x9F; 0: no bound", 0, 1_000_000),
     ] = 0
     publishes_per_s_max: Annotated[
         int,
         says(
-            "messages taken in a second; who sends more is read later, HTTP is answered 429; 0: no bound",
+            "messages accepted in one second; a client that sends more is read later, and HTTP "
+            "is answered with 429; 0: no bound",
             0,
             100_000_000,
         ),
     ] = 0
     address_publishes_per_s_max: Annotated[
-        int, says("the same of one address; 0: no bound", 0, 100_000_000)
+        int, says("messages accepted from one address in one second; 0: no bound", 0, 100_000_000)
     ] = 0
-    user_publishes_per_s_max: Annotated[int, says("the same of one user; 0: no bound", 0, 100_000_000)] = 0
+    user_publishes_per_s_max: Annotated[
+        int, says("messages accepted from one user in one second; 0: no bound", 0, 100_000_000)
+    ] = 0
     publish_bytes_per_s_max: Annotated[
         int,
-        says("bytes of messages taken in a second, as `publishes_per_s_max`; 0: no bound", 0, 1024 * GIB),
+        says(
+            "bytes of messages accepted in one second; what happens beyond is the same as with "
+            "`publishes_per_s_max`; 0: no bound",
+            0,
+            1024 * GIB,
+        ),
     ] = 0
     address_publish_bytes_per_s_max: Annotated[
-        int, says("the same of one address; 0: no bound", 0, 1024 * GIB)
+        int, says("bytes of messages accepted from one address in one second; 0: no bound", 0, 1024 * GIB)
     ] = 0
-    user_publish_bytes_per_s_max: Annotated[int, says("the same of one user; 0: no bound", 0, 1024 * GIB)] = 0
+    user_publish_bytes_per_s_max: Annotated[
+        int, says("bytes of messages accepted from one user in one second; 0: no bound", 0, 1024 * GIB)
+    ] = 0
     connect_deadline_ms: Annotated[
         int,
-        says("time from accept to a whole CONNECT, TLS or HTTP head; silence costs no longer", 100, 600_000),
+        says(
+            "time in which a new connection must send a whole CONNECT, finish the TLS handshake, "
+            "or send the head of an HTTP request; then it is closed",
+            100,
+            600_000,
+        ),
     ] = 10_000
     keep_alive_s_max: Annotated[
         int,
         says(
-            "longest keep-alive granted, as server keep-alive; 0 takes what clients ask", 0, KEEP_ALIVE_S_TOP
+            "longest keep-alive that a client may ask for; one that asks for more is told this "
+            "as server keep-alive; 0: any",
+            0,
+            KEEP_ALIVE_S_TOP,
         ),
     ] = 0
     session_expiry_s_max: Annotated[
         int,
-        says("longest a session outlives its connection; 4294967295 is forever", 0, SESSION_EXPIRY_S_NEVER),
+        says(
+            "longest time that a session is kept without its client; 4294967295: for ever",
+            0,
+            SESSION_EXPIRY_S_NEVER,
+        ),
     ] = 7 * DAY_S
     packet_bytes_max: Annotated[
         int,
         says(
-            "whole packet either way; room for 1 MiB of payload, a long topic and properties",
+            "bytes of one packet, in either direction; the default has room for 1 MiB of "
+            "payload, a long topic and properties",
             4 * KIB,
             PACKET_BYTES_TOP,
         ),
@@ -314,66 +370,111 @@ class Limits(Settings, frozen=True, kw_only=True):
         int, says("UTF-8 bytes of a client id", CLIENT_ID_BYTES_FLOOR, STRING_BYTES_TOP)
     ] = KIB
     topic_bytes_max: Annotated[
-        int, says("UTF-8 bytes of a topic or filter; the standard's own bound", 64, STRING_BYTES_TOP)
+        int,
+        says(
+            "UTF-8 bytes of a topic or filter; the default is the bound of the MQTT standard",
+            64,
+            STRING_BYTES_TOP,
+        ),
     ] = STRING_BYTES_TOP
     topic_levels_max: Annotated[
-        int, says("levels of a topic or filter; matching work grows with them", 1, 32_768)
+        int, says("levels of a topic or filter; the work of matching grows with their number", 1, 32_768)
     ] = 128
     subscriptions_max: Annotated[
-        int, says("subscriptions of one session; one more is answered 0x97", 1, 1_000_000)
+        int, says("subscriptions of one session; one more is answered with 0x97", 1, 1_000_000)
     ] = 10_000
     receive_maximum: Annotated[
-        int, says("QoS 1 and 2 publishes a client may have open; wide, so it never slows", 1, PACKET_ID_TOP)
+        int,
+        says(
+            "publishes at QoS 1 and 2 that a client may send before the first is acknowledged "
+            "(receive maximum of the server)",
+            1,
+            PACKET_ID_TOP,
+        ),
     ] = 10_000
     inflight_max: Annotated[
-        int, says("open publishes toward a client that names no receive maximum", 1, PACKET_ID_TOP)
+        int,
+        says(
+            "publishes that are sent to a client before the first is acknowledged, where the "
+            "client names no receive maximum",
+            1,
+            PACKET_ID_TOP,
+        ),
     ] = 32_768
     topic_alias_in_max: Annotated[
-        int, says("topic aliases a client may set; each holds a topic in memory", 0, 65_535)
+        int, says("topic aliases that a client may set; each keeps a topic in memory", 0, 65_535)
     ] = 100
     topic_alias_out_max: Annotated[
-        int, says("topic aliases the broker sets toward a client that allows them", 0, 65_535)
+        int, says("topic aliases that the broker sets toward a client that allows them", 0, 65_535)
     ] = 100
     queued_messages_max: Annotated[
-        int, says("messages waiting for one session; the next one is dropped and counted", 1, 100_000_000)
+        int,
+        says("messages that wait in memory for one session; one more is dropped and counted", 1, 100_000_000),
     ] = 100_000
     in_flight_bytes_max: Annotated[
-        int, says("bytes sent to one client and kept until acknowledged; the rest waits", 4 * KIB, 1024 * GIB)
+        int,
+        says(
+            "bytes that are sent to one client and not acknowledged yet; further messages wait",
+            4 * KIB,
+            1024 * GIB,
+        ),
     ] = 16 * MIB
     queued_bytes_max: Annotated[
-        int, says("bytes waiting for one session; a sleeper must not eat the memory", 4 * KIB, 1024 * GIB)
+        int,
+        says(
+            "bytes that wait in memory for one session; further messages are dropped and counted",
+            4 * KIB,
+            1024 * GIB,
+        ),
     ] = 64 * MIB
     user_queued_bytes_max: Annotated[
-        int, says("bytes waiting for all sessions of one user; 0: no bound", 0, 1024 * GIB)
+        int, says("bytes that wait in memory for all sessions of one user; 0: no bound", 0, 1024 * GIB)
     ] = 0
     queued_total_bytes_max: Annotated[
         int,
         says(
-            "the same for all sessions, counted for each that a message waits for; 0: no bound",
+            "bytes that wait in memory for all sessions; a message counts once for each session; 0: no bound",
             0,
             1024 * GIB,
         ),
     ] = 4 * GIB
     output_buffer_bytes_max: Annotated[
-        int, says("bytes written and not taken by one client; QoS 0 beyond it is dropped", 4 * KIB, 64 * GIB)
+        int,
+        says(
+            "bytes that wait for one client because it does not read; beyond it QoS 0 messages are dropped",
+            4 * KIB,
+            64 * GIB,
+        ),
     ] = 16 * MIB
     output_total_bytes_max: Annotated[
-        int, says("the same for all clients that do not read, together", 4 * KIB, 1024 * GIB)
+        int, says("bytes that wait for all clients that do not read, together", 4 * KIB, 1024 * GIB)
     ] = 64 * MIB
     retained_messages_max: Annotated[
-        int, says("retained messages; a new topic beyond it is answered 0x97", 0, 1_000_000_000)
+        int, says("retained messages; one on a further topic is answered with 0x97", 0, 1_000_000_000)
     ] = 1_000_000
-    retained_bytes_max: Annotated[int, says("bytes of all retained topics and payloads", 0, 1024 * GIB)] = GIB
+    retained_bytes_max: Annotated[
+        int, says("bytes of the topics and payloads of all retained messages", 0, 1024 * GIB)
+    ] = GIB
     user_retained_bytes_max: Annotated[
         int,
-        says("bytes of retained messages that one user left at this node; 0: no bound", 0, 1024 * GIB),
+        says("bytes of retained messages that one user published at this node; 0: no bound", 0, 1024 * GIB),
     ] = 0
     staged_bytes_max: Annotated[
-        int, says("bytes that writers staged at one shard and nobody decided; on disk", MIB, 1024 * GIB)
+        int,
+        says(
+            "bytes on disk that writers staged at one shard and that are not committed or given up yet",
+            MIB,
+            1024 * GIB,
+        ),
     ] = 4 * GIB
     routes_cached_max: Annotated[
         int,
-        says("topics whose receivers are remembered; beyond it all are looked up again", 1, 100_000_000),
+        says(
+            "topics whose receivers are remembered; the receivers of further topics are looked "
+            "up for each message",
+            1,
+            100_000_000,
+        ),
     ] = 100_000
 
     def refusals(self) -> Iterator[str]:

@@ -68,11 +68,18 @@ class Node(Settings, frozen=True, kw_only=True):
     ] = "n1"
     host: Annotated[
         str,
-        says("machine that this node shares with others: replicas of a shard are on different ones"),
+        says(
+            "name of the machine, where several nodes share one: the replicas of a shard are put "
+            "on different machines"
+        ),
     ] = ""
     data: Annotated[
         str,
-        says("directory of everything this node keeps", pattern="(?s).", expected="text that is not empty"),
+        says(
+            "directory in which this node keeps everything",
+            pattern="(?s).",
+            expected="text that is not empty",
+        ),
     ] = "millrace-data"
 
 
@@ -88,23 +95,26 @@ class Listeners(Settings, frozen=True, kw_only=True):
     )
     peer: Annotated[Address | None, says("links from the other nodes of the cluster")] = None
     https: Annotated[Address | None, says("HTTP over TLS; needs tls.certificate and tls.key")] = None
-    text: Annotated[Address | None, says("the pipe-separated text protocol")] = None
-    texts: Annotated[Address | None, says("the same over TLS; needs tls.certificate and tls.key")] = None
+    text: Annotated[Address | None, says("the text protocol, for netcat and telnet")] = None
+    texts: Annotated[
+        Address | None, says("the text protocol over TLS; needs tls.certificate and tls.key")
+    ] = None
     ws_origins: Annotated[
-        str, says("origins of web pages that may use ws and wss beside our own, comma separated; * is any")
+        str, says("origins of other web pages that may use ws and wss, comma separated; *: any")
     ] = ""
     hosts: Annotated[
         str,
         says(
-            "names with a dot by which http and ws may be called beside where they listen, comma separated; "
-            "*.NAME is all below it, * is any"
+            "names with a dot under which clients may call http and ws, comma separated; "
+            "addresses, localhost and names without a dot need not be named; *.NAME: all names "
+            "below NAME; *: any"
         ),
     ] = ""
     shared: Annotated[
         bool,
         says(
-            "other nodes of this machine listen on the same ports for MQTT, WebSocket and text; the system "
-            "gives each connection to one of them"
+            "several nodes on this machine listen on the same ports for MQTT, WebSocket and "
+            "text; the system gives each connection to one of them"
         ),
     ] = False
     proxy_protocol: Annotated[
@@ -115,11 +125,16 @@ class Listeners(Settings, frozen=True, kw_only=True):
 class Tls(Settings, frozen=True, kw_only=True):
     certificate: Annotated[str, says("PEM file with the certificate chain of this node")] = ""
     key: Annotated[str, says("PEM file with the private key of the certificate")] = ""
-    client_ca: Annotated[str, says("PEM file with the authorities whose client certificates are taken")] = ""
+    client_ca: Annotated[
+        str, says("PEM file with the authorities whose client certificates are accepted")
+    ] = ""
     require_client_certificate: Annotated[bool, says("refuse clients without a certificate")] = False
     client_name: Annotated[
         Literal["cn", "san-dns", "san-email", "san-uri"],
-        says("where a client certificate has the name of its user: subject CN, or an alternative name"),
+        says(
+            "field of a client certificate that holds the name of the user: the CN of its "
+            "subject, or an alternative name"
+        ),
     ] = "cn"
 
 
@@ -130,7 +145,10 @@ class Access(Settings, frozen=True, kw_only=True):
     ] = "loopback"
     users_file: Annotated[
         str,
-        says(f"users and access rules for a cluster that has none; empty is {USERS_FILE_NAME} in node.data"),
+        says(
+            "file with users and access rules for a cluster that has none; empty: "
+            f"{USERS_FILE_NAME} in node.data"
+        ),
     ] = ""
     users_import: Annotated[
         Literal["once", "always"],
@@ -140,67 +158,83 @@ class Access(Settings, frozen=True, kw_only=True):
         ),
     ] = "once"
     hook: Annotated[str, says("Python function that is asked about every login, as module:function")] = ""
-    hook_timeout_ms: Annotated[int, says("how long it may take before the login is refused", 1, 60_000)] = (
-        2_000
-    )
-    scram: Annotated[bool, says("a new password gets keys for SCRAM-SHA-256 beside its hash")] = True
-    scram_iterations: Annotated[int, says("what it costs to make these keys", 4_096, 10_000_000)] = 16_384
+    hook_timeout_ms: Annotated[
+        int, says("how long the hook may take; then the login is refused", 1, 60_000)
+    ] = 2_000
+    scram: Annotated[bool, says("keep keys for SCRAM-SHA-256 beside the hash of each new password")] = True
+    scram_iterations: Annotated[
+        int,
+        says("rounds of hashing that a SCRAM key costs, and so each guess of a password", 4_096, 10_000_000),
+    ] = 16_384
 
 
 class Jwt(Settings, frozen=True, kw_only=True):
     keys_file: Annotated[
-        str, says("keys that sign JSON web tokens: JWKS, PEM or a secret; empty: no such tokens")
+        str,
+        says(
+            "file with the keys that sign JSON web tokens: JWKS, PEM or a secret; empty: such "
+            "tokens are not accepted"
+        ),
     ] = ""
-    issuer: Annotated[str, says("claim iss that tokens must have; empty: any")] = ""
-    audience: Annotated[str, says("claim aud that tokens must have; empty: tokens without one")] = ""
+    issuer: Annotated[str, says("value that the claim iss of a token must have; empty: any")] = ""
+    audience: Annotated[
+        str, says("value that the claim aud of a token must have; empty: only tokens without this claim")
+    ] = ""
     user_claim: Annotated[str, says("claim with the name of the user")] = "sub"
     rules_claim: Annotated[
         str, says('claim with rules such as "publish:home/%u/#", granted beside those of the cluster')
     ] = ""
     roles_claim: Annotated[str, says("claim with roles, granted beside those of the user")] = ""
-    known_users_only: Annotated[bool, says("the name must be a user of the cluster")] = True
-    clock_skew_s: Annotated[int, says("how far clocks may be apart", 0, 600)] = 30
+    known_users_only: Annotated[bool, says("accept a token only if its user is a user of the cluster")] = True
+    clock_skew_s: Annotated[
+        int, says("how far the clock of the issuer may be from the node's own", 0, 600)
+    ] = 30
 
 
 class Mqtt(Settings, frozen=True, kw_only=True):
     sys_interval_s: Annotated[int, says("time between two rounds of $SYS messages; 0 is off", 0, 86_400)] = 10
     server_keep_alive_s: Annotated[
-        int, says("keep-alive imposed on every client; 0 takes theirs", 0, KEEP_ALIVE_S_TOP)
+        int, says("keep-alive that every client is told to use; 0: each uses its own", 0, KEEP_ALIVE_S_TOP)
     ] = 0
     response_information: Annotated[
         str, says("topic prefix told to clients that ask for response information")
     ] = ""
-    retain: Annotated[bool, says("keep retained messages; without it a retained publish is refused")] = True
+    retain: Annotated[bool, says("accept retained messages; if false, a retained publish is refused")] = True
 
 
 class Cluster(Settings, frozen=True, kw_only=True):
     join: Annotated[
         str,
         says(
-            "addresses HOST:PORT of nodes to join, comma separated; empty, or this node's own first: "
-            "form a cluster"
+            "addresses HOST:PORT of the nodes of the cluster, comma separated; if it is empty, "
+            "or begins with this node's own address, this node forms the cluster"
         ),
     ] = ""
     takeover: Annotated[
         bool,
         says(
-            "a client that connects at another node leaves the old one, and what it had under way comes along"
+            "when a client connects at another node, its connection at the old node is closed, "
+            "and its unfinished messages come along"
         ),
     ] = True
     secret: Annotated[
-        str, says("what nodes prove to each other that they know, the same on all of them", secret=True)
+        str,
+        says(
+            "secret that all nodes of the cluster share; nodes prove to each other that they know it",
+            secret=True,
+        ),
     ] = ""
     secret_file: Annotated[
-        str, says("the file that holds it, readable by its owner alone; see millrace init")
+        str, says("file that holds the secret, readable only by its owner; millrace init makes one")
     ] = ""
-    advertise: Annotated[Address | None, says("where other nodes reach this one; empty: as it listens")] = (
-        None
-    )
+    advertise: Annotated[
+        Address | None, says("address under which other nodes reach this one; empty: that of listeners.peer")
+    ] = None
     replace_after_s: Annotated[
         int,
         says(
-            "how long a node may be away before others get the replicas that it keeps, where there are "
-            "others; 0: for ever",
+            "how long a node may be away before other nodes, where there are any, get the "
+            "replicas that it keeps; 0: for ever",
             0,
             31_536_000,
         ),
@@ -214,8 +248,8 @@ class Storage(Settings, frozen=True, kw_only=True):
     sync: Annotated[
         Literal["always", "interval", "never"],
         says(
-            "always: acknowledged means on disk; interval: on disk a moment later, see "
-            "storage.sync_interval_ms; never: when the system likes"
+            "when a message is synced to disk. always: before it is acknowledged; interval: at "
+            "most storage.sync_interval_ms later; never: when the operating system does it"
         ),
     ] = "always"
     sync_interval_ms: Annotated[
@@ -223,11 +257,12 @@ class Storage(Settings, frozen=True, kw_only=True):
         says('how long after it is acknowledged a message is on disk, with sync = "interval"', 1, 3_600_000),
     ] = 1_000
     sync_in_place: Annotated[
-        bool, says("sync a lone small commit on the event loop while the disk is quick")
+        bool,
+        says("sync a single small write on the event loop, without a thread, as long as the disk is fast"),
     ] = True
-    free_bytes_min: Annotated[int, says("free disk below which publishing to logs is refused", 0, 2**50)] = (
-        64 * 1024 * 1024
-    )
+    free_bytes_min: Annotated[
+        int, says("free bytes on the disk below which publishing to logs is refused", 0, 2**50)
+    ] = 64 * 1024 * 1024
 
     @property
     def sync_every_s(self) -> float | None:
@@ -239,8 +274,8 @@ class Audit(Settings, frozen=True, kw_only=True):
     topic: Annotated[
         str,
         says(
-            "topic below which the node publishes who came, was refused or changed what; clients may not "
-            "publish there; empty: off"
+            "topic below which the node publishes who connected, who was refused and who changed "
+            "what; clients may not publish there; empty: no audit"
         ),
     ] = ""
 
@@ -258,18 +293,18 @@ class Tracing(Settings, frozen=True, kw_only=True):
     one_in: Annotated[
         int,
         says(
-            "trace one message of so many, beside those whose publishers ask for it by traceparent; "
-            "0: those alone",
+            "trace one message in so many, besides those whose publishers ask for it by "
+            "traceparent; 0: only those",
             0,
             1_000_000_000,
         ),
     ] = 0
-    per_second_max: Annotated[int, says("messages that a node traces in a second at most", 1, 10_000)] = 100
-    service: Annotated[str, says("what collectors call the cluster (service.name)")] = "millrace"
+    per_second_max: Annotated[int, says("messages that a node traces in one second at most", 1, 10_000)] = 100
+    service: Annotated[str, says("name of the cluster in traces (service.name)")] = "millrace"
 
 
 class Edge(Settings, frozen=True, kw_only=True):
-    modules: Annotated[str, says("Python modules whose functions streams may name, comma separated")] = ""
+    modules: Annotated[str, says("Python modules whose functions streams may use, comma separated")] = ""
     workers: Annotated[int, says("processes for each edge function", 1, 64)] = 2
     timeout_ms: Annotated[
         int, says("how long a call may take before its process is killed", 1, 3_600_000)
@@ -280,24 +315,30 @@ class Pipelines(Settings, frozen=True, kw_only=True):
     run: Annotated[
         bool,
         says(
-            "this node runs pipelines that the cluster holds: their code, which administrators give, has the "
-            "rights of the node's user"
+            "this node may run pipelines of the cluster; their code comes from administrators of "
+            "the broker and runs under the account of the node"
         ),
     ] = False
     python: Annotated[
-        str, says("Python interpreter with millrace[spark] that runs them; empty: the node's own")
+        str, says("Python interpreter with millrace[spark] that runs the pipelines; empty: the node's own")
     ] = ""
     token_file: Annotated[
-        str, says("file with the token or USER:PASSWORD by which their drivers read and write")
+        str, says("file with the token, or USER:PASSWORD, by which the drivers of pipelines log in")
     ] = ""
     urls: Annotated[
-        str, says("HTTP addresses of nodes for their drivers, comma separated; empty: those of all nodes")
+        str,
+        says(
+            "HTTP addresses of nodes that the drivers of pipelines use, comma separated; empty: "
+            "those of all nodes"
+        ),
     ] = ""
 
 
 class Log(Settings, frozen=True, kw_only=True):
-    level: Annotated[Literal["debug", "info", "warning", "error"], says("least severity written")] = "info"
-    format: Annotated[Literal["text", "json"], says("lines for people or one JSON object each")] = "text"
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], says("lowest severity that is written")
+    ] = "info"
+    format: Annotated[Literal["text", "json"], says("lines for people, or one JSON object per line")] = "text"
 
 
 class Config(Settings, frozen=True, kw_only=True):

@@ -39,22 +39,24 @@ class DurableGroupSpec(Settings, frozen=True, kw_only=True):
 
     NOUN: ClassVar[str] = "group"
 
-    name: Annotated[str, says("What the group is called; queue:TOPIC is the queue of a topic.")]
+    name: Annotated[str, says("The name of the group; queue:TOPIC is the HTTP queue of a topic.")]
     filters: Annotated[
-        tuple[str, ...], says("Topic filters: the group takes their messages.", option="--filter")
+        tuple[str, ...],
+        says("Topic filters: the group takes the messages of their topics.", option="--filter"),
     ]
     deliveries_max: Annotated[
         int,
         says(
-            "After so many deliveries without an acknowledgement a message is dead; 0 is never.",
+            "How often a message is delivered without an acknowledgement before it counts as "
+            "dead; 0: any number of times.",
             0,
             _DELIVERIES_TOP,
         ),
     ] = 0
-    dead_letter: Annotated[str, says("Topic where dead messages go.", metavar="TOPIC")] = ""
-    in_flight_max: Annotated[int, says("Messages that members may have at once.", 1, _IN_FLIGHT_TOP)] = (
-        GROUP_IN_FLIGHT_MAX
-    )
+    dead_letter: Annotated[str, says("Topic to which dead messages are moved.", metavar="TOPIC")] = ""
+    in_flight_max: Annotated[
+        int, says("How many messages its members may have at one time.", 1, _IN_FLIGHT_TOP)
+    ] = GROUP_IN_FLIGHT_MAX
 
     def refusals(self) -> Iterator[str]:
         topic = self.name.removeprefix(QUEUE_PREFIX)
@@ -92,9 +94,14 @@ class DurableGroupSpec(Settings, frozen=True, kw_only=True):
 class NewDurableGroup(DurableGroupSpec, frozen=True, kw_only=True):
     """A group that is to be made, and where it begins."""
 
-    start: Annotated[Start, says("Begin with what comes, or with what is in the logs.", option="--from")] = (
-        Start.LATEST
-    )
+    start: Annotated[
+        Start,
+        says(
+            "Where the group begins. latest: with messages that come from now on; earliest: with "
+            "what the logs have.",
+            option="--from",
+        ),
+    ] = Start.LATEST
 
     @property
     def spec(self) -> DurableGroupSpec:

@@ -31,11 +31,11 @@ class TopicClass(Settings, frozen=True, kw_only=True):
 
     NOUN: ClassVar[str] = "topic class"
 
-    filter: Annotated[str, says("The topics of the class.")]
-    period_ms: Annotated[int, says("Time between two messages of a topic, at least.")]
-    deadline_ms: Annotated[int, says("Time from publisher to subscriber, at most.")]
+    filter: Annotated[str, says("Topic filter of the class.")]
+    period_ms: Annotated[int, says("Shortest time between two messages of a topic.")]
+    deadline_ms: Annotated[int, says("Longest time from the publisher to a subscriber.")]
     loss_tolerance: Annotated[
-        int | None, says("Messages in a row that may be lost; nothing for any number.")
+        int | None, says("How many messages in a row may be lost; no value: any number.")
     ] = None
     retention: Annotated[int, says("Messages that the publisher keeps and sends again.")] = 0
 
@@ -58,27 +58,33 @@ class TopicClass(Settings, frozen=True, kw_only=True):
 class PairSpec(Settings, frozen=True, kw_only=True):
     NOUN: ClassVar[str] = "primary-backup stream"
 
-    schedule: Annotated[Schedule, says("In which order work is done.")] = Schedule.FCFS
-    check_interval_ms: Annotated[int, says("Time between two health checks.", CHECK_MS_MIN, CHECK_MS_MAX)] = (
-        1000
-    )
+    schedule: Annotated[
+        Schedule,
+        says(
+            "In which order messages are replicated and delivered. fcfs: as they come, "
+            "replicated first; frame: by deadlines."
+        ),
+    ] = Schedule.FCFS
+    check_interval_ms: Annotated[
+        int, says("Time between two checks whether the primary is well.", CHECK_MS_MIN, CHECK_MS_MAX)
+    ] = 1000
     failover_ms: Annotated[
         int,
         says(
-            "Time until publishers reach the new primary; 0 is 3.5 checks and 50 ms.",
+            "Longest time until publishers reach the new primary; 0: 3.5 check intervals and 50 ms.",
             0,
             option="--failover-bound",
         ),
     ] = 0
     publisher_ms: Annotated[
-        float, says("Time from a publisher to the primary, at most.", 0, _DAY_MS, option="--publisher-bound")
+        float, says("Longest time from a publisher to the primary.", 0, _DAY_MS, option="--publisher-bound")
     ] = 5.0
     subscriber_ms: Annotated[
         float,
-        says("Time from the primary to a subscriber, at most.", 0, _DAY_MS, option="--subscriber-bound"),
+        says("Longest time from the primary to a subscriber.", 0, _DAY_MS, option="--subscriber-bound"),
     ] = 5.0
     backup_ms: Annotated[
-        float, says("Time from the primary to the backup, at most.", 0, _DAY_MS, option="--backup-bound")
+        float, says("Longest time from the primary to the backup.", 0, _DAY_MS, option="--backup-bound")
     ] = 5.0
     topics: Annotated[
         tuple[TopicClass, ...],

@@ -101,33 +101,55 @@ class StreamSpec(Settings, frozen=True, kw_only=True):
     name: Annotated[
         str,
         says(
-            "What the stream is called.",
+            "The name of the stream.",
             pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z",
             expected="a name of letters, digits, dot, dash, underscore",
         ),
     ]
     filters: Annotated[
-        tuple[str, ...], says("Topic filters: the stream takes their topics.", option="--filter")
+        tuple[str, ...],
+        says("Topic filters: the stream takes the messages of their topics.", option="--filter"),
     ] = ()
     replication: Annotated[Replication, says("How the log is replicated.")] = Replication.QUORUM
-    shards: Annotated[int, says("Logs that share the topics, by hash.", 1, SHARDS_MAX, **_SHARDED)] = 1
-    replicas: Annotated[int, says("Nodes that keep each log.", 1, replication=(Replication.QUORUM,))] = 3
-    capture: Annotated[Capture, says("What is logged: QoS 1, 2 and HTTP; all; nothing.", **_NOT_ROUTED)] = (
-        Capture.ALL
-    )
-    retention_age_s: Annotated[int, says("How long messages are kept; 0 is for ever.", 0, **_NOT_ROUTED)] = (
+    shards: Annotated[
+        int, says("Number of logs; the hash of a topic decides which log has it.", 1, SHARDS_MAX, **_SHARDED)
+    ] = 1
+    replicas: Annotated[
+        int, says("Number of nodes that keep each log.", 1, replication=(Replication.QUORUM,))
+    ] = 3
+    capture: Annotated[
+        Capture,
+        says(
+            "Which messages the log keeps. acknowledged: QoS 1 and 2, and HTTP; all: QoS 0 as "
+            "well; none: no messages.",
+            **_NOT_ROUTED,
+        ),
+    ] = Capture.ALL
+    retention_age_s: Annotated[int, says("How long messages are kept; 0: for ever.", 0, **_NOT_ROUTED)] = (
         7 * _DAY_S
     )
-    retention_bytes: Annotated[int, says("How much each log keeps; 0 is any.", 0, **_NOT_ROUTED)] = 0
-    hold_age_s: Annotated[int, says("How long a group that is behind holds messages.", 0, **_NOT_ROUTED)] = (
-        7 * _DAY_S
+    retention_bytes: Annotated[
+        int, says("How many bytes each log keeps; 0: any number.", 0, **_NOT_ROUTED)
+    ] = 0
+    hold_age_s: Annotated[
+        int,
+        says("How long messages are kept beyond that for a group that has not read them.", 0, **_NOT_ROUTED),
+    ] = 7 * _DAY_S
+    hold_bytes: Annotated[
+        int,
+        says(
+            "How many bytes of each log are kept for such a group; 0: as many as the retention keeps.",
+            0,
+            **_NOT_ROUTED,
+        ),
+    ] = 0
+    compression: Annotated[Compression, says("Whether blocks are compressed on disk.", **_NOT_ROUTED)] = (
+        Compression.NONE
     )
-    hold_bytes: Annotated[int, says("How much of each log such a group holds.", 0, **_NOT_ROUTED)] = 0
-    compression: Annotated[Compression, says("How blocks are stored.", **_NOT_ROUTED)] = Compression.NONE
     edge: Annotated[
         str,
         says(
-            "Deliver what this function makes of the messages.",
+            "Edge function: subscribers get what it returns instead of what was published.",
             pattern=r"\A([A-Za-z_][\w.]*:[A-Za-z_]\w*)?\Z",
             metavar="MODULE:FUNCTION",
             expected="module:function",
@@ -137,15 +159,20 @@ class StreamSpec(Settings, frozen=True, kw_only=True):
     ack: Annotated[
         AckLevel,
         says(
-            "Nodes that have a message on disk before it is acknowledged.",
+            "How many nodes have a message on disk before it is acknowledged.",
             replication=(Replication.LEADERLESS,),
         ),
     ] = AckLevel.MAJORITY
     storage: Annotated[
-        Storage, says("Where it is kept; memory ends with the node.", replication=(Replication.LEADERLESS,))
+        Storage,
+        says(
+            "Where the logs are kept; with memory, a node forgets them when it stops.",
+            replication=(Replication.LEADERLESS,),
+        ),
     ] = Storage.DISK
     primary_backup: Annotated[
-        PairSpec, says("Checks, schedule and topic classes.", replication=(Replication.PRIMARY_BACKUP,))
+        PairSpec,
+        says("Schedule, health checks, bounds and topic classes.", replication=(Replication.PRIMARY_BACKUP,)),
     ] = PairSpec()
 
     @classmethod

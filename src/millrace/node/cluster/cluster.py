@@ -302,9 +302,9 @@ class Cluster:
         if not mine or not identity.cluster or identity.cluster == mine:
             return ""
         return (
-            f"it has data of cluster {identity.cluster}, and this node has data of cluster {mine}. To take one of "
-            "the two nodes into the cluster of the other, stop it, remove its data directory, and start it with "
-            "cluster.join. Its messages are lost then"
+            f"it has data of cluster {identity.cluster}, and this node has data of cluster {mine}. To take "
+            "one of the two into the cluster of the other, stop it, remove its data directory, and start "
+            "it with cluster.join. Its messages are lost then"
         )
 
     # -------------------------------------------------------------------------------------- review

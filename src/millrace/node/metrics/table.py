@@ -61,10 +61,10 @@ BUILD_INFO = _node.gauge(
 READY = _node.gauge("millrace_ready", "1 while the node serves clients, as /readyz says; 0 while it waits.")
 START_TIME = _node.gauge("process_start_time_seconds", "When the node was started, in seconds since 1970.")
 CPU = _node.counter("process_cpu_seconds_total", "Processor time of the node, in all its threads.")
-MEMORY = _node.gauge("process_resident_memory_bytes", "What the node holds in memory.")
+MEMORY = _node.gauge("process_resident_memory_bytes", "Memory that the node uses (resident set).")
 LOOP_LAG = _node.histogram(
     "millrace_event_loop_lag_seconds",
-    "How much later than asked for the event loop came round, measured ten times a second.",
+    "Delay of the event loop: how much later than planned a timer ran, measured ten times a second.",
 )
 SPANS_SENT = _node.counter(
     "millrace_trace_spans_sent_total", "Spans of traces that the collector took (`tracing.endpoint`)."
@@ -76,7 +76,7 @@ SPANS_DROPPED = _node.counter(
 )
 LEFT_OUT = _node.gauge(
     "millrace_metrics_series_left_out",
-    "Series that this answer leaves out, because a metric has more than are shown.",
+    "Series that this answer leaves out, because their metric has more than it may show.",
 )
 
 # --------------------------------------------------------------------------------------------- doors
@@ -89,7 +89,7 @@ _doors = Section(
 
 RECEIVED = _doors.counter(
     "millrace_messages_received_total",
-    "Messages that clients published here and that were taken; repeats and refused ones are not among them.",
+    "Messages that clients published here and that were accepted, without repeats and refused messages.",
     "door",
     "qos",
 )
@@ -101,7 +101,7 @@ SENT = _doors.counter(
 )
 READ = _doors.counter(
     "millrace_messages_read_total",
-    "Messages that were handed out over HTTP by reading logs: groups, the queue, by offset, and blocks.",
+    "Messages that were read from logs over HTTP: by groups, by the queue, by offset, and as blocks.",
 )
 STAGED_ROWS = _doors.counter(
     "millrace_messages_staged_total",
@@ -118,10 +118,12 @@ SENT_BYTES = _doors.counter(
     "door",
 )
 CONNECTIONS = _doors.gauge("millrace_connections", "Clients that are connected now.", "door")
-CONNECTED = _doors.counter("millrace_connections_opened_total", "Clients that were let in so far.", "door")
+CONNECTED = _doors.counter(
+    "millrace_connections_opened_total", "Clients whose connection was accepted.", "door"
+)
 CONNECTS_REFUSED = _doors.counter(
     "millrace_connections_refused_total",
-    "Clients that were not let in; `descriptors`: there were no more file descriptors.",
+    "Clients whose connection was refused; `descriptors`: there were no more file descriptors.",
     "reason",
 )
 SESSIONS = _doors.gauge("millrace_sessions", "Sessions that this node serves or keeps for absent clients.")
@@ -133,12 +135,13 @@ RETAINED = _doors.gauge("millrace_retained_messages", "Retained messages that th
 RETAINED_BYTES = _doors.gauge("millrace_retained_bytes", "Bytes of the retained messages in memory.")
 PUBLISH_ACK = _doors.histogram(
     "millrace_publish_ack_seconds",
-    "From the turn of the event loop that brought a message until it was acknowledged, for messages that a"
-    " log keeps; measured by block.",
+    "Time from the arrival of a message until it was acknowledged, for messages that a "
+    "log keeps; measured once for each block.",
 )
 PUBLISHES_REFUSED = _doors.counter(
     "millrace_publishes_refused_total",
-    "Messages that a log did not take: full disk, no leader, too much waiting, too old a key.",
+    "Messages that a log refused: because the disk was full, there was no leader, too "
+    "many messages waited, or the sequence number was too old.",
     "reason",
 )
 DENIED = _doors.counter(
@@ -149,8 +152,9 @@ PROTOCOL_ERRORS = _doors.counter(
 )
 DROPPED = _doors.counter(
     "millrace_messages_dropped_total",
-    "Messages that did not reach somebody who wanted them. `slow_client`: QoS 0 to a client that does not"
-    " read; `queue_full`: the queue of a session; `link_full`: to another node; `too_large`: for the client.",
+    "Messages that did not reach a receiver. `slow_client`: QoS 0, and the client did "
+    "not read; `queue_full`: the queue of the session was full; `link_full`: too much "
+    "waited for another node; `too_large`: larger than the client accepts.",
     "reason",
 )
 EXPIRED = _doors.counter(
@@ -167,10 +171,11 @@ OUTPUT_HELD = _doors.gauge(
 )
 LIMITS_REACHED = _doors.counter(
     "millrace_limits_reached_total",
-    "How often something was refused or dropped because a bound was reached: `descriptors`, `clients`,"
-    " `client_queue`, `client_output`, `client_packet`, `peer_link`, `disk`, `log_busy`, and by name what"
-    " else was refused: `connections`, `sessions`, `subscriptions`, `packet` and others. What begins with"
-    " `address_` or `user_` is a bound of one address or one user.",
+    "How often something was refused or dropped because a limit was reached. Values of "
+    "`limit` are `descriptors`, `clients`, `client_queue`, `client_output`, "
+    "`client_packet`, `peer_link`, `disk`, `log_busy`, and the names of further limits "
+    "such as `connections`, `sessions`, `subscriptions` and `packet`. A value that "
+    "begins with `address_` or `user_` is a limit of one address or one user.",
     "limit",
 )
 
@@ -236,11 +241,13 @@ NEXT_OFFSET = _storage.gauge(
     *_SHARD,
 )
 SYNC = _storage.histogram("millrace_storage_sync_seconds", "How long a sync (fsync) of a log took.")
-FREE = _storage.gauge("millrace_storage_free_bytes", "What is free on the disk of the data directory.")
+FREE = _storage.gauge("millrace_storage_free_bytes", "Free space on the disk of the data directory.")
 FREE_MIN = _storage.gauge(
-    "millrace_storage_free_min_bytes", "Below so much free space the logs take nothing more."
+    "millrace_storage_free_min_bytes", "Free space below which the logs accept no more messages."
 )
-REFUSING = _storage.gauge("millrace_storage_refusing", "1 while the disk is too full to take messages.")
+REFUSING = _storage.gauge(
+    "millrace_storage_refusing", "1 while messages are refused because the disk is too full."
+)
 DAMAGED = _storage.gauge(
     "millrace_storage_damaged_logs", "Logs with damage that is not repaired from other nodes yet."
 )
@@ -255,8 +262,8 @@ _groups = Section(
 
 GROUP_DEPTH = _groups.gauge(
     "millrace_group_depth_messages",
-    "Messages that wait for the group or are out on a lease; at most, as messages of other topics may be"
-    " counted in until somebody looked at them.",
+    "At most so many messages wait for the group or are under a lease: messages of other "
+    "topics in the same logs are counted until somebody has looked at them.",
     "group",
 )
 GROUP_IN_FLIGHT = _groups.gauge(
@@ -264,8 +271,9 @@ GROUP_IN_FLIGHT = _groups.gauge(
 )
 GROUP_AGE = _groups.gauge(
     "millrace_group_oldest_age_seconds",
-    "Age of the oldest message that the group is not done with; 0 without one. At most some places of the"
-    " logs are looked up for one answer; a group whose turn has not come yet is missing.",
+    "Age of the oldest message that the group has not finished; 0 if there is none. One "
+    "answer looks up a limited number of ages; a group that was not looked up yet is "
+    "missing.",
     "group",
 )
 GROUP_LEADERLESS = _groups.gauge(
@@ -281,7 +289,8 @@ GROUP_MEMBERS = _groups.gauge(
 
 _writers = Section(
     "Staged writers and pipelines",
-    "What pipelines said of themselves to this node; a supervisor tells every node that it knows.",
+    "What the supervisors of pipelines reported to this node. A supervisor reports to "
+    "every node that it knows.",
 )
 
 WRITERS = _writers.gauge(
@@ -302,7 +311,7 @@ PIPELINE_STATE = _writers.gauge(
 )
 PIPELINE_REPORT = _writers.gauge(
     "millrace_pipeline_report_time_seconds",
-    "When the pipeline last told this node of itself, in seconds since 1970.",
+    "Time of the last report of the pipeline to this node, in seconds since 1970.",
     "pipeline",
 )
 PIPELINE_RESTARTS = _writers.counter(
@@ -316,25 +325,25 @@ PIPELINE_ROWS = _writers.counter(
 )
 PIPELINE_RATE = _writers.gauge(
     "millrace_pipeline_rows_per_second",
-    "Rows per second of the last batches, as Spark says.",
+    "Rows per second of the last batches, as Spark reports it.",
     "pipeline",
     "query",
 )
 PIPELINE_LAG = _writers.gauge(
     "millrace_pipeline_lag_offsets",
-    "Offsets that wait for the query, where its source says.",
+    "Offsets that the query has not read yet, if its source reports this.",
     "pipeline",
     "query",
 )
 PIPELINE_OFFSET = _writers.gauge(
     "millrace_pipeline_offset",
-    "The next offsets that the query reads, added up over all shards, where its source says.",
+    "Sum over all shards of the next offset that the query reads, if its source reports this.",
     "pipeline",
     "query",
 )
 PIPELINE_BATCH = _writers.gauge(
     "millrace_pipeline_batch_seconds",
-    "How long the last batch of the query took, with planning and commit.",
+    "How long the last batch of the query took, planning and commit included.",
     "pipeline",
     "query",
 )
@@ -346,12 +355,14 @@ PIPELINE_RETRIES = _writers.gauge(
 )
 PIPELINE_OWNED = _writers.gauge(
     "millrace_pipeline_owned",
-    "1 at the node that owns the pipeline; 0 at the others, and of one that the cluster does not hold.",
+    "1 at the node that keeps the pipeline of the cluster running, 0 at the other nodes, "
+    "and 0 for a pipeline that is not one of the cluster.",
     "pipeline",
 )
 PIPELINE_EPOCH = _writers.gauge(
     "millrace_pipeline_epoch",
-    "Number of the newest start of a supervisor, wherever that was; 0 of one that the cluster does not hold.",
+    "How often a supervisor of the pipeline was started, at whatever node; 0 for a "
+    "pipeline that is not one of the cluster.",
     "pipeline",
 )
 
@@ -359,25 +370,28 @@ PIPELINE_EPOCH = _writers.gauge(
 
 _peers = Section("Peers", "One row for each other member of the cluster; `peer` is its name.")
 
-PEER_UP = _peers.gauge("millrace_peer_up", "1 while there is a link and something comes over it.", "peer")
+PEER_UP = _peers.gauge(
+    "millrace_peer_up", "1 while there is a link to this node and something arrives over it.", "peer"
+)
 PEER_RECEIVED = _peers.counter(
-    "millrace_peer_received_bytes_total", "Bytes from this node over all links so far.", "peer"
+    "millrace_peer_received_bytes_total", "Bytes that arrived from this node, over all links.", "peer"
 )
 PEER_SENT = _peers.counter(
-    "millrace_peer_sent_bytes_total", "Bytes to this node over all links so far.", "peer"
+    "millrace_peer_sent_bytes_total", "Bytes that were sent to this node, over all links.", "peer"
 )
 PEER_LINKS = _peers.counter(
     "millrace_peer_links_opened_total", "Links that were made with this node.", "peer"
 )
 PEER_RTT = _peers.gauge(
     "millrace_peer_round_trip_seconds",
-    "How long a question to this node and its answer took, asked every other second; both event loops are"
-    " part of it.",
+    "How long a question to this node and its answer took, measured every two seconds; "
+    "delays of both event loops are part of it.",
     "peer",
 )
 PEER_DROPPED = _peers.counter(
     "millrace_peer_frames_dropped_total",
-    "Frames for other nodes that were dropped, as there was no link or it was full; protocols repair that.",
+    "Frames for other nodes that were dropped, because there was no link or too much "
+    "waited for it. The protocols send again what is needed.",
 )
 
 SECTIONS = (_node, _doors, _replication, _storage, _groups, _writers, _peers)

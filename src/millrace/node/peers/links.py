@@ -372,8 +372,8 @@ class Links:
             # A list of addresses that is the same at all nodes has this node's own in it.
             if link.identity.peer_address != self.identity().peer_address:
                 log.warning(
-                    "no link with node %s at %s: it has the identity of this node. Either both run on copies of one "
-                    "data directory, which must never be, or that is another address of this node",
+                    "no link with node %s at %s: it has the identity of this node. Either both run on copies "
+                    "of one data directory, which must never be, or that is another address of this node",
                     link.identity.name,
                     link.identity.peer_address,
                 )

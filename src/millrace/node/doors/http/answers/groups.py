@@ -36,7 +36,8 @@ _LAG = (int, Field(description="Messages that are not done; exact where that of 
 _LAG_AT_MOST = (
     int,
     Field(
-        description="At most so many messages are not done: messages of other topics in the same logs count until somebody has looked at them."
+        description="At most so many messages are not done: messages of other topics in the same logs count "
+        "until somebody has looked at them."
     ),
 )
 _IN_FLIGHT = (int, Field(description="Out with a member, under a lease."))
