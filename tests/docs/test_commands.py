@@ -80,6 +80,28 @@ def test_every_millrace_command_exists_with_its_options() -> None:
     assert count > 60, "the search finds the commands that are there"
 
 
+def test_every_command_in_a_sentence_exists_with_its_options() -> None:
+    """Placeholders such as NAME may stand in it, and what a command must have may be missing."""
+    wrong, count = [], 0
+    for page in pages():
+        if page.name in ("cli.md", "design.md"):
+            continue
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+        for found in re.findall(r"`millrace ([a-z][^`]*)`", text):
+            if "..." in found:
+                continue
+            count += 1
+            try:
+                parse(shlex.split(found))
+            except typer.Exit:
+                pass
+            except _WrongUse as error:
+                if re.match(r"No such|Got unexpected", error.format_message()):
+                    wrong.append(f"{page.relative_to(ROOT)}: millrace {found}\n    {error.format_message()}")
+    assert not wrong, "\n".join(wrong)
+    assert count > 60, "the search finds the commands that are there"
+
+
 def test_every_make_target_exists() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.M))
     wrong = [

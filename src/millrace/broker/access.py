@@ -78,7 +78,10 @@ class Rule:
 
     def __post_init__(self) -> None:
         if not is_valid(_PLACEHOLDER.sub("x", self.filter)):
-            raise ConfigError(f"{self.filter!r} is not a topic filter: '#' stands last, '+' and '#' alone")
+            raise ConfigError(
+                f"{self.filter!r} is not a topic filter: '#' must be the last level, and '+' and '#' must be "
+                "alone in their level"
+            )
         if self.filter.startswith("$share/"):
             raise ConfigError(f"{self.filter!r}: a rule names the inner filter, without $share/NAME/")
 

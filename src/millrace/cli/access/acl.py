@@ -38,7 +38,8 @@ def add(
     ],
     given: AccessOptions,
     position: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Before the rule that is Nth. [default: last]")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Put the rule before the one that is Nth now. [default: last]"),
     ] = None,
 ) -> None:
     """Add a rule, after all others if no position is given."""

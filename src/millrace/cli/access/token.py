@@ -31,21 +31,32 @@ _COLUMNS = ("name", "user", "allow", "roles", "expires")
 @takes(NodeOptions)
 def create(
     given: NodeOptions,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="By which it is listed and revoked.")],
-    user: Annotated[str, typer.Option("--user", metavar="USER", help="For whom it stands.")],
+    name: Annotated[
+        str,
+        typer.Option("--name", metavar="NAME", help="Name of the token, by which it is listed and revoked."),
+    ],
+    user: Annotated[str, typer.Option("--user", metavar="USER", help="User for whom the token stands.")],
     expires: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Such as 12h, 30d or 8w. [default: never]")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="How long the token is valid, such as 12h, 30d or 8w. [default: never]"
+        ),
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option(metavar="ACTION:FILTER", help="Limits it; publish, subscribe or all. May be repeated."),
+        typer.Option(
+            metavar="ACTION:FILTER",
+            help="Limit the token to this. ACTION is publish, subscribe or all. May be repeated.",
+        ),
     ] = None,
     role: Annotated[
         list[Role] | None,
-        typer.Option("--role", help="Roles of the user that it has. [default: all; with --allow none]"),
+        typer.Option(
+            "--role", help="Roles of the user that the token has too. [default: all; with --allow none]"
+        ),
     ] = None,
 ) -> None:
-    """Make a token, and show it this once."""
+    """Make a token and show it. It is shown only this once."""
     body: dict[str, Any] = {"name": name, "user": user}
     if expires is not None:
         body["expires_s"] = _seconds(expires)

@@ -26,7 +26,11 @@ app = family(
 Name = Annotated[str, typer.Argument(metavar="NAME", help="User name.")]
 Roles = Annotated[
     list[Role] | None,
-    typer.Option("--role", help="May administer: everything, all but users, or look. Several may be given."),
+    typer.Option(
+        "--role",
+        help="Role for administration: admin may do everything, operator all but users, observer "
+        "may look. Several may be given.",
+    ),
 ]
 
 
@@ -47,7 +51,8 @@ def add(
     password_stdin: PasswordStdin = False,
     password_file: PasswordFile = None,
     no_password: Annotated[
-        bool, typer.Option("--no-password", help="The user comes by token or certificate alone.")
+        bool,
+        typer.Option("--no-password", help="The user has no password and logs in by token or certificate."),
     ] = False,
 ) -> None:
     """Add a user."""
@@ -101,7 +106,10 @@ def passwd(
 def role(
     name: Name,
     given: NodeOptions,
-    roles: Annotated[list[Role] | None, typer.Argument(metavar="[ROLE]...", help="None takes all.")] = None,
+    roles: Annotated[
+        list[Role] | None,
+        typer.Argument(metavar="[ROLE]...", help="The roles. Without any, the user loses all roles."),
+    ] = None,
 ) -> None:
     """Give a user these roles and no others: admin, operator, observer."""
     changed = given.node.call("PATCH", _path(name), {"roles": [one.value for one in roles or ()]})

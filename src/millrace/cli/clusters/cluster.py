@@ -51,20 +51,21 @@ def up(
         typer.Option(
             min=1024,
             max=65_000,
-            help="Node i has MQTT at base + 10 i, HTTP 1 above, peer 2, text 3, WebSocket 4. "
+            help="First port. Node i has MQTT at this port + 10 i; HTTP, peer, text and WebSocket are 1, 2, "
+            "3 and 4 above that. "
             "[default: the one it has, or 18830, or the next that is free]",
         ),
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Leave it running in the background.")
     ] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Start a node again that dies.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="If a node dies, start it again.")] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of all nodes, kept for the next time."),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show everything the nodes say, not warnings alone.")
+        bool, typer.Option("--verbose", "-v", help="Show everything that the nodes log, not only warnings.")
     ] = False,
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
 ) -> None:
@@ -199,13 +200,15 @@ def remove(
 @app.command(epilog=example("millrace cluster logs", "millrace cluster logs -f n2"))
 def logs(
     node: Annotated[str | None, typer.Argument(metavar="NODE", help="One node. [default: all]")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on and show new lines as they come.")
+    ] = False,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", metavar="N", min=0, help="So many of the last.")
+        int, typer.Option("--lines", "-n", metavar="N", min=0, help="Begin with so many of the newest lines.")
     ] = 50,
     data: Data = None,
 ) -> None:
-    """Show what the nodes and their supervisor said."""
+    """Show what the nodes and their supervisor logged."""
     from millrace.errors import ConfigError
     from millrace.local_cluster import logs as files
 

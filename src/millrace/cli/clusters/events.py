@@ -26,13 +26,18 @@ _INDENT = " " * 36
     )
 )
 def events(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on and show new lines as they come.")
+    ] = False,
     kind: Annotated[
         str | None, typer.Option("--kind", metavar="KIND", help="Such as election, join, client, storage.")
     ] = None,
     node: Annotated[str | None, typer.Option("--node", metavar="NODE", help="Only of this node.")] = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="So many of the last.")
+        int,
+        typer.Option(
+            "--limit", "-n", metavar="N", min=1, max=1000, help="Begin with so many of the newest lines."
+        ),
     ] = 50,
     url: HttpUrl = DEFAULT,
     json: AsJson = False,

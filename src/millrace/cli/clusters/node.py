@@ -47,12 +47,12 @@ def list_(url: HttpUrl = DEFAULT, json: AsJson = False) -> None:
 )
 def drain(
     name: Annotated[str, typer.Argument(help="Name of the node.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Let it take part again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Let the node take part again.")] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until it leads nothing and votes nowhere.")
+        bool, typer.Option("--wait", help="Wait until the node leads no group and has no vote in any.")
     ] = False,
     timeout: Annotated[
-        str, typer.Option("--timeout", metavar="TIME", help="With --wait: give up after so long.")
+        str, typer.Option("--timeout", metavar="TIME", help="With --wait: how long to wait at most.")
     ] = "10m",
     url: HttpUrl = DEFAULT,
     json: AsJson = False,
@@ -94,10 +94,10 @@ def _wait_until_empty(nodes: Any, name: str, timeout_s: float) -> None:
 
 Now = Annotated[
     bool,
-    typer.Option("--now", help="Remove a node that is up without moving off first what it leads and keeps."),
+    typer.Option("--now", help="Remove a node that is up without draining it first."),
 ]
 Timeout = Annotated[
-    str, typer.Option("--timeout", metavar="TIME", help="Give up moving things off a node after so long.")
+    str, typer.Option("--timeout", metavar="TIME", help="How long to drain the node at most.")
 ]
 
 
@@ -114,8 +114,8 @@ def remove(
     url: HttpUrl = DEFAULT,
     json: AsJson = False,
 ) -> None:
-    """Take a node out of the cluster for good, whether it is up or gone. One that is up is drained first, and
-    its clients are sent to the others. The quorum never shrinks by itself."""
+    """Take a node out of the cluster for good, whether it is up or gone. A node that is up is drained first,
+    and its clients are sent to the other nodes. The quorum never shrinks by itself."""
     take_out(door(url), name, yes=yes, now=now, timeout_s=duration_s(timeout))
     print_done(f"{name} is removed", as_json=json, node=name)
 

@@ -28,9 +28,11 @@ _ROUNDS_MAX = 1000
 _SECONDS_MAX = 600.0
 
 Rounds = Annotated[int, typer.Option(min=1, max=_ROUNDS_MAX, help="Rounds; medians are shown.")]
-Patterns = Annotated[str | None, typer.Option(metavar="NAMES", help="Only these patterns, by comma.")]
+Patterns = Annotated[
+    str | None, typer.Option(metavar="NAMES", help="Only these patterns, with commas between them.")
+]
 Kernels = Annotated[
-    str | None, typer.Option(metavar="KINDS", help="Ours with c or python kernels, or both; the best built.")
+    str | None, typer.Option(metavar="KINDS", help="Kernels of this broker: c, python or both.")
 ]
 Seconds = Annotated[float, typer.Option(min=0.1, max=_SECONDS_MAX, help="Measured time of each run.")]
 JsonFile = Annotated[
@@ -140,7 +142,7 @@ def cluster(
     epilog=example("millrace bench log", "millrace bench log --size 100MiB --messages 50000 --json"),
 )
 def log(
-    size: Annotated[str, typer.Option(metavar="SIZE", help="Log that a restart finds.")] = "1GiB",
+    size: Annotated[str, typer.Option(metavar="SIZE", help="Size of the log that a restart finds.")] = "1GiB",
     messages: Annotated[
         int, typer.Option(min=1000, max=100_000_000, help="Messages that readers catch up with.")
     ] = 500_000,
@@ -186,7 +188,9 @@ def _bytes(text: str) -> int:
 def scale(
     rows: Annotated[str | None, typer.Option(metavar="NAMES", help="Only these rows.")] = None,
     against: Annotated[str, typer.Option(metavar="PEER", help="mosquitto, or nothing.")] = "mosquitto",
-    large: Annotated[bool, typer.Option("--large", help="Up to a million of each, for some GiB.")] = False,
+    large: Annotated[
+        bool, typer.Option("--large", help="Go up to a million of each; this needs some GiB of memory.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """What topics, filters, retained messages, sessions, connections, starts and idle streams cost each, and
@@ -275,7 +279,9 @@ def fleet(
 
 @app.command(epilog=example("millrace bench trace", "millrace bench trace --nodes 1 --messages 1000"))
 def trace(
-    nodes: Annotated[str, typer.Option(metavar="NUMBERS", help="1, 3 or both: a node alone, three.")] = "1,3",
+    nodes: Annotated[
+        str, typer.Option(metavar="NUMBERS", help="Numbers of nodes to measure: 1, 3 or both.")
+    ] = "1,3",
     messages: Annotated[int, typer.Option(min=10, max=1_000_000, help="Messages of each run.")] = 500,
     json: JsonFile = None,
 ) -> None:
@@ -371,7 +377,10 @@ def routed(
 )
 def spark(
     against: Annotated[
-        str, typer.Option(metavar="PEERS", help="kafka, kafka-tuned, both by comma, or nothing: ''.")
+        str,
+        typer.Option(
+            metavar="PEERS", help="kafka, kafka-tuned, both with a comma between them, or '' for neither."
+        ),
     ] = "kafka,kafka-tuned",
     rows: Annotated[int, typer.Option(min=1000, max=1_000_000_000, help="Rows of each case.")] = 1_000_000,
     rounds: Rounds = 3,

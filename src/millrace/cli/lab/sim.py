@@ -33,7 +33,8 @@ app = single()
 def sim(
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="The first seed; alone: only this.")
+        int | None,
+        typer.Option("--seed", min=0, help="The first seed. Without --seeds only this one is run."),
     ] = None,
     mode: Annotated[
         str | None,
@@ -44,12 +45,14 @@ def sim(
         ),
     ] = None,
     mutation: Annotated[
-        str | None, typer.Option("--mutation", help="Plant this bug and search for it; `all` for each.")
+        str | None,
+        typer.Option("--mutation", help="Plant this bug and search for it; `all`: each bug in turn."),
     ] = None,
     trace: Annotated[bool, typer.Option("--trace", help="Print every step of one seed.")] = False,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, max=256, help="Processes.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=256, help="How many processes.")] = 1,
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="FILE", help="Go on after this campaign's last seed.")
+        Path | None,
+        typer.Option("--resume", metavar="FILE", help="File of a campaign: go on behind its last seed."),
     ] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", min=1, help="Stop after this time.")] = None,
     json: AsJson = False,

@@ -49,7 +49,12 @@ class ConnectionOptions:
     )
     ca_file: Annotated[
         str | None,
-        typer.Option("--ca-file", metavar="FILE", envvar=CA_VARIABLE, help="Authorities to trust, for TLS."),
+        typer.Option(
+            "--ca-file",
+            metavar="FILE",
+            envvar=CA_VARIABLE,
+            help="File with the authorities to trust, for TLS.",
+        ),
     ] = None
     cert_file: Annotated[
         str | None,
@@ -58,7 +63,10 @@ class ConnectionOptions:
         ),
     ] = None
     key_file: Annotated[
-        str | None, typer.Option("--key-file", metavar="FILE", envvar=KEY_VARIABLE, help="Its private key.")
+        str | None,
+        typer.Option(
+            "--key-file", metavar="FILE", envvar=KEY_VARIABLE, help="Private key of that certificate."
+        ),
     ] = None
     insecure: Annotated[bool, typer.Option("--insecure", help="Trust any certificate of the broker.")] = False
 

@@ -42,21 +42,30 @@ class RepeatOptions:
     repeat: Annotated[
         int | None,
         typer.Option(
-            "--repeat", metavar="N", min=1, help="Publish so many times. [default: 1; with --every for ever]"
+            "--repeat", metavar="N", min=1, help="How often to publish. [default: 1; with --every for ever]"
         ),
     ] = None
     every: Annotated[
-        str | None, typer.Option("--every", metavar="TIME", help="Publish on an interval such as 100ms.")
+        str | None, typer.Option("--every", metavar="TIME", help="Time between two publishes, such as 100ms.")
     ] = None
     lasting: Annotated[
         str | None,
-        typer.Option("--for", metavar="TIME", help="Repeat for so long, such as 30s. [--every is 1s then]"),
+        typer.Option("--for", metavar="TIME", help="How long to repeat, such as 30s. [--every is 1s then]"),
     ] = None
     keep_last: Annotated[
-        int, typer.Option("--keep-last", metavar="N", min=1, help="With --every: messages to send again.")
+        int,
+        typer.Option(
+            "--keep-last",
+            metavar="N",
+            min=1,
+            help="With --every: how many of the last messages to keep and send again.",
+        ),
     ] = 5
     backup: Annotated[
-        str | None, typer.Option("--backup", metavar="URL", help="With --every: the broker to switch to.")
+        str | None,
+        typer.Option(
+            "--backup", metavar="URL", help="With --every: the broker to switch to when the first one fails."
+        ),
     ] = None
 
     @property
@@ -146,7 +155,9 @@ def pub(
     ] = None,
     url: Url = None,
     qos: Qos = 1,
-    retain: Annotated[bool, typer.Option("-r", "--retain", help="Keep it for later subscribers.")] = False,
+    retain: Annotated[
+        bool, typer.Option("-r", "--retain", help="Retain the message for later subscribers.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Publish a message and wait until the broker has it."""

@@ -40,10 +40,13 @@ class Output:
             "--timeout",
             metavar="DURATION",
             parser=duration_s,
-            help="End after this time (plain numbers are seconds); a failure if --count is not reached.",
+            help="End after this time (plain numbers are seconds). It counts as a failure if --count "
+            "was not reached by then.",
         ),
     ] = None
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic before it.")] = False
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic before each message.")] = (
+        False
+    )
     format: Annotated[
         str | None,
         typer.Option(
@@ -99,13 +102,17 @@ def sub(
     start: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="earliest|latest|OFFSET", help="Read the logs by HTTP, from there on."
+            "--from",
+            metavar="earliest|latest|OFFSET",
+            help="Read stored messages from the logs by HTTP, from there on.",
         ),
     ] = None,
     backup: Annotated[
         str | None,
         typer.Option(
-            "--backup", metavar="URL", help="A second broker: each message once, and from which it came."
+            "--backup",
+            metavar="URL",
+            help="A second broker: print each message once, and which broker sent it.",
         ),
     ] = None,
 ) -> None:

@@ -13,7 +13,12 @@ app = single()
 
 @app.command(epilog=example("millrace backup /backups/monday --url http://admin@n1:18831"))
 def backup(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="New, or with a backup to go on with.")],
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="A new directory, or one with an unfinished backup, which is continued."
+        ),
+    ],
     url: HttpUrl = DEFAULT,
     json: AsJson = False,
 ) -> None:

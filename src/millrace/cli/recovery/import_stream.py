@@ -24,7 +24,8 @@ def import_(
     again: Annotated[
         str,
         typer.Option(
-            metavar="WORD", help="Import a file that was imported before once more; each word, once more."
+            metavar="WORD",
+            help="Import a file once more that was imported before. Each new word imports it once more.",
         ),
     ] = "",
     url: HttpUrl = DEFAULT,

@@ -19,7 +19,7 @@ def restore(
         typer.Option(
             "--groups-from",
             metavar="earliest|latest",
-            help="Where groups begin: with all restored messages, or behind them.",
+            help="Where groups begin: earliest, before all restored messages; latest, behind them.",
         ),
     ] = "earliest",
     yes: Yes = False,

@@ -17,7 +17,7 @@ def init(
     directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the files go.")] = Path(),
     json: AsJson = False,
 ) -> None:
-    """Make a cluster's secret and a configuration that names it.
+    """Make a secret for a cluster, and a configuration that uses it.
 
     Nodes know each other by this secret: copy both files to every node and start each with
     --config millrace.toml --node-id NAME --peer HOST:PORT, all but the first with --join HOST:PORT too.

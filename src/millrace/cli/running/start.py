@@ -32,12 +32,19 @@ def start(
     ws: Annotated[str | None, _listener("ws", "MQTT over WebSocket.")] = None,
     http: Annotated[str | None, _listener("http", "HTTP.")] = None,
     peer: Annotated[str | None, _listener("peer", "Links from other nodes.")] = None,
-    text: Annotated[str | None, _listener("text", "Lines, for netcat and telnet.")] = None,
+    text: Annotated[str | None, _listener("text", "The text protocol, for netcat and telnet.")] = None,
     join: Annotated[
         list[str] | None, typer.Option("--join", metavar=_ADDRESS, help="A node of the cluster to join.")
     ] = None,
     workers: Annotated[
-        int, typer.Option("--workers", metavar="N", min=1, max=64, help="Nodes on this machine, one a core.")
+        int,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            min=1,
+            max=64,
+            help="How many nodes to run on this machine, at most one per core.",
+        ),
     ] = 1,
     end_with_input: Annotated[
         bool, typer.Option("--end-with-input", hidden=True, help="Stop at the end of the standard input.")

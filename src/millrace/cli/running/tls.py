@@ -27,7 +27,7 @@ def init(
     ] = None,
     client: Annotated[
         list[str] | None,
-        typer.Option("--client", metavar="USER", help="Also a certificate for a client, which names a user."),
+        typer.Option("--client", metavar="USER", help="User for whom a client certificate is made too."),
     ] = None,
     yes: Yes = False,
     json: AsJson = False,

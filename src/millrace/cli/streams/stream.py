@@ -138,7 +138,7 @@ def purge(
     url: HttpUrl = DEFAULT,
     json: AsJson = False,
 ) -> None:
-    """Forget messages. Offsets go on counting."""
+    """Remove stored messages. Offsets go on counting."""
     if not yes:
         rows = [row for row in door(url).get(_path(name))["shard_list"] if shard in (None, row["shard"])]
         confirm(f"Purge {_messages(rows, before)} of stream {name}? They cannot be had back.", yes=False)

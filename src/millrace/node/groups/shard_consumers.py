@@ -178,7 +178,7 @@ class ShardConsumers:
                 applied: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
                 entry = self._entry([operation for operation, _ in batch])
                 if not self._shard.propose_entries([entry], Answer(applied), self._proposed_us):
-                    applied.set_exception(Unavailable("the log takes nothing right now; try again"))
+                    applied.set_exception(Unavailable("the log accepts no messages right now; try again"))
                 try:
                     results = await applied
                 except LocalError as error:

@@ -112,7 +112,7 @@ def _not_stored(reason: Reason) -> NotStored:
         Reason.QUOTA_EXCEEDED: "the disk of the node is full; nothing is stored until there is room",
         Reason.IMPLEMENTATION_SPECIFIC: "the sequence is below what is remembered of this producer",
     }
-    return NotStored(reason, details.get(reason, "the log takes nothing right now; try again"))
+    return NotStored(reason, details.get(reason, "the log accepts no messages right now; try again"))
 
 
 def make_run(message: Message, now_ms: int) -> Run:

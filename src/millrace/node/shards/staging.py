@@ -93,7 +93,7 @@ class ShardStaging:
             self._introduce()
         timed = [self._shard.timed(block) for block in blocks]
         if not self._shard.group.propose(timed, list(map(Answer, answers)), kind, is_judged=True):
-            raise Unavailable(f"shard {self._shard.number} takes nothing right now; try again")
+            raise Unavailable(f"shard {self._shard.number} accepts no messages right now; try again")
         for answer in answers:
             self._waiting.add(answer)
             answer.add_done_callback(self._waiting.discard)
@@ -109,7 +109,9 @@ class ShardStaging:
         try:
             await asyncio.wait_for(asyncio.gather(*answers), _ANSWER_S)
         except TimeoutError:
-            raise Unavailable(f"shard {self._shard.number} does not get on; it is tried again") from None
+            raise Unavailable(
+                f"shard {self._shard.number} makes no progress right now; it is tried again"
+            ) from None
 
     def close(self) -> None:
         """The shard is gone: whoever waits is told."""

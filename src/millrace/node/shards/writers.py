@@ -243,7 +243,7 @@ class Writing:
         group = self._definitions.group
         block = opaque_block(Kind.CONTROL, META_ENTRIES.encode([entry]))
         if not group.propose([block], [answer], EntryKind.CONTROL):
-            raise Unavailable("the node cannot take decisions right now; try again")
+            raise Unavailable("the node cannot commit or abort batches right now; try again")
         try:
             result = await asyncio.wait_for(answer, _DECIDE_S)
         except (TimeoutError, LocalError):

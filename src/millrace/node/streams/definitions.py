@@ -161,7 +161,7 @@ class Definitions:
         answer: asyncio.Future[meta.Result] = asyncio.get_running_loop().create_future()
         block = opaque_block(Kind.CONTROL, META_ENTRIES.encode([entry]))
         if not self.group.propose([block], [answer], EntryKind.CONTROL):
-            raise LocalError("the node cannot take changes right now; try again")
+            raise LocalError("the node cannot change the cluster right now; try again")
         try:
             result = await asyncio.wait_for(answer, _COMMAND_S)
         except TimeoutError:

@@ -306,7 +306,9 @@ def _declared(request: Request, name: str) -> PipelineKeeper:
 
 def _known(request: Request, name: str) -> None:
     if name not in _reports(request) and name not in _keeper(request).names():
-        raise Problem(404, f"there is no pipeline {name!r}, and none has told this node of itself")
+        raise Problem(
+            404, f"there is no pipeline {name!r}, and no pipeline of that name has reported to this node"
+        )
 
 
 def _row(request: Request, name: str) -> dict[str, Any]:

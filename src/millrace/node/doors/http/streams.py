@@ -170,10 +170,14 @@ async def purge_stream(request: Request, name: str, form: PurgeForm, caller: Cal
     server = server_of(request)
     stream = _stream(server, name)
     if stream.leaderless:
-        raise Problem(409, f"stream {name!r} has logs without a leader: what they forget follows from groups")
+        raise Problem(
+            409,
+            f"stream {name!r} is leaderless and cannot be purged: its groups and its retention decide which "
+            "messages are removed",
+        )
     numbers = [*stream.sealed, *stream.shards] if form.shard is None else [form.shard]
     if not numbers:
-        raise Problem(409, f"stream {name!r} is routed: there is nothing stored to forget")
+        raise Problem(409, f"stream {name!r} is routed: it has no stored messages that could be removed")
     if server.engine.space.is_refusing:
         raise Unavailable("the disk of the node is full; a purge needs a little room as well")
     for number in numbers:
@@ -181,7 +185,7 @@ async def purge_stream(request: Request, name: str, form: PurgeForm, caller: Cal
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         offset = shard.next_offset if form.before is None else form.before
         if not shard.trim(offset, done):
-            raise Unavailable("the log takes nothing right now; try again")
+            raise Unavailable("the log accepts no messages right now; try again")
         await done
     return _shown(server, stream)
 

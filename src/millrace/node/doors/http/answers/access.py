@@ -31,8 +31,8 @@ class RuleRow(Answer):
 
 
 class TokenRow(Answer):
-    name: Annotated[str, Field(description="By which it is listed and revoked.")]
-    user: Annotated[str, Field(description="For whom it stands.")]
+    name: Annotated[str, Field(description="Name of the token, by which it is listed and revoked.")]
+    user: Annotated[str, Field(description="User for whom the token stands.")]
     allow: Annotated[
         list[str] | None, Field(description="ACTION:FILTER that limit it; null is all the user may do.")
     ]
