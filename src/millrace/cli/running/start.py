@@ -37,14 +37,7 @@ def start(
         list[str] | None, typer.Option("--join", metavar=_ADDRESS, help="A node of the cluster to join.")
     ] = None,
     workers: Annotated[
-        int,
-        typer.Option(
-            "--workers",
-            metavar="N",
-            min=1,
-            max=64,
-            help="How many nodes to run on this machine, at most one per core.",
-        ),
+        int, typer.Option("--workers", metavar="N", min=1, max=64, help="Nodes to run, at most one a core.")
     ] = 1,
     end_with_input: Annotated[
         bool, typer.Option("--end-with-input", hidden=True, help="Stop at the end of the standard input.")
