@@ -28,7 +28,9 @@ _ENDS = {"|", "<", "&", "&&", "||", ";", ">", "2>", ")"}
 
 
 def pages() -> list[Path]:
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    folders = (ROOT / "docs", ROOT / "deploy", ROOT / "examples")
+    found = [page for folder in folders for page in sorted(folder.rglob("*.md"))]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *found]
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:

@@ -90,6 +90,38 @@ def test_the_stateful_set_has_probes_an_identity_and_a_place_for_data() -> None:
     assert {port["name"] for port in found["Service", "millrace"]["spec"]["ports"]} <= set(ports)
 
 
+def test_http_answers_the_names_of_the_service_in_every_namespace() -> None:
+    """Names with a dot are answered 421 unless they are named."""
+    found = manifests()
+    (container,) = found["StatefulSet", "millrace"]["spec"]["template"]["spec"]["containers"]
+    values = {one["name"]: one.get("value") for one in container["env"]}
+    before = [one["name"] for one in container["env"]]
+    assert before.index("POD_NAMESPACE") < before.index("MILLRACE_LISTENERS__HOSTS"), "used once it is set"
+    hosts = values["MILLRACE_LISTENERS__HOSTS"].replace("$(POD_NAMESPACE)", "plant").split(",")
+    assert hosts == ["millrace.plant", "millrace.plant.svc", "millrace.plant.svc.cluster.local"]
+    assert ("Service", "millrace") in found
+
+
+def test_the_ports_that_are_named_are_those_on_which_the_program_listens() -> None:
+    image = (DEPLOY / "Dockerfile").read_text()
+    exposed = {int(port) for port in re.findall(r"\d+", re.findall(r"^EXPOSE (.+)$", image, re.M)[0])}
+    listens = {int(port) for port in re.findall(r"MILLRACE_LISTENERS__\w+=0\.0\.0\.0:(\d+)", image)}
+    (container,) = manifests()["StatefulSet", "millrace"]["spec"]["template"]["spec"]["containers"]
+    peers = {
+        int(one["environment"]["MILLRACE_LISTENERS__PEER"].rsplit(":", 1)[1])
+        for name, one in compose()["services"].items()
+        if name in ("n1", "n2", "n3")
+    }
+    assert exposed == listens | peers
+    assert {port["containerPort"] for port in container["ports"]} == exposed
+    probes = [
+        container[name]["httpGet"]["port"] for name in ("livenessProbe", "readinessProbe", "startupProbe")
+    ]
+    assert set(probes) == {"http"}
+    for target in re.findall(r'"n\d:(\d+)"', (DEPLOY / "compose" / "prometheus.yml").read_text()):
+        assert int(target) in listens
+
+
 def test_a_majority_stays_when_nodes_are_taken_away_on_purpose() -> None:
     found = manifests()
     replicas = found["StatefulSet", "millrace"]["spec"]["replicas"]
