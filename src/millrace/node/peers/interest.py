@@ -2,10 +2,10 @@
 
 `replication/routed/machine.py` decides; this does what its effects say and is its eyes. Once per turn of the
 loop it tells the machine which subscriptions came and went, stamps the retained messages that were published
-here, and sends the runs that others want. A run goes once to each node that wants it, as the bytes that came
-in; that node gives it to its own clients only and passes nothing on [E2]. Between nodes
-nothing is acknowledged: the publisher's node answers the publisher, the subscriber's node sees to the
-subscriber [E6]."""
+here, and sends the runs that others want, neighbours together (`joined_runs.py`). A run goes once to each node
+that wants it, as the bytes that came in; that node gives it to its own clients only and passes nothing on
+[E2]. Between nodes nothing is acknowledged: the publisher's node answers the publisher, the subscriber's node
+sees to the subscriber [E6]."""
 
 import logging
 from collections import deque
@@ -21,6 +21,7 @@ from millrace.broker.messages.message import Run, expiry_of, payload_is_empty
 from millrace.driver.effects import EffectDriver
 from millrace.errors import MalformedPacket
 from millrace.kernels import skip
+from millrace.node.peers.joined_runs import joined_runs
 from millrace.node.peers.messages import NodeMessage, RelayedRun
 from millrace.replication.contract import LinkClosed, LinkOpened, PeerBody, PeerMessage, ReplicaId, Tick
 from millrace.replication.routed.machine import (
@@ -113,8 +114,8 @@ class Interest:
         inbound = broker.inbound
         for topic, run in inbound.take_retained():
             self._stamp(topic, run)
-        for peer, run, group in inbound.take_relays():
-            self._forward(peer, run, group)
+        for peer, relayed, count in joined_runs(inbound.take_relays()):
+            self._forward(peer, relayed, count)
 
     def note_expired(self, topics: list[str]) -> None:
         """The retained messages of these topics are gone because their time has passed."""
@@ -167,10 +168,9 @@ class Interest:
         found = [(topic, broker.retained.get(topic)) for topic in moved]
         return [(topic, run, stamps[topic][1]) for topic, run in found if run is not None]
 
-    def _forward(self, peer: str, run: Run, group: str) -> None:
-        relayed = RelayedRun(run.qos, run.v5, run.retain, group, run.data)
+    def _forward(self, peer: str, relayed: RelayedRun, count: int) -> None:
         if self._messenger is None or not self._messenger.send(peer, relayed):
-            self._broker.stats.dropped_relay += run.count
+            self._broker.stats.dropped_relay += count
 
     def _stamp(self, topic: str, run: Run) -> None:
         value = None if payload_is_empty(run) else self._encode(run)
@@ -178,8 +178,9 @@ class Interest:
         self._driver.step(Published(topic=topic, value=value, wall_ms=wall_ms))
         if value is None:
             # Clients elsewhere get the deletion as the message it is; a stamp alone has no bytes.
+            relayed = RelayedRun(run.qos, run.v5, run.retain, "", run.data)
             for peer in self._broker.router.interest.wanted_by(topic)[0]:
-                self._forward(peer, run, "")
+                self._forward(peer, relayed, run.count)
 
     # ---------------------------------------------------------------------------------------- links
 
