@@ -89,7 +89,7 @@ def test_a_routed_stream_answers_clearly_and_can_be_switched(tmp_path: Path) -> 
             assert sum(known["peers"].values()) == 1, "n1 knows the one filter there is elsewhere"
             assert known["retained"] == 1
             assert "routed" in await refused(third, "GET", "/v1/streams/live/shards/99/messages")
-            assert "nothing stored" in await refused(third, "POST", "/v1/streams/live/purge", {})
+            assert "no stored messages" in await refused(third, "POST", "/v1/streams/live/purge", {})
             assert "stored nowhere" in await refused(
                 third, "POST", "/v1/groups", {"name": "g", "filters": ["live/a"]}
             )
