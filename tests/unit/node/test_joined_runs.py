@@ -1,4 +1,4 @@
-"""What a turn relays to other nodes: neighbours together, everything in order, shared by those who get the same."""
+"""What a turn relays to other nodes: neighbours together, in order, shared by those who get the same."""
 
 from millrace.broker.messages.inbound import Relay
 from millrace.broker.messages.message import Run

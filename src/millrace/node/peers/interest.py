@@ -2,10 +2,10 @@
 
 `replication/routed/machine.py` decides; this does what its effects say and is its eyes. Once per turn of the
 loop it tells the machine which subscriptions came and went, stamps the retained messages that were published
-here, and sends the runs that others want, neighbours together (`joined_runs.py`). A run goes once to each node
-that wants it, as the bytes that came in; that node gives it to its own clients only and passes nothing on
-[E2]. Between nodes nothing is acknowledged: the publisher's node answers the publisher, the subscriber's node
-sees to the subscriber [E6]."""
+here, and sends the runs that others want, neighbours together (`joined_runs.py`). A run goes once to each
+node that wants it, as the bytes that came in; that node gives it to its own clients only and passes nothing
+on [E2]. Between nodes nothing is acknowledged: the publisher's node answers the publisher, the subscriber's
+node sees to the subscriber [E6]."""
 
 import logging
 from collections import deque

@@ -1,7 +1,7 @@
 """What one turn of the loop relays to other nodes, in as few messages as keep its order.
 
-Devices send one message at a time, each on its own connection: the runs of a turn are then many and short, and
-a message between nodes costs more than what is in it. So neighbours of one form go together. A run for a
+Devices send one message at a time, each on its own connection: the runs of a turn are then many and short,
+and a message between nodes costs more than what is in it. So neighbours of one form go together. A run for a
 shared subscription stays alone, because its whole message goes to one member.
 """
 
