@@ -119,7 +119,7 @@ class Broker:
         """Whether the node should come round: output, arrivals, operations or readers are waiting."""
         return bool(
             self.outbound.dirty
-            or self.inbound.waiting
+            or self.inbound.is_urgent
             or self.journal.is_due
             or self.outbound.behind
             or self.inbound.relays

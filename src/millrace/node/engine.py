@@ -22,6 +22,7 @@ from millrace.node.cluster.silence import Silence
 from millrace.node.config import Config
 from millrace.node.edge.functions import EdgeFunctions
 from millrace.node.edge.streams import EdgeStreams
+from millrace.node.gathering import Gathering
 from millrace.node.groups.consumer_groups import ConsumerGroups
 from millrace.node.groups.mqtt_members import MqttGroupMembers
 from millrace.node.groups.work_division import NodeWorkDivision
@@ -78,6 +79,9 @@ class Engine:
         self._now_ms = now_ms
         self._wall_us = wall_us = surroundings.wall_us
         self._wake = wake
+        self._gathering = Gathering(
+            wake, asyncio.get_running_loop().call_later, is_always=surroundings.gathers_always
+        )
         self._pool = surroundings.make_readers()
         self.shards: dict[int, Shard] = {}
         self._closed: dict[int, Shard] = {}
@@ -286,6 +290,8 @@ class Engine:
             await asyncio.to_thread(self.traces.close)
         if not self.replicas.is_open:
             return
+        if self._broker.inbound.waiting:
+            self._cut_arrivals(self._wall_us())
         await self.pipelines.stop()
         await self.writing.stop()
         await self.edges.stop()
@@ -357,22 +363,11 @@ class Engine:
         broker = self._broker
         if broker.outbound.held:
             self._sealing.hold_back()
-        sealing = self._sealing
-        if broker.inbound.waiting or sealing.too_early or broker.journal.is_due:
-            self.sessions.cut()
-            arrived = broker.inbound.take_waiting()
-            if broker.outbound.sealed or sealing.too_early or any(i.is_sealed for i in arrived):
-                arrived = sealing.in_time(arrived, is_out_of_space=self.opening.is_out_of_space)
+        if broker.inbound.waiting or self._sealing.too_early or broker.journal.is_due:
             wall_us = self._wall_us()
-            left = deque(arrived)
-            try:
-                while left:
-                    self._cut_one(left.popleft(), wall_us)
-            finally:
-                # A fault in one log: the others' come again, as only the first arrival queues an intake.
-                broker.inbound.waiting[:0] = left
-            # At once: what is synced in place is committed, and answered, in this very turn.
-            self.replicas.syncer.start()
+            is_urgent = broker.inbound.is_urgent or self._sealing.too_early or broker.journal.is_due
+            if not self._gathering.holds(broker.inbound.waiting_count, wall_us, is_urgent=bool(is_urgent)):
+                self._cut_arrivals(wall_us)
         if self.reader.has_work:
             self.reader.serve_behind()
         self.work.check_divided()
@@ -383,6 +378,22 @@ class Engine:
             self.interest.flush()
         if inbound.outcomes:
             self.groups.publishing.answer(broker.take_outcomes())
+
+    def _cut_arrivals(self, wall_us: int) -> None:
+        broker, sealing = self._broker, self._sealing
+        self.sessions.cut()
+        arrived = broker.inbound.take_waiting()
+        if broker.outbound.sealed or sealing.too_early or any(i.is_sealed for i in arrived):
+            arrived = sealing.in_time(arrived, is_out_of_space=self.opening.is_out_of_space)
+        left = deque(arrived)
+        try:
+            while left:
+                self._cut_one(left.popleft(), wall_us)
+        finally:
+            # A fault in one log: the others' come again, as only the first arrival queues an intake.
+            broker.inbound.waiting[:0] = left
+        # At once: what is synced in place is committed, and answered, in this very turn.
+        self.replicas.syncer.start()
 
     def _cut_one(self, intake: Intake, wall_us: int) -> None:
         shard = self.shards.get(intake.shard)

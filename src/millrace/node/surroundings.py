@@ -71,6 +71,8 @@ class Surroundings:
     log_settings: LogSettings = DEFAULT_SETTINGS
     loading: Callable[[], AbstractContextManager[None]] = nullcontext
     """Around what loads modules."""
+    gathers_always: bool = False
+    """Whether leisurely publishers wait for each other also where few come (`gathering.py`)."""
 
 
 def _wall_us() -> int:

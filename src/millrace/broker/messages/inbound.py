@@ -13,7 +13,7 @@ from typing import Any
 
 from millrace.broker.entries.sessions import Qos2Received
 from millrace.broker.groups.share_group import ShareGroup
-from millrace.broker.messages.intake import Arrival, Intake
+from millrace.broker.messages.intake import LEISURE_MS, Arrival, Intake
 from millrace.broker.messages.message import Run, expiry_of, payload_is_empty
 from millrace.broker.messages.outbound import Outbound
 from millrace.broker.sessions.journal import Journal, TakeArrival
@@ -58,6 +58,8 @@ class Inbound:
         self._stats = stats
         # Intakes with arrivals; see `take_waiting`.
         self.waiting: list[Intake] = []
+        # How many of these arrivals may wait a moment for more.
+        self._leisurely = 0
         # Bytes that arrived and are not committed: beyond a bound the node stops reading publishers.
         self.uncommitted_bytes = 0
         # See `take_relays` and `take_retained`.
@@ -78,7 +80,17 @@ class Inbound:
     def take_waiting(self) -> list[Intake]:
         """The intakes with arrivals, once per turn of the loop: the node cuts blocks of what is in them."""
         waiting, self.waiting = self.waiting, []
+        self._leisurely = 0
         return waiting
+
+    @property
+    def waiting_count(self) -> int:
+        return sum([len(intake.arrivals) for intake in self.waiting])
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether an arrival waits that is to be cut into a block at the end of this turn."""
+        return bool(self.waiting) and self.waiting_count > self._leisurely
 
     def take_relays(self) -> list[Relay]:
         """Runs to be sent to other nodes."""
@@ -93,9 +105,17 @@ class Inbound:
     # ---------------------------------------------------------------------------------- fast path
 
     def publish_runs(
-        self, session: Session, first: int, route: Route, data: bytes, count: int, now_ms: int
+        self,
+        session: Session,
+        first: int,
+        route: Route,
+        data: bytes,
+        count: int,
+        now_ms: int,
+        pause_ms: int = 0,
     ) -> None:
-        """A run from one chunk for one route, without retain and expiry. Sees to its acknowledgement."""
+        """A run from one chunk for one route, without retain and expiry. Sees to its acknowledgement. A
+        client that was silent for `pause_ms` before may have to wait for it."""
         session.traffic.received[first >> 1 & 3] += count
         v5 = session.v5
         if first == 0x30:
@@ -121,6 +141,7 @@ class Inbound:
             if intake is not None and intake.captures_all and route.allowed:
                 run = Run(data, count, 0, v5)
                 self._arrive(intake, Arrival(session, route, self._router.generation, run, None, b""))
+                self._leisurely += pause_ms >= LEISURE_MS and intake.gathers
             elif route.simple[v5]:
                 self._outbound.forward(route.plain[v5], data, count)
             elif not route.allowed:
@@ -139,6 +160,7 @@ class Inbound:
                 run = Run(data, count, 1, v5)
                 ack = acks(data, _PUBACK)
                 self._arrive(intake, Arrival(session, route, self._router.generation, run, None, ack))
+                self._leisurely += pause_ms >= LEISURE_MS and intake.gathers
                 return
             if route.has_receivers:
                 run = Run(data, count, 1, v5)

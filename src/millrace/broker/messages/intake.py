@@ -11,6 +11,10 @@ from millrace.broker.messages.message import Run
 from millrace.broker.sessions.session import Session
 from millrace.reasons import Reason
 
+LEISURE_MS = 20
+"""A client that was silent for so long before it publishes goes at a pace of its own: it did not wait for an
+answer, and the next one may come later by a tenth of that."""
+
 
 class Arrival:
     """One run of one publisher and the answer it waits for. `run` is None where only the answer waits."""
@@ -76,12 +80,14 @@ class Arrival:
 class Intake:
     """The way into one shard."""
 
-    __slots__ = ("arrivals", "captures_all", "is_sealed", "shard")
+    __slots__ = ("arrivals", "captures_all", "gathers", "is_sealed", "shard")
 
     def __init__(self, shard: int, captures_all: bool) -> None:
         self.shard = shard
         self.captures_all = captures_all
         self.is_sealed = False
+        # Whether what is not urgent may wait here a moment for more; see `Inbound.is_urgent`.
+        self.gathers = True
         self.arrivals: list[Arrival] = []
 
 

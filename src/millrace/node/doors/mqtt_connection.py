@@ -176,6 +176,7 @@ class MqttConnection(PacedOutput):
         door = self._door
         if not door.awake:
             door.begin_turn()
+        pause_ms = door.turn_ms - self.seen_ms
         self.seen_ms = now_ms = door.turn_ms
         broker = door.broker
         self.traffic.bytes_received += len(data)
@@ -188,7 +189,7 @@ class MqttConnection(PacedOutput):
                 first, subject, _, _, count = spans
                 if first < 0x40:
                     self._heard(count, pos)
-                    broker.publish_runs(session, first, subject, data, count, now_ms)
+                    broker.publish_runs(session, first, subject, data, count, now_ms, pause_ms)
                     if first != 0x30:
                         self._check_bounds(first, count)
                 else:
@@ -201,8 +202,7 @@ class MqttConnection(PacedOutput):
         elif self._parked is not None:
             self._parked.append(data)
         else:
-            data = self._inbox.join(data)
-            if data:
+            if data := self._inbox.join(data):
                 self._receive(data, 0, [])
 
     def is_late(self, now_ms: int) -> bool:

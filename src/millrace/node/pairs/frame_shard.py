@@ -123,6 +123,8 @@ class FrameShard(Shard, FrameApp):
         self._send = send
         self._is_full = is_full
         self._loop = asyncio.get_running_loop()
+        # Deadlines run from the arrival.
+        self.intake.gathers = False
         spec = self.stream.spec.primary_backup
         self._classes = FrameClasses(spec)
         self._frame = Frame(schedule=Schedule.FRAME, jobs_max=FRAME_JOBS_MAX, copies_max=FRAME_COPIES_MAX)

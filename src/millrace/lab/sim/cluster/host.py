@@ -183,6 +183,7 @@ class Host:
             running_us=lambda: self._world.clock.now_us,
             listen=_listen,
             log_settings=self._log_settings,
+            gathers_always=self._world.plan.gathers_always,
         )
         server = Server(
             self._config, random=random.Random(loop.rng.getrandbits(64)), surroundings=surroundings

@@ -57,6 +57,8 @@ class ClusterPlan:
     free_bytes_min: int
     replace_after_s: int = 600
     """How long a node is away before others get its replicas."""
+    gathers_always: bool = False
+    """Whether publishers that do not wait for their answers wait for each other."""
 
     @property
     def has_moving_topics(self) -> bool:
@@ -111,4 +113,5 @@ def make_cluster_plan(seed: int) -> ClusterPlan:
         segment_bytes=rng.choice((4_096, 16_384, 1 << 20)),
         free_bytes_min=rng.choice((0, 1 << 20)),
         replace_after_s=_REPLACE_AFTER_S if seed % 4 == 3 else 600,
+        gathers_always=random.Random(f"{seed} gathering").random() < 0.5,
     )
