@@ -105,14 +105,7 @@ class Inbound:
     # ---------------------------------------------------------------------------------- fast path
 
     def publish_runs(
-        self,
-        session: Session,
-        first: int,
-        route: Route,
-        data: bytes,
-        count: int,
-        now_ms: int,
-        pause_ms: int = 0,
+        self, session: Session, first: int, route: Route, data: bytes, count: int, now_ms: int, pause_ms: int
     ) -> None:
         """A run from one chunk for one route, without retain and expiry. Sees to its acknowledgement. A
         client that was silent for `pause_ms` before may have to wait for it."""

@@ -283,7 +283,7 @@ class MqttConnection(PacedOutput):
             first, subject, start, end, count = spans[at : at + 5]
             if first < 0x40:
                 self._heard(count, end - start)
-                broker.publish_runs(session, first, subject, data[start:end], count, now_ms)
+                broker.publish_runs(session, first, subject, data[start:end], count, now_ms, 0)
                 if first != 0x30:
                     self._check_bounds(first, count)
                     if self._state == _CLOSED:

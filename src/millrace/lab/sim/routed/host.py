@@ -201,7 +201,7 @@ class RoutedHost:
             self._on_write(self.name, topic, text, (self.interest.machine.retained.clock.last, self.name))
         else:
             route = self.broker.resolve(session, topic)
-            self.broker.publish_runs(session, 0x30 | qos << 1, route, packet, 1, now_ms)
+            self.broker.publish_runs(session, 0x30 | qos << 1, route, packet, 1, now_ms, 0)
             self.wake()
         if qos == 2:
             self.broker.on_pubrel(session, client.next_id, 1)
