@@ -18,10 +18,13 @@ The other lines above `----` are commands, those below are what came of them. Co
     cut nI,nJ nK,...                             only members of one side hear each other
     one-way nI nJ                                nJ does not hear nI any more
     heal   close nI nJ   open nI nJ              network and link events
+    silent nI nJ                                 nI is told that nothing came from nJ for a while
     crash nI   start nI                          a crash loses what is being written
     stall nI   unstall nI   finish nI            the disk finishes no write, all again, one
     damage nI INDEX                              this entry of a stopped replica cannot be read any more
-    logs   status nI   trace on|off              look
+    logs   status nI   rests   trace on|off      look
+    elected nI,nJ                                one of these must lead
+    agreed                                       all must have committed all there is
     settle                                       heal all; the group must go on and agree
 """
 
@@ -29,7 +32,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from millrace.replication.contract import Propose, ReplicaId
+from millrace.replication.contract import Propose, ReplicaId, Silence
 from millrace.replication.raft.options import RaftOptions
 from millrace.types import Index
 from unit.replication.cluster import SMALL
@@ -123,6 +126,13 @@ class Story:
                 status = stage.machine(name).status()
                 voters, learners = ",".join(status.config.voters), ",".join(status.config.learners) or "none"
                 yield f"{name} {status.role} term {status.term} voters {voters} learners {learners}"
+            case "rests", []:
+                resting = [name for name, node in stage.nodes.items() if node.rests]
+                yield f"{', '.join(resting) or 'nobody'} at rest"
+            case "elected", [names]:
+                stage.require_leader(self._names(stage, names))
+            case "agreed", []:
+                stage.require_agreement()
             case "trace", [switch]:
                 stage.is_tracing = switch == "on"
             case _:
@@ -142,6 +152,9 @@ class Story:
                 stage.sync()
             case "open", [left, right]:
                 stage.link_opened(left, right)
+                stage.sync()
+            case "silent", [name, peer]:
+                stage.step(name, Silence(peer=peer))
                 stage.sync()
             case "crash", [name]:
                 stage.lose_writes(name)

@@ -266,7 +266,7 @@ class Engine:
             known = self.definitions.table.streams.get(spec.name)
             if known is None or known.spec != spec:
                 await self.opening.put(spec, create=False)
-        self.opening.reconcile()
+        await self.opening.open_all()
         self.opening.begun()
         for shard in list(self.shards.values()):
             await waiting.served(shard.group)

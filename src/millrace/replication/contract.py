@@ -295,6 +295,13 @@ class LinkClosed(Struct, frozen=True, kw_only=True):
     peer: ReplicaId
 
 
+class Silence(Struct, frozen=True, kw_only=True):
+    """The connection to the peer is there, and nothing came over it for a while. A hint like the others, for
+    groups that rest: nobody in them counts the silence of anybody."""
+
+    peer: ReplicaId
+
+
 class Appointed(Struct, frozen=True, kw_only=True):
     """What the authority above a primary-backup pair has on record; other protocols have none. Stepped at the
     start and whenever the record changes; an older version says nothing. Without `has_quorum` there is no
@@ -324,6 +331,7 @@ Event: TypeAlias = (
     | SnapshotTaken
     | LinkOpened
     | LinkClosed
+    | Silence
     | Appointed
 )
 
@@ -522,6 +530,10 @@ class Replica(Machine[Event, Effect], Protocol):
 
     def status(self) -> Status:
         """Cheap, without side effects."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether time means nothing to this replica until it is told something: ticks may be left out."""
 
     def config_at(self, index: Index) -> Config:
         """The configuration in force at `index`, for an index between the initial one and the last."""

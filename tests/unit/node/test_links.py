@@ -11,7 +11,7 @@ from millrace.node.cluster.cluster import Cluster
 from millrace.node.config import Address
 from millrace.node.peers import links
 from millrace.node.peers.links import Links
-from millrace.node.peers.messages import Identity, Refused
+from millrace.node.peers.messages import Identity, Refused, SignOfLife
 from millrace.node.peers.registry import encode
 from waiting import until_async
 
@@ -48,6 +48,7 @@ def test_an_attempt_that_nobody_answers_is_made_again_soon(monkeypatch: pytest.M
             on_frame=lambda replica, tag, number, body: None,
             on_open=lambda replica: None,
             on_close=lost.append,
+            on_silence=lambda other: None,
             why_not=lambda identity: "",
         )
         silent: Any = Silent(asyncio.get_running_loop())
@@ -68,6 +69,7 @@ class Node:
         self.replica = replica
         self.opened: list[str] = []
         self.heard: list[tuple[str, int]] = []
+        self.silent: list[str] = []
         self.links = Links(
             replica=replica,
             identity=lambda: Identity(replica, replica, "", ""),
@@ -76,6 +78,7 @@ class Node:
             on_frame=lambda sender, tag, number, body: self.heard.append((sender, number)),
             on_open=self.opened.append,
             on_close=lambda other: None,
+            on_silence=self.silent.append,
             why_not=lambda identity: "",
         )
 
@@ -85,6 +88,40 @@ class Node:
 
 
 NOBODY = Address("127.0.0.1", 1)
+
+
+NOBODY = Address("127.0.0.1", 1)
+
+
+def test_a_link_over_which_nothing_comes_is_told_once_and_again_after_a_word() -> None:
+    """Groups that rest go by it, long before the link is cut."""
+
+    async def scene() -> None:
+        here, there = Node("a"), Node("b")
+        await there.links.connect(await here.listen())
+        await until_async(lambda: here.opened == ["b"] and there.opened == ["a"], "the link")
+        assert here.links._timer is not None
+        here.links._timer.cancel()
+        link = here.links._links["b"]
+        sign = encode(SignOfLife())
+
+        def tick(count: int) -> None:
+            for _ in range(count):
+                link.tick(sign, is_replaceable=False)
+
+        link._quiet_ticks = 0
+        tick(3)
+        assert not here.silent
+        tick(3)
+        assert here.silent == ["b"]
+        there.links.send("a", sign)
+        await until_async(lambda: link._quiet_ticks == 0, "a word")
+        tick(4)
+        assert here.silent == ["b", "b"] and here.links.is_linked("b")
+        await here.links.stop()
+        await there.links.stop()
+
+    asyncio.run(scene())
 
 
 def test_a_node_of_another_cluster_is_refused_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:

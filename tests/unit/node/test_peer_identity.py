@@ -44,6 +44,7 @@ def test_links_refuse_to_prove_an_empty_secret() -> None:
                 on_frame=lambda replica, tag, number, body: None,
                 on_open=lambda replica: None,
                 on_close=lambda replica: None,
+                on_silence=lambda replica: None,
                 why_not=lambda identity: "",
             )
 

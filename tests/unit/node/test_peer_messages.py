@@ -341,6 +341,7 @@ def linked(name: str, on_frame: Callable[[str, int, int, bytes], None], first: A
         on_frame=on_frame,
         on_open=lambda replica: None,
         on_close=lambda replica: None,
+        on_silence=lambda replica: None,
         why_not=lambda identity: "",
     )
 

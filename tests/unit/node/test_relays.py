@@ -105,7 +105,7 @@ def test_the_way_ends_when_nothing_comes_through_it() -> None:
     here = Node(HERE, BRIDGE)
     here.relays.on_relayed(BRIDGE, 0, Relayed(THERE, HERE, bytes(encode(SignOfLife()))))
     assert here.relays.is_heard(THERE) and not here.got
-    for _ in range(3):
+    for _ in range(6):
         here.relays.tick()
     assert not here.relays.is_heard(THERE)
     assert here.closed == [THERE]

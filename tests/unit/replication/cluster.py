@@ -66,6 +66,8 @@ SMALL = RaftOptions(
     chunk_bytes_max=96,
     chunks_inflight_max=2,
     caught_up_entries_max=4,
+    # Where a test does not ask for it, nobody rests.
+    rest_ticks=1_000_000,
 )
 
 
@@ -186,6 +188,10 @@ class Node:
     @property
     def is_up(self) -> bool:
         return self.machine is not None
+
+    @property
+    def rests(self) -> bool:
+        return self.machine is not None and self.machine.rests
 
     def send(self, to: ReplicaId, body: PeerBody) -> None:
         self.cluster.send(self.name, to, body)

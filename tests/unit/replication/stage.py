@@ -208,6 +208,15 @@ class Stage(Cluster):
                 return
         raise Violation(f"no progress after healing: {self.describe()}")
 
+    def require_leader(self, names: Iterable[ReplicaId]) -> None:
+        if not any(self.nodes[name].is_up and self.machine(name).status().serving for name in names):
+            raise Violation(f"none of them leads: {self.describe()}")
+
+    def require_agreement(self) -> None:
+        statuses = [self.machine(name).status() for name in self.nodes]
+        if {(one.last, one.commit) for one in statuses} != {(statuses[0].last, statuses[0].last)}:
+            raise Violation(f"they do not agree on all there is: {self.describe()}")
+
     def lose_writes(self, name: ReplicaId) -> None:
         """Crash, and nothing that was being written reached the disk."""
         node = self.nodes[name]
@@ -282,6 +291,7 @@ def describe(value: object) -> str:
             name = type(value).__name__
             slots = getattr(value, "__struct_fields__", ())
             shown = [(slot, getattr(value, slot)) for slot in slots if slot not in ("data", "snapshot")]
+            shown = [(slot, item) for slot, item in shown if item is not False]
             return " ".join([name, *(f"{slot}={_short(item)}" for slot, item in shown)])
 
 

@@ -50,6 +50,8 @@ Answer = TypeVar("Answer")
 
 _REVIEW_S = 0.25
 _REVIEW_ALONE_S = 1.0
+# A review looks at every group: with a thousand of them it comes once a second.
+_REVIEW_GROUP_S = 0.00075
 _JOIN_S = 60.0
 _JOIN_QUIET_S = 2.0
 _JOIN_PAUSE_S = 0.3
@@ -328,13 +330,16 @@ class Cluster:
         self._review_task = asyncio.get_running_loop().create_task(for_ever())
 
     async def _pause(self) -> None:
-        """Until the next review. A node alone has nobody to watch: it waits longer, unless the definitions
-        change."""
+        """Until the next review. A node alone has nobody to watch, and one with many groups much to look at:
+        these wait longer, unless the definitions change."""
         seen = self._definitions.group.applied
         await asyncio.sleep(_REVIEW_S)
-        if len(self.members.members) == 1 and self._definitions.group.applied == seen:
+        is_alone = len(self.members.members) == 1
+        longer_s = _REVIEW_ALONE_S - _REVIEW_S if is_alone else 0
+        longer_s += _REVIEW_GROUP_S * len(self._replicas.groups)
+        if self._definitions.group.applied == seen:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_REVIEW_ALONE_S - _REVIEW_S):
+                async with asyncio.timeout(longer_s):
                     await self._definitions.next_change()
 
     async def _review(self) -> None:

@@ -90,6 +90,8 @@ class Syncer(ABC):
         self._mean_s = 0.0
         self.sync_times = Histogram(_SYNC_BOUNDS_S)
         """Of each sync of a log. Only one batch is performed at a time, so only one thread adds to it."""
+        self.votes_waiting = 0
+        """Terms and votes that are not on disk yet. Each is a sync of its own."""
         self._failed = False
         self._is_closed = False
         self.is_full = False
@@ -99,6 +101,7 @@ class Syncer(ABC):
 
     def submit(self, job: Job) -> None:
         self._gathered.append(job)
+        self.votes_waiting += job.persist.hard_state is not None
         if not self._busy and not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self.start)
@@ -127,6 +130,7 @@ class Syncer(ABC):
         dropped = [job for job in jobs if id(job.log) in leaving]
         jobs[:] = [job for job in jobs if id(job.log) not in leaving]
         for job in dropped:
+            self.votes_waiting -= job.persist.hard_state is not None
             job.done(job.persist.number)
 
     def _let_go(self) -> None:
@@ -201,6 +205,7 @@ class Syncer(ABC):
             log.warning("there is room on the disk again")
         faults: list[Exception] = []
         for job in batch:
+            self.votes_waiting -= job.persist.hard_state is not None
             try:
                 job.done(job.persist.number)
             except Exception as fault:

@@ -48,9 +48,11 @@ _PATIENCE_S = 1.5
 # Two connections that were made within this time of each other are taken for one attempt from each side.
 _AT_ONCE_S = 2.0
 # Counted in ticks of our own: a node that was itself stopped must not blame the others.
-_SIGN_S = 0.5
-_SILENT_TICKS = 3
-_CUT_TICKS = 10
+_SIGN_S = 0.25
+# Groups that rest hear of it first: what they do then disturbs nobody who hears the other side.
+_MISSED_TICKS = 4
+_SILENT_TICKS = 6
+_CUT_TICKS = 20
 
 
 class LinkTraffic:
@@ -166,6 +168,8 @@ class Link(asyncio.Protocol):
         self._quiet_ticks += 1
         if self._handshake is not None:
             return
+        if self._quiet_ticks == _MISSED_TICKS and self.identity is not None:
+            self._links.on_silence(self.identity.replica)
         if self._quiet_ticks > (_SILENT_TICKS if is_replaceable else _CUT_TICKS):
             silent_s = (self._quiet_ticks - 1) * _SIGN_S
             log.warning("link with %s is cut: nothing came for %.0f s", self.name, silent_s)
@@ -224,6 +228,7 @@ class Links:
         on_frame: Callable[[str, int, int, bytes], None],
         on_open: Callable[[str], None],
         on_close: Callable[[str], None],
+        on_silence: Callable[[str], None],
         why_not: Callable[[Identity], str],
         tls: FromFiles[PeerContexts] | None = None,
     ) -> None:
@@ -239,6 +244,8 @@ class Links:
         self.on_frame = on_frame
         self._on_open = on_open
         self._on_close = on_close
+        # Nothing came from that node for a moment.
+        self.on_silence = on_silence
         # Why a node may not link with this one; nothing where it may.
         self._why_not = why_not
         # The lowest level that nodes of this cluster may have. Set by whoever knows the cluster.

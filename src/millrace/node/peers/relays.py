@@ -26,7 +26,7 @@ log = logging.getLogger("millrace.links")
 _AROUND_BYTES = 1_024
 # A hint where to send: so much of an id keeps a sign of life small.
 _ID_CHARACTERS = 8
-_SILENT_TICKS = 3
+_SILENT_TICKS = 6
 
 
 class LinkTable(Protocol):

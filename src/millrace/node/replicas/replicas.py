@@ -36,6 +36,8 @@ from millrace.storage.disk import DiskFull
 log = logging.getLogger("millrace.replicas")
 
 TICK_S = 0.05
+# So many terms and votes on their way to the disk leave time enough for an election.
+_VOTES_WAITING_MAX = 16
 
 
 class FrameApp(ABC):
@@ -119,6 +121,7 @@ class Replicas:
                 on_frame=self.messenger.receive,
                 on_open=self._on_open,
                 on_close=self._on_close,
+                on_silence=self._on_silence,
                 why_not=lambda identity: self.why_not_linked(identity),
                 tls=for_peers(self._config.cluster),
             )
@@ -156,8 +159,10 @@ class Replicas:
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        # As after a start with a thousand groups: who gave up and stood again would add to what waits.
+        is_patient = self.syncer.votes_waiting > _VOTES_WAITING_MAX
         for group in list(self._awake):
-            if not group.is_asleep:
+            if not group.is_asleep and (group.is_leader or not is_patient):
                 group.tick()
             if group.is_asleep or group.is_closed:
                 del self._awake[group]
@@ -285,6 +290,10 @@ class Replicas:
         if self.links is None or not self.links.is_heard(replica):
             # Dialing in vain is no news while the two hear each other through a third.
             self._groups_closed(replica)
+
+    def _on_silence(self, replica: str) -> None:
+        for group in list(self.groups.values()):
+            group.fall_silent(ReplicaId(replica))
 
     def _groups_closed(self, replica: str) -> None:
         for group in list(self.groups.values()):

@@ -45,6 +45,7 @@ from millrace.replication.contract import (
     Report,
     RequestId,
     RoleChanged,
+    Silence,
     Snapshot,
     SnapshotTaken,
     StartOver,
@@ -332,6 +333,9 @@ class ReplicationGroup:
             if self._quiet_ticks >= _OFFER_AGAIN_TICKS:
                 self._quiet_ticks = 0
                 self._offered = 0
+                if self._machine.leader is not None:
+                    # One that rests counts no silence, and what is pending should have ended that rest.
+                    self.fall_silent(self._machine.leader)
             self._offer()
         if self._machine.is_serving:
             self._admission.take_early()
@@ -342,9 +346,17 @@ class ReplicationGroup:
         self.on_wake(self)
 
     def _may_sleep(self) -> bool:
-        """A leader alone that has written, applied and told everything. Any event wakes it."""
+        """A replica to whom time means nothing: one that rests, or a leader alone, which has written, applied
+        and told everything. Any event wakes it."""
         machine = self._machine
-        return not self._pending and machine.is_serving and self.is_alone and self._driver.has_told_applied
+        if self._pending or not self._driver.has_told_applied:
+            return False
+        return machine.rests or (machine.is_serving and self.is_alone)
+
+    def fall_silent(self, peer: ReplicaId) -> None:
+        """Nothing came from that node for a while."""
+        if self._machine.rests:
+            self.step(Silence(peer=peer))
 
     @property
     def _is_answered(self) -> bool:

@@ -36,6 +36,9 @@ from millrace.tracing.publishes import PublishTraces
 
 log = logging.getLogger("millrace.streams")
 
+# At the start, between two looks at what else there is to do.
+_OPENED_AT_ONCE = 8
+
 
 class Opening:
     """Brings the shards of this node in line with the definitions."""
@@ -135,6 +138,23 @@ class Opening:
         if self._replicas.is_open:
             self.reconcile()
 
+    async def open_all(self) -> None:
+        """At the start. There may be a thousand shards: links hear of this node, and those that are open find
+        their leaders, while the others are opened."""
+        definitions = self._definitions.state
+        if definitions.members.cluster:
+            self._open_sessions()
+            for count, (number, stream) in enumerate(definitions.shards().items(), 1):
+                if not stream.is_leaderless(number) and number not in self._shards:
+                    self._open_shard(number, self._make_shard(number, stream))
+                if count % _OPENED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        self.reconcile()
+
+    def _open_sessions(self) -> None:
+        if meta.SESSION_GROUP not in self._replicas.groups:
+            self._sessions.group = self._open_group(meta.SESSION_GROUP, self._sessions)
+
     def reconcile(self) -> None:
         """Open, seal and remove shards as the definitions say."""
         definitions = self._definitions.state
@@ -145,8 +165,7 @@ class Opening:
         # Not with every entry of the meta group: finding all routes again each time the roles of a pair
         # change keeps a node busy for so long that they change again.
         has_changed = self._intakes.table is not definitions.table
-        if meta.SESSION_GROUP not in self._replicas.groups:
-            self._sessions.group = self._open_group(meta.SESSION_GROUP, self._sessions)
+        self._open_sessions()
         for number, stream in wanted.items():
             if number in self._leaderless.streams:
                 continue

@@ -70,25 +70,39 @@ class Appender:
 
     # ----------------------------------------------------------------------------------- heartbeats
 
-    def tick(self) -> bool:
-        """Returns whether a round began."""
+    def tick(self, *, rests: bool = False) -> bool:
+        """Returns whether a round began. `rests`: there is nothing else to say."""
         self._heartbeat_elapsed_ticks += 1
         if self._heartbeat_elapsed_ticks < self._core.options.heartbeat_ticks:
             return False
-        self.begin_round()
+        self.begin_round(rests=rests)
         return True
 
-    def begin_round(self) -> None:
+    def begin_round(self, *, rests: bool = False) -> None:
         """A round with a fresh number; it also confirms the reads that came before it."""
         self._heartbeat_elapsed_ticks = 0
         self.round += 1
         for peer in self.peers.values():
-            self._send_heartbeat(peer, self.round)
+            self._send_heartbeat(peer, self.round, rests=rests)
 
-    def _send_heartbeat(self, peer: Progress, context: int) -> None:
+    def _send_heartbeat(self, peer: Progress, context: int, *, rests: bool = False) -> None:
         commit = min(self._core.commit, peer.match)
         peer.commit_sent = commit
-        self._core.send(peer.replica, Heartbeat(term=self.term, commit=commit, context=context))
+        self._core.send(peer.replica, Heartbeat(term=self.term, commit=commit, context=context, rests=rests))
+
+    @property
+    def has_said_all(self) -> bool:
+        """Whether everything is committed, everybody has it and knows so, and all were heard lately."""
+        core = self._core
+        last, oldest = core.log.last_index, core.tick - core.options.election_ticks
+        return core.commit == last and all(
+            peer.match == peer.commit_sent == last
+            and peer.heard_tick >= oldest
+            and peer.pace is Pace.REPLICATE
+            and not peer.is_append_pending
+            and not peer.is_leaving
+            for peer in self.peers.values()
+        )
 
     def _send_commit_if_due(self, peer: Progress) -> None:
         """[rule 20]: at once if no append is pending that would carry it or bring an answer."""

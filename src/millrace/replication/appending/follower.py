@@ -98,14 +98,22 @@ class Follower:
             ),
         )
 
-    def on_heartbeat(self, sender: ReplicaId, body: Heartbeat) -> None:
+    def on_heartbeat(self, sender: ReplicaId, body: Heartbeat) -> bool:
+        """Returns whether this replica rests: the leader has nothing to say, and all that it said is here."""
         core = self._core
         core.commit_to(min(body.commit, core.log.last_index))
+        rests = body.rests and self._has_everything(body.commit)
         if body.context:
-            core.send(sender, HeartbeatReply(term=core.term, context=body.context))
+            core.send(sender, HeartbeatReply(term=core.term, context=body.context, rests=rests))
         if core.damage is not None and self._matched[0] != core.term:
             # The leader may believe that this log is complete, and then nothing would ever be sent.
             self._reject(sender, Index(core.log.last_index + 1), core.term)
+        return rests
+
+    def _has_everything(self, commit: Index) -> bool:
+        core = self._core
+        is_whole = core.damage is None and not core.log.is_installing and not core.log.pending
+        return is_whole and core.log.last_index == core.commit == commit
 
     def check_repaired(self) -> None:
         """A damaged replica may vote again once it holds whatever it may have acknowledged and a majority

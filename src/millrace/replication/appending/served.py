@@ -22,6 +22,10 @@ class ServedLog:
         return self._core.leader
 
     @property
+    def rests(self) -> bool:
+        return False
+
+    @property
     def config(self) -> Config:
         return self._core.configs.config
 

@@ -64,6 +64,7 @@ from millrace.replication.contract import (
     ReplicaId,
     Report,
     RoleChanged,
+    Silence,
     SnapshotTaken,
     StartOver,
     Status,
@@ -225,6 +226,8 @@ class PrimaryBackup(ServedLog):
                 self._on_transfer(event)
             case SnapshotTaken():
                 core.on_snapshot_taken(event)
+            case Silence():
+                pass  # a pair never rests
             case LinkOpened() | LinkClosed():
                 self._on_link(event.peer, is_open=isinstance(event, LinkOpened))
             case Appointed():

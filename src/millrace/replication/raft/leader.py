@@ -27,16 +27,18 @@ from millrace.replication.contract import (
 )
 from millrace.replication.raft.messages import AppendReply, HeartbeatReply, TimeoutNow
 from millrace.replication.raft.quorum import is_majority, reached_by_majority
+from millrace.replication.raft.rest import Rest
 from millrace.types import Index
 
 
 class Leader:
-    __slots__ = ("_changes", "_core", "_handover", "_reads", "appender", "resigns")
+    __slots__ = ("_changes", "_core", "_handover", "_reads", "appender", "resigns", "rest")
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self.resigns = False
         self.appender = Appender(core)
+        self.rest = Rest(core, self.appender)
         self._reads = Reads(core, self.appender)
         self._changes = MembershipChanges(core, self.appender)
         self._handover: Handover | None = None
@@ -64,7 +66,7 @@ class Leader:
             return
         if self._handover is not None and self._handover.has_expired():
             self._handover = None
-        if self.appender.tick():
+        if self.appender.tick(rests=self.rest.on_tick()):
             # A majority may have come about without an answer: the one that was missing left the group.
             self._confirm_reads()
 
@@ -93,6 +95,8 @@ class Leader:
         if peer is not None:
             self._confirm_reads()
             self.appender.go_on_after_round(peer)
+            if self._handover is None and not len(self._reads):
+                self.rest.on_reply(sender, body)
 
     # --------------------------------------------------------------------------------------- commit
 

@@ -61,6 +61,7 @@ from millrace.replication.contract import (
     ReadIndex,
     RefusedReason,
     ReplicaId,
+    Silence,
     SnapshotTaken,
     Status,
     Tick,
@@ -98,6 +99,7 @@ class Raft(ServedLog):
         "_leader",
         "_leader_of_term",
         "_proved_config",
+        "_rests",
         "_timeout_ticks",
         "_votes",
     )
@@ -119,9 +121,14 @@ class Raft(ServedLog):
         self._proved_config: tuple[Index, Term | None, int] | None = None
         self._votes: dict[ReplicaId, bool] = {}
         self._elapsed_ticks = 0
-        self._timeout_ticks = self._random_timeout_ticks()
+        self._timeout_ticks = self._first_timeout_ticks()
+        self._rests = False
 
     # ------------------------------------------------------------------------------------- contract
+
+    @property
+    def rests(self) -> bool:
+        return self._rests
 
     def step(self, event: Event) -> list[Effect]:
         core = self._core
@@ -145,6 +152,7 @@ class Raft(ServedLog):
             case Persisted():
                 self._on_persisted(event)
             case Propose():
+                self._wake_leader()
                 self._on_propose(event)
             case Tick():
                 self._on_tick()
@@ -152,16 +160,19 @@ class Raft(ServedLog):
                 leader = self._leader
                 self._core.on_applied(event, leader.appender.noop_index if leader is not None else None)
             case ReadIndex():
+                self._wake_leader()
                 if self._leader is not None:
                     self._leader.on_read_index(event)
                 else:
                     self._core.refuse(event.request, RefusedReason.NOT_LEADER)
             case ChangeMembership():
+                self._wake_leader()
                 if self._leader is not None:
                     self._leader.on_change_membership(event)
                 else:
                     self._core.refuse(event.request, RefusedReason.NOT_LEADER)
             case TransferLeadership():
+                self._wake_leader()
                 if self._leader is not None:
                     self._leader.on_transfer_leadership(event)
                 else:
@@ -172,6 +183,8 @@ class Raft(ServedLog):
                 self._on_link(event.peer, is_open=True)
             case LinkClosed():
                 self._on_link(event.peer, is_open=False)
+            case Silence():
+                self._on_silence(event.peer)
             case Appointed():
                 pass  # a majority needs no authority above it
             case _:
@@ -181,6 +194,8 @@ class Raft(ServedLog):
 
     def _on_tick(self) -> None:
         core = self._core
+        if self._rests:
+            return
         core.tick += 1
         if self._leader is not None:
             self._leader.on_tick()
@@ -213,14 +228,44 @@ class Raft(ServedLog):
             self._core.refuse(event.request, RefusedReason.NOT_LEADER)
 
     def _on_link(self, peer: ReplicaId, *, is_open: bool) -> None:
-        core = self._core
         if self._leader is not None:
+            self._wake_leader()
             self._leader.appender.link_changed(peer, is_open)
-        elif not is_open and peer == core.leader:
-            # [rule 21]. If the others still hear the leader they refuse, and nothing happened.
+        elif not is_open:
+            self._miss(peer)
+
+    def _on_silence(self, peer: ReplicaId) -> None:
+        """Whoever does not rest counts by itself."""
+        if not self._rests:
+            return
+        if self._leader is None:
+            self._miss(peer)
+        elif peer in self._leader.appender.peers:
+            self._wake_leader()
+
+    def _miss(self, peer: ReplicaId) -> None:
+        """As a follower: without the leader, stand for election. If the others still hear it they refuse, and
+        nothing happened [rule 21]."""
+        core = self._core
+        if peer == core.leader:
+            self._rests = False
             core.leader = None
             if self._may_campaign():
                 self.become_pre_candidate()
+
+    def _is_disturbing(self, sender: ReplicaId, body: RaftBody) -> bool:
+        """A replica that was removed and does not know it asks for votes again and again."""
+        is_member = sender in self._core.configs.config.members
+        return is_member and not isinstance(body, Heartbeat | HeartbeatReply)
+
+    def _wake(self) -> None:
+        self._rests = False
+        self._wake_leader()
+
+    def _wake_leader(self) -> None:
+        if self._leader is not None:
+            self._rests = False
+            self._leader.rest.disturb()
 
     # ------------------------------------------------------------------------------------- messages
 
@@ -230,6 +275,8 @@ class Raft(ServedLog):
             raise ProtocolError(f"{type(body).__name__} is not a Raft message")
         if isinstance(body, Append):
             check_append(body)
+        if self._rests and self._is_disturbing(sender, body):
+            self._wake()
         if body.term < core.term:
             self._on_stale(sender, body)
             return
@@ -279,7 +326,7 @@ class Raft(ServedLog):
                 self._follower.on_append(sender, body)
             case Heartbeat():
                 self._hear_leader(sender)
-                self._follower.on_heartbeat(sender, body)
+                self._rests = self._follower.on_heartbeat(sender, body)
             case SnapshotChunk():
                 self._hear_leader(sender)
                 self._follower.on_snapshot_chunk(sender, body)
@@ -315,6 +362,7 @@ class Raft(ServedLog):
                 leader.on_append_reply(sender, body)
             case HeartbeatReply():
                 leader.on_heartbeat_reply(sender, body)
+                self._rests = leader.rest.is_agreed
             case AppendReject():
                 leader.appender.on_append_reject(sender, body)
             case SnapshotReply():
@@ -485,6 +533,7 @@ class Raft(ServedLog):
         now = self._core.role
         assert isinstance(now, Role) and role in TRANSITIONS[now], f"{now} cannot become {role}"
         self._core.role = role
+        self._rests = False
 
     def _ask_for_votes(self, *, is_pre: bool, is_transfer: bool) -> None:
         core = self._core
@@ -506,6 +555,13 @@ class Raft(ServedLog):
     def _restart_timeout(self) -> None:
         self._elapsed_ticks = 0
         self._timeout_ticks = self._random_timeout_ticks()
+
+    def _first_timeout_ticks(self) -> int:
+        """Where the group is as new as it looks from here, nobody has to be given up first."""
+        core = self._core
+        if core.term or core.log.last_index or core.damage is not None:
+            return self._random_timeout_ticks()
+        return core.rng.randint(1, core.options.first_election_ticks)
 
     def _random_timeout_ticks(self) -> int:
         ticks = self._core.options.election_ticks

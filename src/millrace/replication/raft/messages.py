@@ -60,16 +60,21 @@ class AppendReject(PeerBody, frozen=True, kw_only=True):
 
 class Heartbeat(PeerBody, frozen=True, kw_only=True):
     """`commit` is never above what this follower reported as matched. `context` numbers the leader's rounds
-    within its term and is never used again; 0 is no round, only news of the commit index, not answered."""
+    within its term and is never used again; 0 is no round, only news of the commit index, not answered.
+    `rests`: there is nothing else to say, and whoever has everything may rest."""
 
     term: Term
     commit: Index
     context: int
+    rests: bool = False
 
 
 class HeartbeatReply(PeerBody, frozen=True, kw_only=True):
+    """`rests`: this replica has everything, and waits for nothing until somebody speaks."""
+
     term: Term
     context: int
+    rests: bool = False
 
 
 class SnapshotChunk(PeerBody, frozen=True, kw_only=True):

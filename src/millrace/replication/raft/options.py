@@ -17,6 +17,11 @@ class RaftOptions:
     """Silence before a follower asks around: a random number from this to one less than twice this. Also how
     long a follower sticks to a leader it heard, how long a leader goes on without hearing a majority, and how
     long a leadership transfer may take."""
+    first_election_ticks: int = 4
+    """How long at most a replica of a group that nobody has led so far waits before it asks around: whoever
+    made the group waits for it, and there is no leader to be given up."""
+    rest_ticks: int = 40
+    """A group in which nothing happened for so long rests: no heartbeats, no time-outs."""
     disk_stall_ticks: int = 40
     """A leader whose own oldest unfinished `Persist` is older than this steps down."""
     append_bytes_max: int = 1 << 20

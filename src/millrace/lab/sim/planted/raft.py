@@ -26,6 +26,7 @@ from millrace.replication.raft.messages import (
     VoteRequest,
 )
 from millrace.replication.raft.quorum import majority
+from millrace.replication.raft.rest import Rest
 from millrace.replication.raft.roles import Role
 from millrace.types import Index, Term
 
@@ -397,10 +398,11 @@ def follower_commit_unclipped(plant: Plant) -> None:
 
 @MACHINE_BUGS.bug("a heartbeat carries a commit index above what the follower matched")
 def heartbeat_commit_unclipped(plant: Plant) -> None:
-    def send_heartbeat(self: Appender, peer: Progress, context: int) -> None:
+    def send_heartbeat(self: Appender, peer: Progress, context: int, *, rests: bool = False) -> None:
         core = self._core
         peer.commit_sent = core.commit
-        core.send(peer.replica, Heartbeat(term=self.term, commit=core.commit, context=context))
+        beat = Heartbeat(term=self.term, commit=core.commit, context=context, rests=rests)
+        core.send(peer.replica, beat)
 
     plant.instead(Appender, "_send_heartbeat", send_heartbeat)
 
@@ -519,6 +521,37 @@ def transfer_while_behind(plant: Plant) -> None:
 
     plant.instead(Handover, "_may_follow", may_follow)
     plant.around(Raft, "_is_up_to_date", make)
+
+
+# ------------------------------------------------------------------------------------------- rest
+
+
+@MACHINE_BUGS.bug("a replica that rests does not miss a leader that has fallen silent")
+def rests_through_silence(plant: Plant) -> None:
+    def on_silence(self: Raft, peer: ReplicaId) -> None:
+        """It rests on."""
+
+    plant.instead(Raft, "_on_silence", on_silence)
+
+
+@MACHINE_BUGS.bug("a leader that rests goes on resting when something is proposed")
+def rests_through_proposals(plant: Plant) -> None:
+    def wake_leader(self: Raft) -> None:
+        """It rests on."""
+
+    plant.instead(Raft, "_wake_leader", wake_leader)
+
+
+@MACHINE_BUGS.bug("a follower that lacks entries rests with its leader, which does not look")
+def rests_while_behind(plant: Plant) -> None:
+    def has_everything(self: Follower, commit: Index) -> bool:
+        return True
+
+    def may_rest(self: Rest) -> bool:
+        return self._idle_ticks >= self._core.options.rest_ticks and self._core.is_serving
+
+    plant.instead(Follower, "_has_everything", has_everything)
+    plant.instead(Rest, "_may_rest", may_rest)
 
 
 RAFT_BUGS = Bugs(MACHINE_BUGS | DRIVER_BUGS)

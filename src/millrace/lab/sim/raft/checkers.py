@@ -98,6 +98,8 @@ class Checkers:
         """The highest index that a client was told about, by an acknowledgement or a read."""
         self.leaders: dict[int, tuple[ReplicaId, int]] = {}
         self.newest_leader: Watched | None = None
+        # What the leader of a term counts by.
+        self._config_of_term: dict[int, Config] = {}
         self.newest_term = 0
         self.acked_sequences: dict[int, int] = {}
         self.versions_known = [0] * KEYS
@@ -166,6 +168,7 @@ class Checkers:
         if change.role != "leader":
             return
         holder = (process.replica, process.incarnation)
+        self._config_of_term[change.term] = config_of(process.disk.written, self.first_config)
         known = self.leaders.get(change.term)
         if known is None:
             self.leaders[change.term] = holder
@@ -298,6 +301,7 @@ class Checkers:
         assert leader.machine is not None
         image = leader.disk.written
         old, new = config_of(image, self.first_config), Config.decode(entry.payload)
+        self._config_of_term[entry.term] = new
         if len(set(old.voters) ^ set(new.voters)) > 1:
             raise Violation("membership", f"{old.voters} becomes {new.voters} in one entry")
         commit = leader.machine.status().commit
@@ -393,15 +397,17 @@ class Checkers:
     def _check_first_commit(self, process: Watched) -> None:
         entry = self.committed[-1]
         holders = self._holders.get((entry.index, entry.term), set())
-        leader = self.newest_leader
         configs = [config_of(process.disk.written, self.first_config)]
-        if leader is not None and leader is not process and leader.role == "leader":
-            configs.append(config_of(leader.disk.written, self.first_config))
+        # A leader counts by what it has set, which need not have reached anybody. By the time others hear of
+        # the commit it may lead no more.
+        if process.term in self._config_of_term:
+            configs.append(self._config_of_term[process.term])
         if not any(is_majority(config.voters, holders) for config in configs):
             raise Violation(
                 "committed",
                 f"{process.replica} commits {entry.index}:{entry.term}, on {sorted(holders)} of {configs}",
             )
+        leader = self.newest_leader
         if leader is not None and leader.role == "leader":
             self._complete_at(leader, entry)
         if (

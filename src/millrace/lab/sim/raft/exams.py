@@ -47,6 +47,8 @@ def _without_one(world: World, leader: Process, voters: list[ReplicaId]) -> None
     elif exam == "dead leader":
         leader.crash("exam")
         world.require_progress("without the old leader")
+    elif exam == "rest":
+        _rest(world)
 
 
 def _require_other_leader(world: World, old: Process, what: str) -> None:
@@ -87,6 +89,36 @@ def _returning_follower(world: World, name: ReplicaId) -> None:
     _require_quiet(world, 4, f"{name} is cut off")
     world.heal_network()
     _require_quiet(world, 4, f"{name} came back")
+
+
+def _rest(world: World) -> None:
+    """A group in which nothing happens comes to rest, and yet misses its leader."""
+    _settle(world)
+    members = [world.processes[name] for name in world.members()]
+    if any(process.is_gone for process in members):
+        return  # its leader goes on asking for the one that is lost
+    world.require("rest", lambda: all(process.rests for process in members))
+    # Who was removed and did not hear of it goes on asking.
+    said, is_complete = world.messages, len(members) == len(world.processes)
+    _require_quiet(world, 4, "everybody rests")
+    if (is_complete and world.messages != said) or not all(process.rests for process in members):
+        raise Violation("disturbed", "somebody spoke in a group that rests")
+    leader = world.leader()
+    assert leader is not None
+    others = [name for name in world.processes if name != leader.replica]
+    kinds = ("pause", "mute", "deaf", "cut off", "asked")
+    kind = world.chance("rest").choice(kinds)
+    world.note(f"rest ends: {kind}")
+    if kind == "asked":
+        world.require_progress("after a rest")
+        return
+    if kind == "pause":
+        leader.pause()
+    if kind in ("mute", "cut off"):
+        world.network.block([leader.replica], others)
+    if kind in ("deaf", "cut off"):
+        world.network.block(others, [leader.replica])
+    _require_other_leader(world, leader, f"whose leader rested: {kind}")
 
 
 def _transfer(world: World, leader: Process, voters: list[ReplicaId]) -> None:

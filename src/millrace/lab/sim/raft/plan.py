@@ -34,6 +34,7 @@ EXAMS = (
     "mute leader",
     "stalled leader",
     "dead leader",
+    "rest",
     "transfer",
     "new member",
 )
@@ -143,6 +144,8 @@ def _options(rng: random.Random) -> RaftOptions:
         chunk_bytes_max=rng.choice((16, 64, 4_096)),
         chunks_inflight_max=rng.choice((1, 3)),
         caught_up_entries_max=rng.choice((1, 8, 64)),
+        first_election_ticks=rng.choice((1, 4)),
+        rest_ticks=rng.choice((1, 5, 30)),
     )
 
 

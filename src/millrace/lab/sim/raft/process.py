@@ -130,6 +130,10 @@ class Process:
         return self.machine is not None
 
     @property
+    def rests(self) -> bool:
+        return self.machine is not None and self.machine.rests
+
+    @property
     def driver(self) -> ReplicaDriver:
         assert self._driver is not None, "the process is down"
         return self._driver

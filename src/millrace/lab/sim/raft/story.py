@@ -59,7 +59,7 @@ class Story(World):
             reads=sum(client.reads for client in self.clients),
             entries=len(self.checkers.committed),
             faults=self.nemesis.faults,
-            messages=self.network.sent,
+            messages=self.messages,
             leaders=len(self.checkers.leaders),
         )
 

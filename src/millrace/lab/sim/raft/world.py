@@ -13,6 +13,7 @@ from collections.abc import Callable
 from millrace.lab.sim.raft.checkers import Checkers
 from millrace.lab.sim.raft.plan import TICK_US, Plan
 from millrace.lab.sim.raft.process import Process
+from millrace.lab.sim.raft.signs import Sign, Signs
 from millrace.lab.sim.raft.workload import Client
 from millrace.lab.sim.surroundings.clock import Clock
 from millrace.lab.sim.surroundings.log_disk import LogDisk
@@ -50,6 +51,7 @@ class World:
         self.network = Network(
             clock=self.clock, rng=self.chance("network"), weather=plan.weather, deliver=self._deliver
         )
+        self._signs = Signs(self.clock, self.network, self.processes)
         for slot, name in enumerate(names):
             config = self._first_config if slot < plan.voters else _EMPTY
             self._add(name, config, plan.drifts[slot])
@@ -140,7 +142,9 @@ class World:
 
     def _deliver(self, sender: str, to: str, body: object) -> None:
         process = self.processes.get(ReplicaId(to))
-        if process is not None:
+        if process is not None and process.is_up:
+            self._signs.heard(process.replica, ReplicaId(sender))
+        if process is not None and not isinstance(body, Sign):
             process.handle(PeerMessage(sender=ReplicaId(sender), body=body))  # type: ignore[arg-type]
 
     def note(self, text: str) -> None:
@@ -148,6 +152,11 @@ class World:
             self.trace.note(self.clock.now_us, "----", text)
 
     # ----------------------------------------------------------------------------------------- views
+
+    @property
+    def messages(self) -> int:
+        """What the group said so far."""
+        return self.network.sent - self._signs.given
 
     def leader(self) -> Process | None:
         """The leader of the highest term among those that run, as somebody outside would find it."""
