@@ -339,12 +339,16 @@ class Engine:
         self.interest.link_closed(peer)
         self.leaderless.link_closed(peer)
 
-    def _tick(self) -> None:
+    def _tick(self) -> bool:
+        """Whether time matters to anybody here."""
         self.interest.tick()
         self.leaderless.tick()
         if self._sealing.too_early:
             # What they wait for may be over with the time, or with a snapshot.
             self._wake()
+        links = self.replicas.links
+        has_others = links is not None and any(links.wanted())
+        return has_others or bool(self.leaderless.streams or self._sealing.too_early)
 
     def when_shared(self, keys: list[str], then: Callable[[], None]) -> None:
         """Call back once every log that takes their messages knows that these groups have a member here."""

@@ -36,6 +36,7 @@ from millrace.storage.disk import DiskFull
 log = logging.getLogger("millrace.replicas")
 
 TICK_S = 0.05
+_IDLE_TICK_S = 0.5
 # So many terms and votes on their way to the disk leave time enough for an election.
 _VOTES_WAITING_MAX = 16
 
@@ -86,7 +87,8 @@ class Replicas:
         self.why_not_linked: Callable[[Identity], str] = _nobody_is_refused
         self.on_link_open: Callable[[str], None] = _no_peer
         self.on_link_closed: Callable[[str], None] = _no_peer
-        self.on_tick: Callable[[], None] = _nothing
+        # Returns whether it wants the next one soon.
+        self.on_tick: Callable[[], bool] = _nobody_waits
         # The last write is done, and the directory is still this node's.
         self.before_close: Callable[[], None] = _nothing
         # Write what the clients of this node wait for. Set by the node.
@@ -94,6 +96,8 @@ class Replicas:
         # How to close what is removed as soon as nothing of it is on its way to the disk.
         self._leaving: dict[int, Callable[[], None]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        # Time matters to nobody here: ticks come seldom.
+        self._is_idle = False
         self.is_open = False
 
     # ----------------------------------------------------------------------------- start and stop
@@ -158,7 +162,6 @@ class Replicas:
         self.directory.close()
 
     def _tick(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         # As after a start with a thousand groups: who gave up and stood again would add to what waits.
         is_patient = self.syncer.votes_waiting > _VOTES_WAITING_MAX
         for group in list(self._awake):
@@ -166,7 +169,14 @@ class Replicas:
                 group.tick()
             if group.is_asleep or group.is_closed:
                 del self._awake[group]
-        self.on_tick()
+        is_awaited = self.on_tick()
+        self._is_idle = not self._awake and not is_awaited
+        self._tick_in(_IDLE_TICK_S if self._is_idle else TICK_S)
+
+    def _tick_in(self, delay_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     # -------------------------------------------------------------------------------------- groups
 
@@ -199,11 +209,14 @@ class Replicas:
             raise
         self.groups[number] = group
         group.on_wake = self._woken
-        self._awake[group] = None
+        self._woken(group)
         return group
 
     def _woken(self, group: ReplicationGroup) -> None:
         self._awake[group] = None
+        if self._is_idle:
+            self._is_idle = False
+            self._tick_in(TICK_S)
 
     def open_log(self, number: int) -> ReplicaLog:
         """A log of which this node is not a voter: leaderless streams keep one for each origin."""
@@ -329,6 +342,10 @@ def _finish(call: Callable[[], object], otherwise: str) -> None:
         call()
     except StorageError as error:
         log.error("%s: %s", otherwise, error)
+
+
+def _nobody_waits() -> bool:
+    return False
 
 
 def _nothing() -> None:
