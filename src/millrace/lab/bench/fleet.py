@@ -54,13 +54,14 @@ def patterns(devices: int, rate: int) -> tuple[Pattern, ...]:
         ),
         *(
             Pattern(
-                name=f"fanin-{count}-durable",
-                title=f"{count:,} devices, one QoS 1 message in flight each, ours on disk",
+                name=f"fanin-{count}{'' if qos == 1 else '-qos2'}-durable",
+                title=f"{count:,} devices, one QoS {qos} message in flight each, ours on disk",
                 regime=ONE_PER_READ,
-                qos=1,
+                qos=qos,
                 durable=True,
-                flags=(*own_topics, "-P", str(count), "-q", "1", "-W", "1", "-o", "1"),
+                flags=(*own_topics, "-P", str(count), "-q", str(qos), "-W", "1", "-o", "1"),
             )
+            for qos in (1, 2)
             for count in (_FEW, _MANY)
         ),
         Pattern(
