@@ -184,23 +184,34 @@ def _bytes(text: str) -> int:
     return found
 
 
-@app.command(epilog=example("millrace bench scale", "millrace bench scale --rows new-topics,retained-set"))
+@app.command(
+    epilog=example(
+        "millrace bench scale",
+        "millrace bench scale --rows new-topics,retained-set",
+        "millrace bench scale --large --plot growth.svg",
+    )
+)
 def scale(
     rows: Annotated[str | None, typer.Option(metavar="NAMES", help="Only these rows.")] = None,
     against: Annotated[str, typer.Option(metavar="PEER", help="mosquitto, or nothing.")] = "mosquitto",
     large: Annotated[
-        bool, typer.Option("--large", help="Go up to a million of each; this needs some GiB of memory.")
+        bool,
+        typer.Option(
+            "--large", help="Go up to a million of each, by powers of ten; this needs some GiB of memory."
+        ),
     ] = False,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the growth as SVG.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """What topics, filters, retained messages, sessions, connections, starts and idle streams cost each, and
     how the cost grows.
 
-    Ends with status 1 where one of ours costs more than twice as much at four times the number.
+    Ends with status 1 where one of ours costs more than twice as much at the largest number as at the number
+    before.
     """
     from dataclasses import asdict
 
-    from millrace.lab.bench import growth, peers
+    from millrace.lab.bench import curves, growth, peers
 
     known = {row.name: row for row in growth.ROWS}
     chosen = [known[name] for name in _choices(rows or ",".join(known), list(known), "--rows")]
@@ -211,6 +222,8 @@ def scale(
             sys.stderr.write(f"{against} is not installed: left out\n")
         else:
             brokers.append(peer)
+    if plot is not None:
+        _write(plot, "")
     costs = []
     for row in chosen:
         for units in row.sizes(is_large=large):
@@ -219,9 +232,13 @@ def scale(
                 costs.append(growth.measure(row, broker, units))
     shown = [asdict(cost) for cost in costs] if json else growth.table(costs)
     print_rows(shown, tuple(shown[0]), as_json=json)
-    ours = [cost for cost in costs if cost.broker == peers.MILLRACE]
-    pairs = list(zip(ours[::2], ours[1::2], strict=True))
-    grown = [large.row for small, large in pairs if growth.growth(small, large) > growth.GROWTH_MAX]
+    if plot is not None:
+        _write(plot, curves.plot(costs))
+    grown = [
+        row
+        for (row, broker), sizes in growth.by_row(costs).items()
+        if broker == peers.MILLRACE and growth.growth(sizes) > growth.GROWTH_MAX
+    ]
     if grown:
         sys.stderr.write(f"grows faster than the work: {', '.join(grown)}\n")
         raise typer.Exit(1)
@@ -548,4 +565,4 @@ def _write(target: str, text: str) -> None:
     try:
         Path(target).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--json: cannot write {target}: {error.strerror}") from error
+        raise ConfigError(f"cannot write {target}: {error.strerror}") from error

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from millrace.lab.bench import svg
 from millrace.lab.bench.patterns import (
     BULK,
     CPU_FIELD,
@@ -126,10 +127,7 @@ def plot(results: Sequence[Result]) -> str:
     )
     drawn = [_panel(title, bars, column * _WIDTH) for column, (title, bars) in enumerate(panels)]
     width, height = _WIDTH * len(panels), _HEIGHT + 30
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-    style = 'font-family="sans-serif" font-size="11">\n<rect width="100%" height="100%" fill="white"/>\n'
-    legend = f'<text x="10" y="{height - 8}">{_CLIENTS} clients, QoS 2, {_BYTES:,} B</text>'
-    return head + style + "\n".join(drawn) + "\n" + legend + "\n</svg>\n"
+    return svg.page(width, height, drawn, f"{_CLIENTS} clients, QoS 2, {_BYTES:,} B")
 
 
 def _panel(title: str, bars: dict[str, float], x: int) -> str:

@@ -2,8 +2,8 @@
 
 Each row runs one operation a number of times against a fresh broker and takes the broker's CPU time and
 memory from the accounts of the kernel, so that a busy machine changes the figures little. Ours and the peer's
-are measured in turn. A row is run at two sizes: the cost of one unit at the larger must stay near that at the
-smaller, else it grows faster than the work.
+are measured in turn. A row is run at several sizes: the cost of one unit at the largest must stay near that
+at the size before, else it grows faster than the work.
 """
 
 import os
@@ -28,7 +28,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # The broker is still when it used less CPU than this in a quarter of a second.
 _STILL_S = 0.015
 _LOOK_S = 0.25
-# The cost of one unit may rise by so much from the small size to the large one: caches, and the machine.
+# The cost of one unit may rise by so much from the last size but one to the last: caches, and the machine.
 GROWTH_MAX = 2.0
 # How long a broker is watched that has nothing to do.
 _IDLE_S = 5.0
@@ -278,7 +278,7 @@ def _idle_streams(broker: peers.Broker, count: int) -> Cost:
 class Row:
     name: str
     units: int
-    """At the larger of two sizes; the smaller is a quarter of it."""
+    """At the larger of two sizes."""
     operate: Callable[[Account, int], None] | None = None
     """What is done to a broker that runs."""
     observe: Callable[[peers.Broker, int], Cost] | None = None
@@ -286,15 +286,19 @@ class Row:
     is_ours_alone: bool = False
     """The peer has nothing of the kind."""
     large_units: int = 0
-    """The same where many are asked for; 0: no more than that."""
+    """At the largest where many are asked for; 0: no more than that."""
     prepare: Callable[[Account, int], None] | None = None
     """What is done before, and not counted."""
 
-    def sizes(self, *, is_large: bool) -> tuple[int, int]:
-        largest = (self.large_units if is_large else 0) or self.units
-        return largest // 4, largest
+    def sizes(self, *, is_large: bool) -> tuple[int, ...]:
+        """Rising. Where many are asked for, a curve by powers of ten; else a quarter and the whole."""
+        if not (is_large and self.large_units):
+            return self.units // 4, self.units
+        return tuple(self.large_units // 10**power for power in range(_POWERS, -1, -1))
 
 
+# From a thousandth of the largest size on.
+_POWERS = 3
 # A node keeps a million retained messages by default, and has some of its own.
 _RETAINED_LARGE = 900_000
 ROWS = (
@@ -327,13 +331,15 @@ def measure(row: Row, broker: peers.Broker, units: int) -> Cost:
         account = Account(started)
         if row.prepare is not None:
             row.prepare(account, units)
-        before_s, before_bytes = account.still_cpu_s(), account.memory_bytes()
+        account.still_cpu_s()
+        before_s, before_bytes = account.exact_cpu_s(), account.memory_bytes()
         held = _Peak(account)
         begin_s = time.monotonic()
         with held:
             row.operate(account, units)
         seconds = time.monotonic() - begin_s
-        cpu_s = account.still_cpu_s() - before_s
+        account.still_cpu_s()
+        cpu_s = account.exact_cpu_s() - before_s
     return Cost(
         row=row.name,
         broker=broker.name,
@@ -366,25 +372,31 @@ class _Peak:
         self.bytes = max(self.bytes, self._account.memory_bytes())
 
 
-def growth(small: Cost, large: Cost) -> float:
-    """How much dearer one unit is at the larger size."""
+def growth(costs: Sequence[Cost]) -> float:
+    """How much dearer one unit is at the last size than at the one before; of one row and broker, rising."""
+    small, large = costs[-2:]
     return large.cpu_us / small.cpu_us if small.cpu_us else 1.0
 
 
+def by_row(costs: Sequence[Cost]) -> dict[tuple[str, str], list[Cost]]:
+    """The sizes of each row and broker."""
+    found: dict[tuple[str, str], list[Cost]] = {}
+    for cost in costs:
+        found.setdefault((cost.row, cost.broker), []).append(cost)
+    return found
+
+
 def table(costs: Sequence[Cost]) -> list[dict[str, object]]:
-    """A line for each row and broker: the two sizes, their costs, and how the cost of one unit grew."""
-    lines: list[dict[str, object]] = []
-    for name, broker in dict.fromkeys((cost.row, cost.broker) for cost in costs):
-        small, large = (cost for cost in costs if (cost.row, cost.broker) == (name, broker))
-        lines.append(
-            {
-                "row": name,
-                "broker": broker,
-                "units": f"{small.units:,} / {large.units:,}",
-                "cpu_us": f"{small.cpu_us:.1f} / {large.cpu_us:.1f}",
-                "bytes": f"{large.memory_bytes:,.0f}",
-                "wall_us": f"{large.seconds / large.units * 1e6:,.0f}",
-                "growth": f"{growth(small, large):.2f}",
-            }
-        )
-    return lines
+    """A line for each row and broker: the sizes, their costs, and how the cost of one unit grew."""
+    return [
+        {
+            "row": name,
+            "broker": broker,
+            "units": " / ".join(f"{cost.units:,}" for cost in sizes),
+            "cpu_us": " / ".join(f"{cost.cpu_us:.1f}" for cost in sizes),
+            "bytes": f"{sizes[-1].memory_bytes:,.0f}",
+            "wall_us": f"{sizes[-1].seconds / sizes[-1].units * 1e6:,.0f}",
+            "growth": f"{growth(sizes):.2f}",
+        }
+        for (name, broker), sizes in by_row(costs).items()
+    ]

@@ -19,6 +19,7 @@ from typing import Any
 
 from millrace.client.http import Http
 from millrace.errors import LocalError
+from millrace.lab.bench import svg
 from millrace.lab.bench.generator import Generator, GeneratorError
 from millrace.lab.bench.quota import held_to
 from millrace.local_cluster import LocalCluster
@@ -195,14 +196,12 @@ def plot(points: Sequence[Point]) -> str:
             panels.append(_panel(f"{name}: {title}", chosen, field, column * _WIDTH, line * _HEIGHT))
     width, height = _WIDTH * max(1, len(names)), 2 * _HEIGHT + 20
     legend = (
-        f'<text x="10" y="{height - 5}">nodes held to a quarter of a core each; '
+        "nodes held to a quarter of a core each; "
         f'<tspan fill="{_COLOURS[SPREAD]}">fan-out over all nodes</tspan>, '
         f'<tspan fill="{_COLOURS[OWN]}">pairs at one node</tspan>, '
-        f'<tspan fill="{_COLOURS[OTHER]}">pairs across nodes</tspan></text>'
+        f'<tspan fill="{_COLOURS[OTHER]}">pairs across nodes</tspan>'
     )
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-    style = 'font-family="sans-serif" font-size="11">\n<rect width="100%" height="100%" fill="white"/>\n'
-    return head + style + "\n".join(panels) + "\n" + legend + "\n</svg>\n"
+    return svg.page(width, height, panels, legend)
 
 
 def _panel(title: str, points: Sequence[Point], field: str, x: int, y: int) -> str:
