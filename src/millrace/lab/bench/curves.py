@@ -29,7 +29,7 @@ def plot(costs: Sequence[growth.Cost]) -> str:
 def _panel(row: str, costs: list[growth.Cost], colours: dict[str, str], x: int, y: int) -> list[str]:
     top = max(cost.cpu_us for cost in costs) or 1.0
     first, last = (math.log10(choose(cost.units for cost in costs)) for choose in (min, max))
-    right, low = _WIDTH - _LEFT - 30, _HEIGHT - _BOTTOM
+    right, low = _WIDTH - _LEFT - 40, _HEIGHT - _BOTTOM
 
     def at(units: int, cpu_us: float) -> tuple[float, float]:
         share = (math.log10(units) - first) / ((last - first) or 1)
@@ -48,8 +48,9 @@ def _panel(row: str, costs: list[growth.Cost], colours: dict[str, str], x: int, 
             f'<circle cx="{point_x:.1f}" cy="{point_y:.1f}" r="3" fill="{colour}"/>'
             for point_x, point_y in points
         )
+    middle = 'font-size="9" text-anchor="middle"'
     made += (
-        f'<text x="{at(units, 0)[0] - 10:.1f}" y="{y + low + 15}" font-size="9">{units:,}</text>'
+        f'<text x="{at(units, 0)[0]:.1f}" y="{y + low + 15}" {middle}>{units:,}</text>'
         for units in sorted({cost.units for cost in costs})
     )
     return made
