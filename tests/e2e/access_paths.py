@@ -519,6 +519,8 @@ ROLES: dict[str, Driver] = {
     "new group": Administration("operator", "POST", "/v1/groups", {}),
     "new user": Administration("admin", "POST", "/v1/users", {}),
     "new token": Administration("admin", "POST", "/v1/tokens", {}),
+    "copy of users and rules": Administration("admin", "GET", "/v1/access"),
+    "users and rules of a copy": Administration("admin", "POST", "/v1/access", {}),
     "new rule": Administration(
         "admin", "POST", "/v1/rules", {"user": "bob", "effect": "deny", "action": "publish"}
     ),

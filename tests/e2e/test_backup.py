@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from e2e.conftest import StartBroker
+from e2e.http_calls import call
 from e2e.processes import MILLRACE, environment, millrace
 from e2e.test_transfer import contents, done, fill, killed_at_some_time
+from millrace.client import Refused
 from millrace.client.blocking import Client
 from millrace.client.http import Http
+from millrace.client.http_node import HttpError
+from millrace.transfer.access import add_access, read_access
 from millrace.transfer.backup import read_definitions
 from waiting import until
 
@@ -103,3 +107,95 @@ def test_backup_and_restore_that_are_killed_go_on(start_broker: StartBroker, tmp
     assert answer["messages"] == 50_002, json.dumps(answer)
     target = Http(other.url)
     assert (contents(target, "a"), contents(target, "b")) == before
+
+
+def by(name: str, url: str) -> str:
+    return url.replace("://", f"://{name}@")
+
+
+def make_admin(url: str, name: str) -> Http:
+    Http(url).call("POST", "/v1/users", {"name": name, "password": "pw", "roles": ["admin"]})
+    return Http(by(name, url), password="pw")
+
+
+def test_users_rules_and_tokens_come_back_into_a_cluster_that_has_none(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    broker, other = start_broker(), start_broker()
+    root = make_admin(broker.url, "root")
+    root.call("POST", "/v1/users", {"name": "ann", "password": "secret"})
+    for effect, filter in (("deny", "a/hidden"), ("allow", "a/#")):
+        rule = {"user": "ann", "effect": effect, "action": "all", "filter": filter}
+        root.call("POST", "/v1/rules", rule)
+    form = {"name": "ear", "user": "ann", "allow": ["subscribe:a/#"]}
+    token = root.call("POST", "/v1/tokens", form)["token"]
+    backup = tmp_path / "backup"
+    made = done("backup", str(backup), "--url", by("root", broker.url), MILLRACE_PASSWORD="pw")
+    assert made["users"] == 2
+    written = (backup / "backup.json").read_text()
+    assert "secret" not in written and token not in written
+    # Into a cluster without users, by nobody.
+    assert done("restore", str(backup), "--url", other.url)["users"] == 2
+    there = Http(by("root", other.url), password="pw")
+    for path in ("/v1/users", "/v1/rules", "/v1/tokens"):
+        assert there.get(path)["items"] == root.get(path)["items"], path
+    with Client(f"mqtt://ann@127.0.0.1:{other.port}", client_id="a", password="secret") as client:
+        client.publish("a/b", b"by the password of the other cluster", qos=1)
+        with pytest.raises(Refused):
+            client.publish("a/hidden", b"rules are in the same order", qos=1)
+    answer = call(other.ports["http"], "GET", "/v1/streams", Authorization=f"Bearer {token}")
+    assert answer.status == 200
+    assert call(other.ports["http"], "GET", "/v1/users").status == 401
+
+
+def test_users_of_a_backup_stay_out_of_a_cluster_that_has_its_own(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    broker, other = start_broker(), start_broker()
+    make_admin(broker.url, "root")
+    boss = make_admin(other.url, "boss")
+    backup, url = tmp_path / "backup", by("boss", other.url)
+    done("backup", str(backup), "--url", by("root", broker.url), MILLRACE_PASSWORD="pw")
+    command = ("restore", str(backup), "--yes", "--url", url)
+    assert done(*command, MILLRACE_PASSWORD="pw")["users"] == 0
+    assert [user["name"] for user in boss.get("/v1/users")["items"]] == ["boss"]
+    for expected in (1, 0):
+        assert done(*command, "--users", MILLRACE_PASSWORD="pw")["users"] == expected
+    assert [user["name"] for user in boss.get("/v1/users")["items"]] == ["boss", "root"]
+
+
+def test_who_is_no_administrator_makes_a_backup_without_users(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    broker = start_broker()
+    root = make_admin(broker.url, "root")
+    root.call("POST", "/v1/users", {"name": "ops", "password": "pw", "roles": ["operator"]})
+    root.call("POST", "/v1/rules", {"user": "ops", "effect": "allow", "action": "all", "filter": "#"})
+    url = by("ops", broker.url)
+    with pytest.raises(HttpError) as caught:
+        Http(url, password="pw").get("/v1/access")
+    assert caught.value.status == 403
+    assert done("backup", str(tmp_path / "backup"), "--url", url, MILLRACE_PASSWORD="pw")["users"] is None
+
+
+def test_a_copy_of_many_users_comes_in_parts_of_one_moment(start_broker: StartBroker) -> None:
+    broker, other = start_broker(), start_broker()
+    root = make_admin(broker.url, "root")
+    for number in range(6):
+        root.call("POST", "/v1/users", {"name": f"u{number}"})
+        rule = {"user": f"u{number}", "effect": "allow", "action": "all", "filter": f"u/{number}"}
+        root.call("POST", "/v1/rules", rule)
+    parts, cursor = [], ""
+    while cursor is not None:
+        parts.append(root.get("/v1/access", limit=5, cursor=cursor))
+        cursor = parts[-1]["next"]
+    assert [len(part["users"]) for part in parts] == [5, 2, 0]
+    assert [len(part["rules"]) for part in parts] == [0, 3, 3]
+    root.call("POST", "/v1/users", {"name": "new"})
+    with pytest.raises(HttpError, match="begin again"):
+        root.get("/v1/access", cursor=parts[0]["next"])
+    with pytest.raises(HttpError, match="administrator"):
+        Http(other.url).call("POST", "/v1/access", {"users": [{"name": "u1"}]})
+    with pytest.raises(HttpError, match="Argon2"):
+        Http(other.url).call("POST", "/v1/access", {"users": [{"name": "u1", "password_hash": "plain"}]})
+    assert add_access(Http(other.url), read_access(root) or {}).users == 8

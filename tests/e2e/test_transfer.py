@@ -63,8 +63,8 @@ def contents(http: Http, stream: str) -> dict[str, list[tuple[Any, ...]]]:
     return dict(found)
 
 
-def done(*arguments: str) -> dict[str, Any]:
-    finished = millrace(*arguments, "--json")
+def done(*arguments: str, **variables: str) -> dict[str, Any]:
+    finished = millrace(*arguments, "--json", **variables)
     assert finished.returncode == 0, finished.stderr
     answer: dict[str, Any] = json.loads(finished.stdout)
     return answer

@@ -1,6 +1,6 @@
 """A backup of a running cluster: what is defined, and the messages of every stream that keeps a log.
 
-    backup.json             the definitions of streams and groups; only its owner may read it
+    backup.json             definitions of streams and groups, users and rules; only its owner may read it
     streams/NAME/           a copy of the stream (`copying`): a manifest, and parts for each shard
 
 A shard is copied up to where it was committed when the backup of its stream began; different shards are of
@@ -21,7 +21,9 @@ from millrace.broker.streams.stream import DEFAULT_STREAM, StreamSpec
 from millrace.client.http import Http, stream_path
 from millrace.errors import ConfigError, LocalError
 from millrace.spark.writing import ClusterWriter
-from millrace.transfer.copying import Copy, Manifest, Told, faults, read_manifest, replace_durably
+from millrace.transfer.access import Added, Copy, add_access, has_access, read_access
+from millrace.transfer.copying import Copy as StreamCopy
+from millrace.transfer.copying import Manifest, Told, faults, read_manifest, replace_durably
 from millrace.transfer.kinds import best_format, format_named
 from millrace.transfer.loading import Loaded, Loading
 
@@ -40,6 +42,8 @@ class Definitions:
     suffix: str
     streams: list[dict[str, Any]]
     groups: list[dict[str, Any]]
+    access: Copy | None = None
+    """Users, rules and tokens; None where whoever made the backup may not see them."""
     is_done: bool = False
     version: int = _VERSION
 
@@ -58,6 +62,8 @@ class Restored:
     differing: list[str] = field(default_factory=list)
     """Streams that were there with other settings, and keep them."""
     loaded: dict[str, Loaded] = field(default_factory=dict)
+    access: Added | None = None
+    """None where no users and rules were added: the backup has none, or the cluster has its own."""
 
 
 def _keeps_log(spec: dict[str, Any]) -> bool:
@@ -106,7 +112,7 @@ def back_up(http: Http, directory: Path, told: Told) -> tuple[Definitions, dict[
     manifests = {}
     for name in definitions.kept():
         target = _stream_directory(directory, name)
-        manifests[name] = Copy(http, name, target, kind, told).run()
+        manifests[name] = StreamCopy(http, name, target, kind, told).run()
     wrong = next(backup_faults(directory, definitions, told), None)
     if wrong is not None:
         raise LocalError(f"the backup is not good: {wrong}")
@@ -127,6 +133,7 @@ def _defined(http: Http) -> Definitions:
         suffix=best_format().suffix,
         streams=streams,
         groups=groups,
+        access=read_access(http),
     )
 
 
@@ -174,9 +181,16 @@ def in_the_way(http: Http, definitions: Definitions) -> list[str]:
 
 
 def restore(
-    cluster: ClusterWriter, directory: Path, definitions: Definitions, told: Told, *, groups_from: str
+    cluster: ClusterWriter,
+    directory: Path,
+    definitions: Definitions,
+    told: Told,
+    *,
+    groups_from: str,
+    with_users: bool,
 ) -> Restored:
-    """Make what is defined and not there, then publish what is not there yet."""
+    """Make what is defined and not there, then publish what is not there yet. Users and rules are added to a
+    cluster that has none, and `with_users` to any."""
     restored = Restored()
     _make_streams(cluster.http, definitions, restored)
     if groups_from == "earliest":
@@ -196,6 +210,8 @@ def restore(
             raise LocalError(f"stream {name!r}: {loaded.rows} of {manifest.rows} messages were restored")
     if groups_from != "earliest":
         _make_groups(cluster.http, definitions, restored, groups_from)
+    if definitions.access is not None and (with_users or not has_access(cluster.http)):
+        restored.access = add_access(cluster.http, definitions.access)
     return restored
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.cli.shared.common import AsJson, example, print_done, single
+from millrace.cli.shared.common import AsJson, example, print_done, print_warning, single
 from millrace.cli.shared.http_options import DEFAULT, HttpUrl
 
 app = single()
@@ -25,7 +25,8 @@ def backup(
     """Copy the definitions of streams and groups, and the messages of every stream that keeps a log, to a
     directory: Parquet where PyArrow is installed, lines of JSON otherwise. Each shard is copied up to where
     it was committed when its stream's turn came; every file is proved at the end. After an interruption the
-    same command goes on. Users, rules and sessions are not in it."""
+    same command goes on. Users, rules and tokens are in it, secrets as hashes, if whoever asks is an
+    administrator. Sessions are not in it."""
     from millrace.cli.recovery.transfer_options import Progress, files, reader
     from millrace.transfer.backup import back_up
 
@@ -37,6 +38,9 @@ def backup(
         name: {str(record.shard): record.rows for record in manifest.shards}
         for name, manifest in manifests.items()
     }
+    access = definitions.access
+    if access is None:
+        print_warning("users, rules and tokens are not in it: only an administrator may copy them")
     rows = sum(manifest.rows for manifest in manifests.values())
     print_done(
         f"backed up {len(definitions.streams)} streams with {rows} messages and {len(definitions.groups)} "
@@ -47,5 +51,6 @@ def backup(
         messages=rows,
         streams=counts,
         groups=[group["name"] for group in definitions.groups],
+        users=None if access is None else len(access["users"]),
         gone=sum(record.gone for manifest in manifests.values() for record in manifest.shards),
     )

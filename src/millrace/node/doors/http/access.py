@@ -122,8 +122,8 @@ async def create_user(request: Request, form: NewUser, caller: CallerIs) -> User
     if form.name in _state(request).users:
         raise Problem(409, f"user {form.name!r} exists; change the password with passwd")
     password_hash, scram = await _hash(request, form.password)
-    user = User(name=form.name, password_hash=password_hash, roles=_roles(form.roles), scram=scram)
-    await _command(request, caller, AddUser(user), f"added user {form.name}")
+    user = User(name=form.name, password_hash=password_hash, roles=roles_of(form.roles), scram=scram)
+    await command(request, caller, AddUser(user), f"added user {form.name}")
     return _user_rows(_state(request), [user])[0]
 
 
@@ -141,9 +141,9 @@ async def change_user(request: Request, name: str, form: UserChange, caller: Cal
     if form.password is not None:
         password_hash, scram = await _hash(request, form.password)
         entry = SetPassword(name, password_hash, scram)
-        await _command(request, caller, entry, f"changed the password of {name}")
+        await command(request, caller, entry, f"changed the password of {name}")
     if form.roles is not None:
-        await _command(request, caller, SetRoles(name, _roles(form.roles)), f"changed the roles of {name}")
+        await command(request, caller, SetRoles(name, roles_of(form.roles)), f"changed the roles of {name}")
     return _user_rows(_state(request), [_known_user(request, name)])[0]
 
 
@@ -157,7 +157,7 @@ async def delete_user(request: Request, name: str, caller: CallerIs) -> RemovedU
     """Remove a user with the user's rules and tokens; the user's connections end."""
     caller.must_be(Role.ADMIN)
     _known_user(request, name)
-    result = await _command(request, caller, DeleteUser(name), f"removed user {name}")
+    result = await command(request, caller, DeleteUser(name), f"removed user {name}")
     return RemovedUser(name=name, rules_removed=result.count)
 
 
@@ -204,7 +204,7 @@ async def create_rule(request: Request, form: NewRule, caller: CallerIs) -> Rule
     caller.must_be(Role.ADMIN)
     rule = _rule(form.user, form.effect, form.action, form.filter)
     said = f"added the rule {form.user} {form.effect} {form.action} {form.filter}"
-    result = await _command(request, caller, AddRule(rule, form.position or 0), said)
+    result = await command(request, caller, AddRule(rule, form.position or 0), said)
     return _rule_row(NumberedRule(number=result.count, rule=rule))
 
 
@@ -221,7 +221,7 @@ async def delete_rule(request: Request, number: int, caller: CallerIs) -> RuleRo
     found = next((one for one in rules if one.number == number), None)
     if found is None:
         raise Problem(404, f"there is no rule {number}; there are {len(rules)}")
-    await _command(request, caller, DeleteRule(number), f"removed rule {number}")
+    await command(request, caller, DeleteRule(number), f"removed rule {number}")
     return _rule_row(found)
 
 
@@ -265,7 +265,7 @@ async def create_token(request: Request, form: NewToken, caller: CallerIs) -> Ma
     _known_user(request, form.user)
     secret, digest = new_token()
     wall_us = server_of(request).machine_us()
-    roles = _roles(form.roles) if form.roles is not None else (None if form.allow is None else ())
+    roles = roles_of(form.roles) if form.roles is not None else (None if form.allow is None else ())
     token = Token(
         name=form.name,
         user=form.user,
@@ -275,7 +275,7 @@ async def create_token(request: Request, form: NewToken, caller: CallerIs) -> Ma
         expires_us=0 if form.expires_s is None else wall_us + form.expires_s * 1_000_000,
         created_us=wall_us,
     )
-    await _command(request, caller, AddToken(token), f"made token {form.name} for {form.user}")
+    await command(request, caller, AddToken(token), f"made token {form.name} for {form.user}")
     return MadeToken(**_token_row(token, wall_us).model_dump(), token=secret)
 
 
@@ -291,7 +291,7 @@ async def revoke_token(request: Request, name: str, caller: CallerIs) -> None:
         caller.must_be(Role.ADMIN)
     if found is None:
         raise Problem(404, f"there is no token {name!r}")
-    await _command(request, caller, DeleteToken(name), f"revoked token {name}")
+    await command(request, caller, DeleteToken(name), f"revoked token {name}")
 
 
 # ------------------------------------------------------------------------------------------- helpers
@@ -314,7 +314,7 @@ async def _hash(request: Request, password: str | None) -> tuple[str, ScramKeys 
     return await server_of(request).authentication.hash(password.encode())
 
 
-async def _command(request: Request, caller: Caller, entry: AccessEntry, said: str) -> meta.Result:
+async def command(request: Request, caller: Caller, entry: AccessEntry, said: str) -> meta.Result:
     """Change the state of the cluster; what makes no sense is a conflict with what is there."""
     try:
         result = await server_of(request).engine.definitions.command(entry)
@@ -322,12 +322,17 @@ async def _command(request: Request, caller: Caller, entry: AccessEntry, said: s
         raise Problem(409, str(error)) from None
     except LocalError as error:
         raise Problem(503, str(error), headers={"Retry-After": "1"}) from None
-    who = "an administrator" if caller.username is None else repr(caller.username)
-    server_of(request).events.record("access", "info", f"{who} {said}", user=caller.username)
+    record(request, caller, said)
     return result
 
 
-def _roles(names: list[RoleName]) -> tuple[Role, ...]:
+def record(request: Request, caller: Caller, said: str) -> None:
+    """Tell what an administrator did, in the events and in the audit."""
+    who = "an administrator" if caller.username is None else repr(caller.username)
+    server_of(request).events.record("access", "info", f"{who} {said}", user=caller.username)
+
+
+def roles_of(names: list[RoleName]) -> tuple[Role, ...]:
     return tuple(role for role in Role if role.value in names)
 
 
@@ -351,7 +356,7 @@ def _user_rows(state: AccessState, users: list[User]) -> list[UserRow]:
     return [
         UserRow(
             name=user.name,
-            roles=_role_names(user.roles),
+            roles=role_names(user.roles),
             has_password=bool(user.password_hash),
             tokens=tokens[user.name],
             rules=rules[user.name],
@@ -372,13 +377,13 @@ def _token_row(token: Token, wall_us: int) -> TokenRow:
         name=token.name,
         user=token.user,
         allow=None if scope is None else [f"{rule.action.value}:{rule.filter}" for rule in scope],
-        roles=None if token.roles is None else _role_names(token.roles),
+        roles=None if token.roles is None else role_names(token.roles),
         expires_us=token.expires_us or None,
         created_us=token.created_us,
         is_expired=token.is_expired(wall_us),
     )
 
 
-def _role_names(roles: tuple[Role, ...]) -> list[RoleName]:
+def role_names(roles: tuple[Role, ...]) -> list[RoleName]:
     names: list[Any] = [role.value for role in roles]
     return names

@@ -12,6 +12,7 @@ from fastapi.openapi.utils import get_openapi
 from millrace.node.doors.hosts import Hosts
 from millrace.node.doors.http import (
     access,
+    access_copy,
     cluster,
     docs,
     groups,
@@ -142,6 +143,7 @@ ROUTERS = (
     pipelines.router,
     cluster.router,
     access.router,
+    access_copy.router,
     overview.router,
     clients.router,
     login.router,

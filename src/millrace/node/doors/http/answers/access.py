@@ -46,6 +46,18 @@ class MadeToken(TokenRow):
     token: Annotated[str, Field(description="The secret. It is shown here once and kept nowhere.")]
 
 
+class AddedAccess(Answer):
+    """What a copy brought that was not there."""
+
+    users: Annotated[int, Field(description="Users that were added.")]
+    rules: Annotated[int, Field(description="Rules that were added, behind those that were there.")]
+    tokens: Annotated[int, Field(description="Tokens that were added.")]
+    differing: Annotated[
+        list[str],
+        Field(description="Users who were there, and keep another password or other roles."),
+    ]
+
+
 USER: dict[str, Any] = {"name": "ann", "roles": ["operator"], "has_password": True, "tokens": 1, "rules": 2}
 RULE: dict[str, Any] = {
     "number": 3,
