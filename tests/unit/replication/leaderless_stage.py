@@ -112,6 +112,8 @@ class Stage:
         self.nodes: dict[ReplicaId, Node] = {}
         self.wire: deque[tuple[ReplicaId, ReplicaId, PeerBody]] = deque()
         self.cut: set[tuple[str, str]] = set()
+        self.is_lost: Callable[[ReplicaId, PeerBody], bool] = lambda to, body: False
+        """Of what is on the wire, to whom and what."""
         self.request = 0
         self.boots = 0
         self.holds: dict[str, tuple[tuple[Origin, int], ...]] = {}
@@ -159,7 +161,7 @@ class Stage:
     def deliver(self) -> None:
         while self.wire:
             sender, to, body = self.wire.popleft()
-            if to in self.nodes and (sender, to) not in self.cut:
+            if to in self.nodes and (sender, to) not in self.cut and not self.is_lost(to, body):
                 self.step(to, PeerMessage(sender=sender, body=body))
 
     def tick(self, count: int = 1) -> None:

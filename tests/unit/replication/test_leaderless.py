@@ -347,6 +347,31 @@ def test_a_message_stays_while_a_member_has_not_received_it() -> None:
     assert stage["a"].removed
 
 
+def test_a_message_stays_while_a_log_is_missing_in_which_a_group_may_stand() -> None:
+    """Until a node that lost its disk has its old log again, it does not know the group that it had made, and
+    must not remove what that still wants."""
+    stage = Stage()
+    stage.join("a", "g", "one")
+    stage.join("c", "h", "two")
+    stage.tick(20)
+    stage.publish("c", "x", "y")
+    stage.tick(2)
+    assert settle_all(stage, "c", "h") == ["x", "y"]
+    disk = stage.stop("a")
+    disk.lose()
+    stage.start("a", disk)
+    stage.is_lost = lambda to, body: to == "a" and getattr(body, "origin", None) == Origin("a", 1)
+    stage.tick(60)
+    assert stage["a"].machine.state.find("h") is not None
+    assert stage["a"].machine.state.find("g") is None
+    assert not stage["a"].removed
+    stage.is_lost = lambda to, body: False
+    stage.join("a", "g", "three")
+    stage.tick(80)
+    assert settle_all(stage, "a", "g") == ["x", "y"]
+    stage.until(lambda: bool(stage["a"].removed))
+
+
 def test_a_node_that_lost_its_disk_gets_groups_and_marks_back_though_their_entries_were_removed() -> None:
     stage = Stage()
     stage.join("a", "g", "one")

@@ -706,10 +706,11 @@ class Leaderless:
         groups = [group for _, group in self.state.present()]
         if not groups:
             return
+        received = self._received()
         for origin, log in sorted(self._logs.items()):
             floor = min(self._done_below(groups, origin), log.durable.offset)
             floor = min(floor, holds.get(origin, floor))
-            floor = self._received_by_all(origin, floor)
+            floor = self._received_by_all(received, origin, floor)
             if floor > self._logs.extent(origin)[0]:
                 log.removed = floor
                 self._out.append(Remove(origin=origin, offset=floor))
@@ -718,9 +719,9 @@ class Leaderless:
         """Every group is done with what lies below."""
         return min(self.low(group, origin) for group in groups)
 
-    def _received_by_all(self, origin: Origin, offset: int) -> int:
+    def _received_by_all(self, received: list[Positions], origin: Origin, offset: int) -> int:
         """How far of `offset` every member is known to hold a log."""
-        return min(offset, *(self._received(peer, origin) for peer in self._peers.values()), offset)
+        return min(offset, *(positions.get(origin, NOWHERE).offset for positions in received), offset)
 
     def low(self, group: LeaderlessGroup, origin: Origin) -> int:
         """The group is done with everything below, or it is gone: a group may be made by a node that never
@@ -728,15 +729,28 @@ class Leaderless:
         low, first = group.low(origin), self._logs.extent(origin)[0]
         return low if low >= first else group.done(origin).after(first)
 
-    def _received(self, peer: Peer, origin: Origin) -> int:
-        """How much of a log this member is known to hold. Its word counts once its own entries up to then are
-        here: a group that it made before is known then."""
-        if peer.positions is None:
-            return 0
-        for own, position in peer.positions.items():
-            if self._peers.get(own.node) is peer and self._logs.durable(own).entry < position.entry:
-                return 0
-        return peer.positions.get(origin, NOWHERE).offset
+    def _received(self) -> list[Positions]:
+        """What each member is known to hold; nothing where its word does not count yet.
+
+        Its word counts once its own entries up to then are here: a group that it made before is known then.
+        So must be what it holds of logs that nobody writes any more: it may be the only one that has them,
+        and in them may stand a group that a node made before it lost its disk."""
+        newest: dict[str, int] = {}
+        for origin in self._logs:
+            newest[origin.node] = max(origin.incarnation, newest.get(origin.node, 0))
+        found: list[Positions] = []
+        for peer in self._peers.values():
+            positions = peer.positions or {}
+            for origin, position in positions.items():
+                writer = self._peers.get(origin.node)
+                is_over = origin != self.origin and (
+                    writer is None or origin.incarnation < newest.get(origin.node, 0)
+                )
+                if (writer is peer or is_over) and self._logs.durable(origin).entry < position.entry:
+                    positions = {}
+                    break
+            found.append(positions)
+        return found
 
 
 def _discard_done(busy: Ranges, done: Ranges, start: int, end: int) -> None:

@@ -287,6 +287,8 @@ class LeaderlessWorld:
         checks.remember_marks()
         self.require(f"everything delivered {when}", checks.is_drained)
         self.require(f"equal logs and states {when}", checks.is_converged)
+        # What a node wrote when it woke may have become durable behind the look at what is delivered.
+        self.require(f"both at once {when}", lambda: checks.is_drained() and checks.is_converged())
 
     def play(self) -> None:
         plan = self.plan

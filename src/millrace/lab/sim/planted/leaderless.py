@@ -15,6 +15,7 @@ from millrace.replication.leaderless.messages import (
     Install,
     Origin,
     Position,
+    Positions,
 )
 from millrace.replication.leaderless.state import ControlState, LeaderlessGroup, Stamp
 from millrace.replication.leaderless.work_division import Division, DivisionState, LeaderlessWorkDivision
@@ -171,7 +172,7 @@ def removal_below_one_mark(plant: Plant) -> None:
 
 @LEADERLESS_BUGS.bug("a message goes before every member has received it")
 def removal_before_all_hold(plant: Plant) -> None:
-    def received_by_all(self: Leaderless, origin: Origin, offset: int) -> int:
+    def received_by_all(self: Leaderless, received: list[Positions], origin: Origin, offset: int) -> int:
         return offset
 
     plant.instead(Leaderless, "_received_by_all", received_by_all)
