@@ -26,9 +26,9 @@ A, B, C = ReplicaId("a"), ReplicaId("b"), ReplicaId("c")
 class Node:
     """A machine and what its driver would store."""
 
-    def __init__(self, name: ReplicaId, options: RoutedOptions | None = None) -> None:
+    def __init__(self, name: ReplicaId, options: RoutedOptions | None = None, seed: int = 0) -> None:
         self.kept: dict[str, bytes] = {}
-        self.machine = Routed(name, rng=Random(name), view=self, options=options)
+        self.machine = Routed(name, rng=Random(f"{name} {seed}"), view=self, options=options)
 
     def value(self, topic: str) -> bytes | None:
         return self.kept.get(topic)
@@ -243,6 +243,30 @@ def test_a_write_after_something_was_seen_is_later_whatever_the_wall_says() -> N
     node.step(Published(topic="t", value=b"after", wall_ms=3))
     stamp = node.machine.retained.stamp("t")
     assert stamp is not None and stamp > (1_000_000 << 16, B)
+
+
+def test_a_node_that_starts_again_gives_no_stamp_twice() -> None:
+    """Its clock is behind that of others. It told the one message, crashed before it heard of it again, and
+    writes another one after it has heard the clock of the others."""
+    ahead = Value(topic="other", time=1_000_000 << 16, node=C, value=b"v")
+    before, after = Node(A, seed=1), Node(A, seed=2)
+    told: list[Value] = []
+    for node, value in ((before, b"one"), (after, b"two")):
+        node.hear(C, ahead)
+        node.step(LinkOpened(peer=B))
+        told += [
+            body
+            for body in bodies(node.step(Published(topic="t", value=value, wall_ms=3)))
+            if isinstance(body, Value)
+        ]
+    assert told[0].time == told[1].time
+    results = []
+    for order in (told, told[::-1]):
+        node = Node(B)
+        for body in order:
+            node.hear(A, body)
+        results.append(node.kept["t"])
+    assert results[0] == results[1]
 
 
 def test_a_deletion_outlives_an_older_value() -> None:

@@ -190,7 +190,7 @@ class Routed:
         self._peers: dict[ReplicaId, _Peer] = {}
         self._shapes: tuple[str, ...] = ()
         self._ticks = 0
-        self.retained = RetainedStamps(replica, view, self._options.retained)
+        self.retained = RetainedStamps(replica, self._number >> 14, view, self._options.retained)
 
     # ------------------------------------------------------------------------------------- events
 

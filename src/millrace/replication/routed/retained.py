@@ -2,7 +2,9 @@
 
 A write is stamped with a hybrid logical clock: never below its node's wall clock, always above every
 stamp the node has seen, so that what was written after something was seen also counts as later, however the
-clocks differ. Ties between nodes are broken by the node's id. A deletion is a write too: its stamp stays as
+clocks differ. Ties are broken by the writer: the node's id, and when it first wrote in this life. For a node
+that starts again has forgotten what it wrote, and where other clocks are ahead of its own it would write
+something else under a stamp that it gave before. A deletion is a write too: its stamp stays as
 a tombstone, or an older value would come back from a node that was away. Tombstones are bounded in number
 and age; a node that is away for longer can bring a deleted message back.
 
@@ -95,10 +97,14 @@ class RetainedStamps:
     def __init__(
         self,
         replica: ReplicaId,
+        life: int,
         view: RetainedView,
         options: RetainedOptions,
     ) -> None:
         self._replica = replica
+        # Random, where clocks do not tell two lives apart.
+        self._life = life
+        self._writer = ""
         self._view = view
         self._options = options
         self.clock = Clock()
@@ -117,8 +123,10 @@ class RetainedStamps:
     def write(self, topic: str, value: bytes | None, wall_ms: int) -> Value:
         """A client of this node published: stamp it; what all linked nodes are to be told."""
         time = self.clock.next(wall_ms)
-        self._put(topic, (time, self._replica), is_deletion=value is None)
-        return Value(topic=topic, time=time, node=self._replica, value=value, is_live=True)
+        if not self._writer:
+            self._writer = f"{self._replica}.{wall_ms:012x}.{self._life:012x}"
+        self._put(topic, (time, self._writer), is_deletion=value is None)
+        return Value(topic=topic, time=time, node=self._writer, value=value, is_live=True)
 
     def inherit(self, topics: tuple[str, ...]) -> None:
         """Values that a log brought, which this machine looks after from now on."""

@@ -198,7 +198,9 @@ class RoutedHost:
             run = Run(packet, 1, qos, False, True)
             self.broker.inbound.accept(session, topic, run, client.next_id, now_ms)
             self.flush()
-            self._on_write(self.name, topic, text, (self.interest.machine.retained.clock.last, self.name))
+            stamp = self.interest.machine.retained.stamp(topic)
+            assert stamp is not None, "a deletion has one too"
+            self._on_write(self.name, topic, text, stamp)
         else:
             route = self.broker.resolve(session, topic)
             self.broker.publish_runs(session, 0x30 | qos << 1, route, packet, 1, now_ms, 0)

@@ -61,8 +61,8 @@ class RoutedWorld:
         # Which node took a message in, and to whom it was sent.
         self._origin: dict[str, str] = {}
         self._sent: set[tuple[str, str]] = set()
-        # Retained writes by topic: stamp -> (text, the writer's life at that moment).
-        self._writes: dict[str, dict[Stamp, tuple[str, int]]] = {topic: {} for topic in _TOPICS}
+        # Retained writes by topic: stamp -> (text, the writer, and its life at that moment).
+        self._writes: dict[str, dict[Stamp, tuple[str, str, int]]] = {topic: {} for topic in _TOPICS}
         # Pairs that are kept separated for now.
         self._separated: set[frozenset[str]] = set()
 
@@ -97,7 +97,7 @@ class RoutedWorld:
             self._sent.add((text, to))
 
     def _on_write(self, host: str, topic: str, text: str, stamp: Stamp) -> None:
-        self._writes[topic][stamp] = (text, self.by_name[host].life)
+        self._writes[topic][stamp] = (text, host, self.by_name[host].life)
 
     # ---------------------------------------------------------------------------------- what happens
 
@@ -266,12 +266,12 @@ class RoutedWorld:
         """All agree; nothing that a living node wrote may have given way to anything older."""
         kept = self.hosts[0].kept()
         for topic, writes in self._writes.items():
-            sure = [stamp for stamp, (_, life) in writes.items() if self.by_name[stamp[1]].life == life]
+            sure = [stamp for stamp, (_, host, life) in writes.items() if self.by_name[host].life == life]
             if not sure:
                 continue
             newest = max(sure)
-            found = [stamp for stamp, (text, _) in writes.items() if text == kept.get(topic)]
-            deleted = [stamp for stamp, (text, _) in writes.items() if text.startswith("x")]
+            found = [stamp for stamp, (text, *_) in writes.items() if text == kept.get(topic)]
+            deleted = [stamp for stamp, (text, *_) in writes.items() if text.startswith("x")]
             if max(found if topic in kept else deleted, default=(0, "")) < newest:
                 raise Violation(
                     "newest retained",
