@@ -6,6 +6,7 @@ nothing, has a stuck disk or is dead, must answer a transfer in time, and must t
 """
 
 from millrace.lab.sim.raft.answers import Answer, Outcome
+from millrace.lab.sim.raft.plan import TICK_US
 from millrace.lab.sim.raft.process import Process
 from millrace.lab.sim.raft.world import World
 from millrace.lab.sim.violation import Violation
@@ -97,6 +98,9 @@ def _rest(world: World) -> None:
     members = [world.processes[name] for name in world.members()]
     if any(process.is_gone for process in members):
         return  # its leader goes on asking for the one that is lost
+    # What a storm held up for long wakes whom it reaches.
+    plan = world.plan
+    world.run_ticks(max(plan.storm.straggler_us_max, plan.weather.straggler_us_max) // TICK_US + 1)
     world.require("rest", lambda: all(process.rests for process in members))
     # Who was removed and did not hear of it goes on asking.
     said, is_complete = world.messages, len(members) == len(world.processes)
