@@ -10,9 +10,14 @@ from millrace.reasons import Reason
 
 PAGE = DOCS / "reference" / "errors.md"
 SOURCE = DOCS.parent / "src" / "millrace"
+# Whoever asks for something by HTTP, and what other doors share with it.
+_HTTP = ["node/doors/http", "node/access/caller.py", "node/json_form.py", "node/queue"]
 # Part of the program, the folders of its texts, and who sees them.
 PARTS = {
-    "HTTP": (["node/doors/http"], "Members `detail` of problem documents, after the status."),
+    "HTTP": (
+        _HTTP,
+        "Members `detail` of problem documents, after the status; the text port says those of the queue.",
+    ),
     "Node, configuration and doors": (
         ["node", "settings.py", "local_cluster"],
         "Lines of the log, or the end of a command.",
@@ -93,7 +98,7 @@ def texts(folders: list[str]) -> set[str]:
     for folder in folders:
         place = SOURCE / folder
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            if folder == "node" and path.is_relative_to(SOURCE / "node/doors/http"):
+            if folder == "node" and any(path.is_relative_to(SOURCE / one) for one in _HTTP):
                 continue
             found |= set(_raised(ast.parse(path.read_text())))
     return found

@@ -1,5 +1,6 @@
 """The text door of a real broker: a socket, netcat, the same rules and the same messages as MQTT."""
 
+import json
 import shutil
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 from e2e.conftest import StartBroker
 from e2e.device import Device, unique
+from e2e.http_calls import MqttDoor
 from e2e.processes import BrokerProcess, millrace
 from waiting import until
 
@@ -156,3 +158,100 @@ def test_a_reader_that_does_not_read_is_cut_off(
 
         until(is_gone, "the sleeper to be cut off", 30.0)
         device.publish(unique("after"), b"", qos=1)
+
+
+# -------------------------------------------------------------------------------------- the queue
+
+
+def ask(lines: Lines, type: str, method: str, **more: str) -> object:
+    lines.say(json.dumps({"type": type, "method": method, **more}))
+    return json.loads(lines.hear())
+
+
+def test_a_line_of_json_is_a_request_of_the_queue(text_broker: BrokerProcess) -> None:
+    """The request form of the queue's first clients [G7], with the answers of `POST /`."""
+    topic = unique("form")
+    with client(text_broker, "CONNECT|clerk") as lines:
+        assert ask(lines, "message", "PUT", topic=topic, message="x") == {
+            "success": False,
+            "reason": "no such topic: make it with PUT /topic",
+        }
+        assert ask(lines, "topic", "PUT", topic=topic) == {"success": True}
+        assert ask(lines, "topic", "PUT", topic=topic) == {"success": False, "reason": "exists"}
+        topics = ask(lines, "topic", "GET")
+        assert isinstance(topics, dict) and topics["success"] and topic in topics["topics"]
+        assert ask(lines, "message", "PUT", topic=topic, message="one\nline") == {"success": True}
+        lines.say(f"PUBLISH|{topic}|two")
+        assert lines.hear() == f"PUBACK|{topic}"
+        assert ask(lines, "message", "GET", topic=topic) == {"success": True, "message": "one\nline"}
+        assert MqttDoor(text_broker.ports["http"]).get(topic) == {"success": True, "message": "two"}
+        assert ask(lines, "message", "GET", topic=topic) == {"success": False, "reason": "empty"}
+
+
+def test_requests_of_the_queue_are_answered_in_their_order(text_broker: BrokerProcess) -> None:
+    """Also where the first line of all is one, and where its client sends nothing more."""
+    topic = unique("order")
+    form = {"type": "message", "method": "PUT", "topic": topic}
+    said = [{"type": "topic", "method": "PUT", "topic": topic}]
+    said += [{**form, "message": str(number)} for number in range(50)]
+    said += [{**form, "method": "GET"} for _ in range(51)]
+    with client(text_broker) as lines:
+        lines.say(*map(json.dumps, said))
+        lines.socket.shutdown(socket.SHUT_WR)
+        first, *heard = lines._file.read().decode().splitlines()
+    assert first.startswith("CONNACK|")
+    answers = [json.loads(line) for line in heard]
+    assert answers[:51] == [{"success": True}] * 51
+    assert [one.get("message") for one in answers[51:]] == [*map(str, range(50)), None]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "the line is not JSON"),
+        ('{"type": "topic", "method": "PUT"}', "give topic"),
+        ('{"type": "message", "method": "PUT", "topic": "t"}', "give message"),
+        ('{"type": "message", "method": "DELETE", "topic": "t"}', "method: "),
+        ('{"method": "GET", "topic": "t"}', "type: Field required"),
+        ('{"type": "topic", "method": "PUT", "topic": "a/#"}', "is a filter, not a topic"),
+        ('{"type": ' + "[" * 5000, "nested too deeply"),
+        ('{"type": [' + "1," * 200_000 + "1]}", "values"),
+    ],
+    ids=["cut", "no topic", "no message", "method", "no type", "filter", "nested", "many"],
+)
+def test_what_is_wrong_with_a_request_is_its_answer(
+    text_broker: BrokerProcess, line: str, reason: str
+) -> None:
+    with client(text_broker, "CONNECT|clumsy") as lines:
+        lines.say(line)
+        answer = json.loads(lines.hear())
+        assert answer["success"] is False and reason in answer["reason"]
+        assert ask(lines, "topic", "GET")
+
+
+def test_the_queue_asks_who_is_connected(start_broker: StartBroker, tmp_path: Path) -> None:
+    """The same rules and roles as by HTTP, of the user of the connection."""
+    users = tmp_path / "users.toml"
+    for name in ("ann", "bob"):
+        added = millrace("user", "add", name, "--password-stdin", "--users", str(users), stdin="secret\n")
+        assert added.returncode == 0, added.stderr
+    # Who may do everything becomes an administrator.
+    for rule in (("ann", "allow", "all", "#"), ("bob", "allow", "publish", "q/#")):
+        assert millrace("acl", "add", *rule, "--users", str(users)).returncode == 0
+    rules = ("--set", f"access.users_file={users}", "--set", "access.anonymous=never")
+    broker = start_broker("--text", "127.0.0.1:0", *rules)
+    with client(broker, "CONNECT|a|ann|secret") as ann, client(broker, "CONNECT|b|bob|secret") as bob:
+        refused = ask(bob, "topic", "PUT", topic="q/1")
+        assert isinstance(refused, dict) and "role operator" in refused["reason"]
+        assert ask(ann, "topic", "PUT", topic="q/1") == {"success": True}
+        assert ask(bob, "message", "PUT", topic="q/1", message="x") == {"success": True}
+        assert ask(bob, "message", "GET", topic="q/1") == {
+            "success": False,
+            "reason": "you may not subscribe to 'q/1'",
+        }
+        assert ask(bob, "topic", "GET") == {"success": True, "topics": []}
+        assert ask(ann, "message", "GET", topic="q/1") == {"success": True, "message": "x"}
+    with client(broker) as stranger:
+        stranger.say('{"type": "topic", "method": "GET"}')
+        assert stranger.hear().startswith("ERROR|CONNECT: not authorized")
+        assert stranger.hear() == ""

@@ -9,6 +9,7 @@ import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from random import Random, SystemRandom
 from typing import Any
@@ -29,6 +30,7 @@ from millrace.node.admin.events import EventLog
 from millrace.node.admin.node_admin import Admin
 from millrace.node.cluster import sys_topics
 from millrace.node.config import Address, Config
+from millrace.node.doors import text_queue
 from millrace.node.doors.client_events import ClientEvents
 from millrace.node.doors.descriptors import Descriptors
 from millrace.node.doors.hosts import Hosts
@@ -394,7 +396,8 @@ class Server:
 
     def _text_connection(self, listener: str, is_behind_proxy: bool) -> Any:
         connection = self._new_connection(listener)
-        adapter = TextAdapter(connection, self.config.limits.packet_bytes_max, self.door.quotas)
+        limit = self.config.limits.packet_bytes_max
+        adapter = TextAdapter(connection, limit, self.door.quotas, partial(text_queue.answer, self))
         return self._behind_proxy(adapter, connection) if is_behind_proxy else adapter
 
     def _behind_proxy(self, outer: Any, connection: MqttConnection) -> Any:

@@ -4,13 +4,15 @@
     SUBSCRIBE|filter                                       SUBACK|filter
     UNSUBSCRIBE|filter                                     UNSUBACK|filter
     PUBLISH|topic|message            it may contain |      PUBACK|topic
+    {"type": ..., "method": ..., ...}   of the queue       {"success": ..., ...}
                                                            MESSAGE|topic|payload
                                                            ERROR|reason
 
 Lines end with LF; a CR before it is dropped. `Translator` turns lines into packets of one MQTT connection and
 that connection's packets into lines, so a text client is a client like any other: the same sessions, access
 rules and limits. It publishes and subscribes at QoS 1 and acknowledges what was written, so PUBACK means what
-it means to every client: the message is where its stream keeps it.
+it means to every client: the message is where its stream keeps it. A line of JSON is a request of the queue,
+which is no packet: `requests` has it for whoever can answer.
 
 A payload that is not one line of UTF-8, or a topic with | in it, would break the lines: such a message is
 sent as `MESSAGE64|topic|payload` with the topic percent-encoded and the payload in base64.
@@ -18,6 +20,7 @@ sent as `MESSAGE64|topic|payload` with the topic percent-encoded and the payload
 
 import base64
 import re
+from collections import deque
 from urllib.parse import quote
 
 from millrace.errors import MalformedPacket, MillraceError, RemoteError
@@ -68,16 +71,20 @@ class Translator:
         self._filters: set[str] = set()
         self._client = ""
         self.is_connected = False
+        self.is_accepted = False
+        """Whether the connection was let in."""
+        self.requests: deque[str] = deque()
+        """Lines of JSON, in order. Whoever answers one takes it away then."""
 
     @property
     def expects(self) -> bool:
         """Whether anything may still come for this client if it sends nothing more."""
-        return bool(self._open or self._filters)
+        return bool(self._open or self._filters or self.requests)
 
     @property
     def is_busy(self) -> bool:
-        """Whether it waits for so many answers that it should not be read."""
-        return len(self._open) >= TEXT_OPEN_MAX
+        """Whether it waits for so many answers, or for such work, that it should not be read."""
+        return len(self._open) >= TEXT_OPEN_MAX or bool(self.requests)
 
     # ------------------------------------------------------------------------------- lines to packets
 
@@ -103,6 +110,12 @@ class Translator:
             if _HTTP.match(text) and not self.is_connected:
                 raise SpeaksHttp(Reason.PROTOCOL_ERROR, "this door speaks lines of text, not HTTP")
             if not text:
+                continue
+            if text.startswith("{"):
+                if not self.is_connected:
+                    packets.append(encode(self._connect(""), Version.MQTT_5))
+                    self.is_connected = True
+                self.requests.append(text)
                 continue
             try:
                 packets += [encode(packet, Version.MQTT_5) for packet in self._packets(text)]
@@ -187,6 +200,7 @@ class Translator:
             case Connack():
                 if packet.reason is not Reason.SUCCESS:
                     return [_refusal("CONNECT", packet.reason)]
+                self.is_accepted = True
                 return [f"CONNACK|{packet.assigned_client_id or self._client}"]
             case Puback():
                 return [self._answer("PUB", packet.packet_id, packet.reason)]

@@ -7,6 +7,7 @@ the answers is not heard until it does.
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millrace.limits import TEXT_UNREAD_BYTES_MAX
@@ -20,11 +21,18 @@ log = logging.getLogger("millrace.text")
 _FIRST_LINE_S = 300.0
 
 
+Answer = Callable[[MqttConnection, str], Awaitable[str]]
+"""The line that answers a line of JSON of a client of this connection."""
+
+
 class TextAdapter:
     """A protocol toward the socket and a transport toward the connection inside."""
 
-    def __init__(self, inner: MqttConnection, line_bytes_max: int, quotas: Quotas) -> None:
+    def __init__(self, inner: MqttConnection, line_bytes_max: int, quotas: Quotas, answer: Answer) -> None:
+        """`answer` is asked for lines of JSON, one after the other."""
         self._inner = inner
+        self._answer = answer
+        self._answering: asyncio.Task[None] | None = None
         self._quotas = quotas
         self._translator = Translator(line_bytes_max)
         self._transport: Any = None
@@ -92,7 +100,27 @@ class TextAdapter:
                     self._deadline.cancel()
                 self._inner.connection_made(self)
             self._inner.data_received(packets)
-            self._pace()
+        self._answer_requests()
+        self._pace()
+
+    def _answer_requests(self) -> None:
+        """Once the connection is let in; while one is answered, the client is not read."""
+        is_busy = self._answering is not None and not self._answering.done()
+        if self._translator.requests and self._translator.is_accepted and not is_busy:
+            self._answering = asyncio.get_running_loop().create_task(self._answer_each())
+
+    async def _answer_each(self) -> None:
+        requests = self._translator.requests
+        while requests and not self._is_over:
+            line = await self._answer(self._inner, requests[0])
+            requests.popleft()
+            if not self._is_over:
+                self._write(f"{line}\n".encode())
+        if self._is_over:
+            return
+        self._pace()
+        if self._is_ended and not self._translator.expects:
+            self.close()
 
     def _pace(self) -> None:
         """Read as long as the answers keep up."""
@@ -125,6 +153,7 @@ class TextAdapter:
                 # Not from inside a write: the broker is in the middle of its turn.
                 asyncio.get_running_loop().call_soon(self._acknowledge)
             self._answers.append(answers)
+        self._answer_requests()
         self._pace()
         if self._is_ended and not self._translator.expects:
             self.close()

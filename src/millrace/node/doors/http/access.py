@@ -25,6 +25,7 @@ from millrace.broker.entries.meta import (
 from millrace.broker.meta import state as meta
 from millrace.broker.meta.access import AccessState, NumberedRule, ScramKeys, Token, User
 from millrace.errors import LocalError
+from millrace.node.access.caller import Caller
 from millrace.node.access.identity import Proof
 from millrace.node.access.tokens import new_token
 from millrace.node.doors.http.admin import examples
@@ -39,9 +40,9 @@ from millrace.node.doors.http.answers.access import (
 )
 from millrace.node.doors.http.answers.base import AnswerRoute, Page, example
 from millrace.node.doors.http.context import server_of
-from millrace.node.doors.http.forms import Form
-from millrace.node.doors.http.guard import Caller, CallerIs, identify, observe
+from millrace.node.doors.http.guard import CallerIs, identify, observe
 from millrace.node.doors.http.problems import Problem
+from millrace.node.json_form import Form
 from millrace.node.streams.definitions import Refused
 
 Roles = Annotated[list[RoleName], Field(fail_fast=True, max_length=10)]

@@ -21,9 +21,9 @@ from millrace.node.doors.http.access import command, record, role_names, roles_o
 from millrace.node.doors.http.answers.access import AddedAccess, RoleName
 from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import server_of
-from millrace.node.doors.http.forms import Form
 from millrace.node.doors.http.guard import CallerIs, identify
 from millrace.node.doors.http.problems import Problem
+from millrace.node.json_form import Form
 
 router = APIRouter(prefix="/v1", tags=["access"], dependencies=[Depends(identify)], route_class=AnswerRoute)
 

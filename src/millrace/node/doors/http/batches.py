@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from millrace.limits import PUBLISH_BATCH_MAX
 from millrace.node.doors.http.forms import PublishForm
-from millrace.node.doors.http.json_bodies import has_more_values
 from millrace.node.doors.http.problems import Problem
+from millrace.node.doors.json_values import has_more_values
 
 # Messages of one turn of the loop: about 2 ms.
 TURN_MESSAGES = 100

@@ -9,9 +9,9 @@ from millrace.errors import LocalError
 from millrace.node.doors.http.answers import node as answers
 from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import server_of
-from millrace.node.doors.http.forms import Form
 from millrace.node.doors.http.guard import CallerIs, observe
 from millrace.node.doors.http.problems import Problem
+from millrace.node.json_form import Form
 
 router = APIRouter(
     prefix="/v1/cluster", tags=["cluster"], dependencies=[Depends(observe)], route_class=AnswerRoute

@@ -8,7 +8,7 @@ import binascii
 from typing import Annotated, Any, Literal
 
 from fastapi import Header
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
 from millrace.broker.messages.inbound import Key
 from millrace.limits import (
@@ -21,21 +21,19 @@ from millrace.limits import (
 from millrace.node.doors.http.problems import Problem
 from millrace.node.groups.consumer_groups import Taken
 from millrace.node.groups.shard_consumers import NOT_BEFORE
+from millrace.node.json_form import Form
 from millrace.node.logs.reading import Stored
+from millrace.node.queue.forms import Topic
+from millrace.node.queue.queue import readable
 from millrace.node.shards.producer_keys import SEQUENCE_TOP, client_key
 from millrace.tracing.sampling import TRACEPARENT, is_traceparent
 from millrace.types import NO_PROPERTIES, Message, Properties
-
-_MEMBERS_MAX = 100
-# With a sign they have 64.
-_NUMBER_BITS_MAX = 63
 
 Encoding = Literal["utf-8", "base64"]
 WaitMs = Annotated[int, Field(ge=0, le=WAIT_MS_MAX)]
 LeaseMs = Annotated[int, Field(ge=1, le=LEASE_MS_MAX)]
 DelayMs = Annotated[int, Field(ge=0, le=DELAY_MS_MAX)]
 Count = Annotated[int, Field(ge=1, le=TAKEN_MAX)]
-Topic = Annotated[str, Field(min_length=1, max_length=65_535)]
 Receipts = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=TAKEN_MAX)]
 
 RequestId = Annotated[
@@ -67,26 +65,6 @@ TraceParent = Annotated[
         description="Trace and span of the caller (W3C Trace Context); readers get it as a user property.",
     ),
 ]
-
-
-class Form(BaseModel):
-    """A member that nobody knows is a mistake, not a decoration. Each mistake is an object with its place, so
-    a form with more members than any has is refused as a whole. A number that no log could hold is refused
-    whatever it stands for."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _is_small(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        if len(value) > _MEMBERS_MAX:
-            raise ValueError(f"{len(value)} members; the form has {len(cls.model_fields)}")
-        for name, one in value.items():
-            if isinstance(one, int) and one.bit_length() > _NUMBER_BITS_MAX:
-                raise ValueError(f"{name} is too large a number")
-        return value
 
 
 class PublishForm(Form):
@@ -130,13 +108,6 @@ def to_bytes(text: str, encoding: Encoding) -> bytes:
         return text.encode() if encoding == "utf-8" else base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise Problem(400, f"the payload is not {encoding}") from None
-
-
-def readable(name: str, data: bytes) -> dict[str, str]:
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {name: base64.b64encode(data).decode(), "encoding": "base64"}
 
 
 def to_message(form: PublishForm, wall_us: int, traceparent: str | None = None) -> Message:

@@ -13,7 +13,6 @@ from millrace.node.doors.http.context import server_of
 from millrace.node.doors.http.forms import (
     AckForm,
     ExtendForm,
-    Form,
     NackForm,
     RequestId,
     TakeForm,
@@ -21,6 +20,7 @@ from millrace.node.doors.http.forms import (
 )
 from millrace.node.doors.http.guard import CallerIs, identify
 from millrace.node.doors.http.settings_forms import Given, asked, changed, made
+from millrace.node.json_form import Form
 
 router = APIRouter(
     prefix="/v1/groups", tags=["groups"], dependencies=[Depends(identify)], route_class=AnswerRoute

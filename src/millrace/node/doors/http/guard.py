@@ -20,7 +20,6 @@ import binascii
 import ipaddress
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -28,10 +27,11 @@ from fastapi import Depends, Request
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millrace.broker.access import Principal, Role
+from millrace.broker.access import Role
 from millrace.limits import HTTP_BODY_BYTES_MAX
 from millrace.node.access.authentication import TooManyLogins, UnknownName
-from millrace.node.access.identity import Identity, Proof
+from millrace.node.access.caller import Caller
+from millrace.node.access.identity import Identity
 from millrace.node.doors.hosts import Hosts, refusal
 from millrace.node.doors.http import json_bodies
 from millrace.node.doors.http.context import CERTIFICATE, ServedNode
@@ -54,7 +54,8 @@ _PAGE = "millrace-dashboard"
 """The header X-Requested-With of the dashboard, which asks for a login by itself."""
 _READING = frozenset(("GET", "HEAD", "OPTIONS"))
 _NOT_SAID = ("", "application/x-www-form-urlencoded")
-_CLIENT_ID = "http"
+CLIENT_ID = "http"
+"""Of whoever calls by HTTP, in the rules of access."""
 _CALLER = "millrace.caller"
 
 PAGE_POLICY = (
@@ -222,94 +223,6 @@ def _bounded(receive: Receive, bytes_max: int) -> Receive:
     return receive_bounded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """Who makes a request, and what the access rules say about it."""
-
-    identity: Identity
-    peer: Any
-    principal: Principal
-    roles: frozenset[Role]
-
-    @staticmethod
-    def of(server: ServedNode, identity: Identity, peer: Any) -> "Caller":
-        """What the one may do who proved to be this, or anybody without a proof."""
-        return Caller(
-            identity=identity,
-            peer=peer,
-            principal=identity.principal(server.broker.rules, identity.username, _CLIENT_ID),
-            roles=server.authentication.roles(identity, peer),
-        )
-
-    @property
-    def username(self) -> str | None:
-        return self.identity.username
-
-    @property
-    def proof(self) -> Proof:
-        return self.identity.proof
-
-    def must_publish(self, topic: str) -> None:
-        if not self.principal.may_publish(topic):
-            raise Problem(403, f"you may not publish to {topic!r}")
-
-    def must_be_slow(self, server: ServedNode, count: int, size_bytes: int) -> None:
-        """Problem where this address, this user or everybody published too much in this second."""
-        if not server.door.quotas.takes_request(self.peer, self.username, count, size_bytes):
-            raise Problem(429, "too many messages in a second; try again", headers={"Retry-After": "1"})
-
-    def must_subscribe(self, *filters: str) -> None:
-        for filter in filters:
-            if not self.principal.may_subscribe(filter):
-                raise Problem(403, f"you may not subscribe to {filter!r}")
-
-    def is_a(self, role: Role) -> bool:
-        return any(own.includes(role) for own in self.roles)
-
-    def now(self, server: ServedNode) -> "Caller":
-        """The same caller with the rights of this moment: for requests that waited [rule 31]."""
-        if not server.authentication.is_current(self.identity, self.peer):
-            raise Problem(401, "the login is not valid any more")
-        return Caller.of(server, self.identity, self.peer)
-
-    def key(self, request_id: str) -> str:
-        """The name of a request that may be repeated: those of another user are other requests."""
-        name = self.username or ""
-        return f"{len(name)}:{name}{request_id}" if request_id and name else request_id
-
-    def is_still(self, server: ServedNode, role: Role) -> bool:
-        """Whether the same login would succeed now and have this role: for answers that go on."""
-        authentication = server.authentication
-        return authentication.is_current(self.identity, self.peer) and any(
-            own.includes(role) for own in authentication.roles(self.identity, self.peer)
-        )
-
-    @property
-    def role_names(self) -> tuple[str, ...]:
-        return tuple(role.value for role in Role if role in self.roles)
-
-    @property
-    def is_admin(self) -> bool:
-        return self.is_a(Role.ADMIN)
-
-    def must_be(self, role: Role) -> None:
-        if not self.is_a(role):
-            who = self.username or "NAME"
-            raise Problem(
-                403,
-                f"this is for users with the role {role.value}"
-                f" (an administrator gives it with: millrace user role {who} {role.value})",
-            )
-
-    def may_see(self, *filters: str) -> bool:
-        """Whether something that concerns these topics may be shown."""
-        return self.is_a(Role.OBSERVER) or all(self.principal.may_subscribe(filter) for filter in filters)
-
-    def must_see(self, *filters: str) -> None:
-        if not self.may_see(*filters):
-            self.must_be(Role.OBSERVER)
-
-
 async def identify(request: Request) -> Caller:
     known: Caller | None = request.scope.get(_CALLER)
     if known is not None:
@@ -320,7 +233,7 @@ async def identify(request: Request) -> Caller:
     identity = _logged_in(request, server, peer) or _certified(request, server) if header is None else None
     if identity is None:
         identity = await _identity(request, server, peer, header)
-    return Caller.of(server, identity, peer)
+    return Caller.of(server, identity, peer, CLIENT_ID)
 
 
 def _logged_in(request: Request, server: ServedNode, peer: Any) -> Identity | None:

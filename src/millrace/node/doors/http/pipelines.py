@@ -26,14 +26,15 @@ from millrace.limits import (
     PIPELINE_QUERIES_MAX,
     PIPELINES_MAX,
 )
+from millrace.node.access.caller import Caller
 from millrace.node.admin.events import Severity
 from millrace.node.doors.http.answers import pipelines as answers
 from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import server_of
-from millrace.node.doors.http.forms import Form
-from millrace.node.doors.http.guard import Caller, CallerIs, identify, observe
+from millrace.node.doors.http.guard import CallerIs, identify, observe
 from millrace.node.doors.http.problems import Problem
 from millrace.node.doors.http.settings_forms import Given, asked, changed, made
+from millrace.node.json_form import Form
 from millrace.node.pipelines.keeper import PipelineKeeper
 from millrace.node.streams.definitions import Refused
 

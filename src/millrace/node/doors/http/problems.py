@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from millrace.errors import LocalError, StorageError
+from millrace.node.access.caller import Denied
 from millrace.node.doors.http_front import documents
 from millrace.node.groups.consumer_groups import GroupExists, NoSuchGroup
 from millrace.node.groups.leaderless_consumers import OrderNeeded
@@ -99,6 +100,11 @@ def install(app: FastAPI) -> None:
         headers = None if error.headers is None else dict(error.headers)
         return response(error.status_code, str(error.detail), headers, **more)
 
+    async def on_denied(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, Denied)
+        headers = {"Retry-After": _RETRY_AFTER_S} if error.status == 429 else None
+        return await on_http(request, Problem(error.status, str(error), headers=headers))
+
     async def on_form(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         wrong = error.errors()[:_ERRORS_MAX]
@@ -113,5 +119,6 @@ def install(app: FastAPI) -> None:
         return of_local(error)
 
     app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(Denied, on_denied)
     app.add_exception_handler(RequestValidationError, on_form)
     app.add_exception_handler(LocalError, on_local)

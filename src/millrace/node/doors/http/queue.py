@@ -1,8 +1,6 @@
-"""The queue: topics that keep messages until somebody takes them, first in first out.
+"""The queue (`node/queue/queue.py`) by HTTP.
 
-`PUT /topic` makes the durable group `queue` on that topic, and `POST /message` takes from it; what comes by
-MQTT is there too. Every answer has `success`; whether a topic exists or is empty is not an error, and where
-`success` is false a `reason` says why. Without
+`PUT /topic` makes the durable group `queue` on that topic, and `POST /message` takes from it. Without
 `ack=manual` a message is done when it is taken: an answer that gets lost on the way is a lost message, unless
 the request named itself (`Millrace-Request-Id`) and is repeated.
 
@@ -10,18 +8,15 @@ the request named itself (`Millrace-Request-Id`) and is repeated.
 "topic": ..., "message": ...}`, for clients that know only that.
 """
 
-import asyncio
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError, model_validator
 
-from millrace.broker.access import Role
-from millrace.broker.groups.definitions import DurableGroupSpec
-from millrace.errors import LocalError
 from millrace.limits import PUT_MESSAGES_MAX
+from millrace.node.access.caller import Caller
 from millrace.node.doors.http import forms
 from millrace.node.doors.http.answers import groups as answers
 from millrace.node.doors.http.answers.base import AnswerRoute, example, long_answer
@@ -32,26 +27,21 @@ from millrace.node.doors.http.forms import (
     DelayMs,
     Encoding,
     ExtendForm,
-    Form,
     LeaseMs,
     NackForm,
     RequestId,
     TakeForm,
-    Topic,
     WaitMs,
-    readable,
 )
 from millrace.node.doors.http.guard import CallerIs, identify
 from millrace.node.doors.http.problems import Problem
-from millrace.node.groups.consumer_groups import GroupExists, NoSuchGroup, Taken, queue_name
+from millrace.node.json_form import Form
+from millrace.node.queue.forms import QueueRequest, Topic
+from millrace.node.queue.queue import Queue, one_of_many, shown
 from millrace.tracing.sampling import TRACEPARENT
+from millrace.types import Message
 
 router = APIRouter(tags=["queue"], dependencies=[Depends(identify)], route_class=AnswerRoute)
-
-_EXISTS = "exists"
-_EMPTY = "empty"
-_NO_TOPIC = "no such topic: make it with PUT /topic"
-_STALE = "a receipt is not good any more: its lease ended and the message went to somebody else, or is done"
 
 
 class TopicForm(Form):
@@ -79,23 +69,6 @@ class GetForm(TakeForm):
     topic: Topic
 
 
-class QueueRequest(Form):
-    """One of the four requests of the queue, named by `type` and `method`."""
-
-    type: Literal["topic", "message"]
-    method: Literal["PUT", "GET"]
-    topic: Topic | None = None
-    message: str | None = None
-
-    @model_validator(mode="after")
-    def _has_what_it_needs(self) -> "QueueRequest":
-        if self.topic is None and (self.type, self.method) != ("topic", "GET"):
-            raise ValueError("give topic")
-        if self.message is None and (self.type, self.method) == ("message", "PUT"):
-            raise ValueError("give message")
-        return self
-
-
 class QueueAck(AckForm):
     topic: Topic
 
@@ -116,26 +89,7 @@ class QueueExtend(ExtendForm):
 )
 async def put_topic(request: Request, form: TopicForm, caller: CallerIs) -> dict[str, Any]:
     """Make the queue of a topic; `success` is false if there is one."""
-    caller.must_be(Role.OPERATOR)
-    topic = form.topic
-    if "+" in topic or "#" in topic:
-        raise Problem(400, f"{topic!r} is a filter, not a topic")
-    spec = DurableGroupSpec(
-        name=queue_name(topic),
-        filters=(topic,),
-        deliveries_max=form.deliveries_max,
-        dead_letter=form.dead_letter or (f"dead-letter/{topic}" if form.deliveries_max else ""),
-    )
-    groups = server_of(request).engine.groups
-    try:
-        await groups.create(spec)
-    except GroupExists:
-        return _no(_EXISTS)
-    except LocalError:
-        if spec.name in groups.by_name:
-            return _no(_EXISTS)
-        raise
-    return {"success": True}
+    return await _queue(request, caller).make(form.topic, form.deliveries_max, form.dead_letter)
 
 
 @router.get(
@@ -146,9 +100,7 @@ async def put_topic(request: Request, form: TopicForm, caller: CallerIs) -> dict
 )
 async def get_topics(request: Request, caller: CallerIs) -> dict[str, Any]:
     """The topics that have a queue."""
-    groups = server_of(request).engine.groups.by_name.values()
-    topics = sorted(group.spec.filters[0] for group in groups if group.spec.is_queue)
-    return {"success": True, "topics": [topic for topic in topics if caller.principal.may_receive(topic)]}
+    return _queue(request, caller).topics()
 
 
 @router.delete(
@@ -159,12 +111,7 @@ async def get_topics(request: Request, caller: CallerIs) -> dict[str, Any]:
 )
 async def delete_topic(request: Request, topic: Topic, caller: CallerIs) -> dict[str, Any]:
     """Remove the queue of a topic; its messages stay in the log for other readers."""
-    caller.must_be(Role.OPERATOR)
-    try:
-        await server_of(request).engine.groups.delete(queue_name(topic))
-    except NoSuchGroup:
-        return _no(_NO_TOPIC)
-    return {"success": True}
+    return await _queue(request, caller).remove(topic)
 
 
 @router.put(
@@ -178,30 +125,15 @@ async def put_message(
 ) -> dict[str, Any]:
     """Put a message, or several in order; `success` is false without a queue, true means on disk. Where no
     log keeps the topic any more, nothing is put."""
-    server = server_of(request)
-    caller.must_publish(form.topic)
-    groups = server.engine.groups
-    queue = groups.by_name.get(queue_name(form.topic))
-    if queue is None:
-        return _no(_NO_TOPIC)
-    groups.check_stored(queue.spec)
     texts = [form.message] if form.message is not None else form.messages or []
-    caller.must_be_slow(server, len(texts), sum(map(len, texts)))
-    messages = [
-        forms.to_message(
-            forms.PublishForm(topic=form.topic, payload=text, encoding=form.encoding, delay_ms=form.delay_ms),
-            server.wall_us(),
-            traceparent,
-        )
-        for text in texts
-    ]
-    for message in messages:
-        groups.publishing.check(message)
-    published = await asyncio.gather(*(groups.publishing.publish(message) for message in messages))
-    if any(one.offset is None for one in published):
-        # The stream may have lost its log since it was asked for.
-        groups.check_stored(queue.spec)
-    return {"success": True}
+
+    def make() -> list[Message]:
+        return [
+            _message(request, form.topic, text, traceparent, encoding=form.encoding, delay_ms=form.delay_ms)
+            for text in texts
+        ]
+
+    return await _queue(request, caller).put(form.topic, list(map(len, texts)), make)
 
 
 async def _get_form(
@@ -269,27 +201,16 @@ async def take_message(
     repeated. With `ack=manual` the message is leased and the answer has a `receipt`: acknowledge it before
     the lease ends, or the message comes again.
     """
-    caller.must_subscribe(form.topic)
-    server = server_of(request)
-    groups = server.engine.groups
-    try:
-        taken = await groups.take(
-            queue_name(form.topic),
-            count=form.count,
-            lease_us=form.lease_us,
-            wait_ms=form.wait_ms,
-            request=caller.key(request_id),
-            check=lambda group: caller.now(server).must_subscribe(form.topic),
-        )
-    except NoSuchGroup:
-        return _no(_NO_TOPIC)
+    taken = await _queue(request, caller).take(
+        form.topic, count=form.count, lease_us=form.lease_us, wait_ms=form.wait_ms, request_id=request_id
+    )
+    if not isinstance(taken, list):
+        return taken
     is_leased = form.ack == "manual"
-    if not taken:
-        return _no(_EMPTY)
-    server.broker.stats.read += len(taken)
     if "count" in form.model_fields_set:
-        return await long_answer("messages", (_shown(one, is_leased) for one in taken), success=True)
-    return {"success": True, **_shown(taken[0], is_leased)}
+        rows = (one_of_many(one, is_leased=is_leased) for one in taken)
+        return await long_answer("messages", rows, success=True)
+    return shown(taken[0], is_leased=is_leased)
 
 
 @router.post(
@@ -300,20 +221,13 @@ async def take_message(
 )
 async def queue_request(
     request: Request, caller: CallerIs, form: QueueRequest, request_id: RequestId = ""
-) -> dict[str, Any] | Response:
+) -> dict[str, Any]:
     """`type` and `method` choose what is done: `topic` and `PUT` is `PUT /topic`, `topic` and `GET` is
     `GET /topic`, `message` and `PUT` is `PUT /message`, `message` and `GET` is `POST /message`."""
-    topic = form.topic or ""
-    match form.type, form.method:
-        case "topic", "PUT":
-            return await put_topic(request, TopicForm(topic=topic), caller)
-        case "topic", _:
-            return await get_topics(request, caller)
-        case _, "PUT":
-            put = MessageForm(topic=topic, message=form.message)
-            return await put_message(request, put, caller, request.headers.get(TRACEPARENT))
-        case _:
-            return await take_message(request, caller, GetForm(topic=topic), request_id)
+    traceparent = request.headers.get(TRACEPARENT)
+    return await _queue(request, caller).answer(
+        form, lambda topic, text: _message(request, topic, text, traceparent), request_id
+    )
 
 
 @router.put(
@@ -352,23 +266,21 @@ async def extend_messages(request: Request, form: QueueExtend, caller: CallerIs)
 async def _settle(
     request: Request, caller: CallerIs, form: QueueAck | QueueNack | QueueExtend, how: str, *extra: int
 ) -> dict[str, Any]:
-    caller.must_subscribe(form.topic)
-    groups = server_of(request).engine.groups
-    try:
-        results = await groups.settle(queue_name(form.topic), how, form.receipts, *extra)
-    except NoSuchGroup:
-        return {**_no(_NO_TOPIC), "results": [False] * len(form.receipts)}
-    if not all(results):
-        return {**_no(_STALE), "results": results}
-    return {"success": True, "results": results}
+    return await _queue(request, caller).settle(form.topic, how, form.receipts, *extra)
 
 
-def _no(reason: str) -> dict[str, Any]:
-    return {"success": False, "reason": reason}
+def _queue(request: Request, caller: Caller) -> Queue:
+    return Queue(server_of(request), caller)
 
 
-def _shown(taken: Taken, is_leased: bool) -> dict[str, Any]:
-    shown: dict[str, Any] = readable("message", taken.message.payload)
-    if is_leased:
-        shown |= {"receipt": taken.receipt, "deliveries": taken.delivery}
-    return shown
+def _message(
+    request: Request,
+    topic: str,
+    text: str,
+    traceparent: str | None,
+    *,
+    encoding: Encoding = "utf-8",
+    delay_ms: int = 0,
+) -> Message:
+    form = forms.PublishForm(topic=topic, payload=text, encoding=encoding, delay_ms=delay_ms)
+    return forms.to_message(form, server_of(request).wall_us(), traceparent)

@@ -22,12 +22,13 @@ from millrace.errors import LocalError, RemoteError
 from millrace.kernels.blocks import FLAG_RETAIN, Columns, Run, packet_types
 from millrace.kernels.publish import after_packet_id
 from millrace.limits import STAGE_SECTIONS_MAX
+from millrace.node.access.caller import Caller
 from millrace.node.doors.http.answers import streams as answers
 from millrace.node.doors.http.answers.base import AnswerRoute, example
 from millrace.node.doors.http.context import ServedNode, server_of
-from millrace.node.doors.http.forms import Form
-from millrace.node.doors.http.guard import Caller, CallerIs, identify, observe
+from millrace.node.doors.http.guard import CallerIs, identify, observe
 from millrace.node.doors.http.problems import Problem
+from millrace.node.json_form import Form
 from millrace.node.shards.shard import Shard
 from millrace.node.shards.staging import NoRoom
 from millrace.node.shards.writers import Conflict, NotYours, Superseded

@@ -18,15 +18,23 @@ from millrace.broker.streams.switching import consequences
 from millrace.broker.topics.filters import is_valid, matches
 from millrace.errors import LocalError
 from millrace.limits import ANSWER_BYTES_MAX, BLOCKS_ANSWER_BYTES_MAX, READ_MESSAGES_MAX, WAIT_MS_MAX
+from millrace.node.access.caller import Caller
 from millrace.node.doors.http import batches, forms
 from millrace.node.doors.http.answers import streams as answers
 from millrace.node.doors.http.answers.base import AnswerRoute, example, long_answer
 from millrace.node.doors.http.context import ServedNode, server_of
-from millrace.node.doors.http.forms import Form, Producer, PublishForm, Sequence, TraceParent, key_of
-from millrace.node.doors.http.guard import Caller, CallerIs, identify, take_part
+from millrace.node.doors.http.forms import (
+    Producer,
+    PublishForm,
+    Sequence,
+    TraceParent,
+    key_of,
+)
+from millrace.node.doors.http.guard import CallerIs, identify, take_part
 from millrace.node.doors.http.problems import Problem
 from millrace.node.doors.http.settings_forms import Given, asked, changed, made
 from millrace.node.groups.shard_consumers import Unavailable
+from millrace.node.json_form import Form
 from millrace.node.logs.reading import keys_of, matching_rows, stored_rows
 from millrace.node.logs.time_lookup import offset_at
 from millrace.node.pairs.pair_keeper import admit

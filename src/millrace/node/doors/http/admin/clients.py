@@ -5,12 +5,13 @@ from starlette.convertors import PathConvertor, register_url_convertor
 
 from millrace.broker.access import Role
 from millrace.errors import LocalError
+from millrace.node.access.caller import Caller
 from millrace.node.admin.shapes import Client, ClientDetail, Session, SessionDetail
 from millrace.node.doors.http.admin import examples, paging
 from millrace.node.doors.http.admin.paging import Cursor, Limit, NodeName, Search, admin_of
 from millrace.node.doors.http.answers.base import Page, example, model_of
-from millrace.node.doors.http.forms import Form
-from millrace.node.doors.http.guard import Caller, CallerIs, observe
+from millrace.node.doors.http.guard import CallerIs, observe
+from millrace.node.json_form import Form
 
 
 class _ClientId(PathConvertor):

@@ -6,15 +6,16 @@ from typing import Annotated
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
+from millrace.node.access.caller import Caller
 from millrace.node.admin.logins import LIFE_S
 from millrace.node.admin.shapes import LoggedIn, Me
 from millrace.node.doors.http.admin import examples, paging
 from millrace.node.doors.http.admin.paging import admin_of
 from millrace.node.doors.http.answers.base import example, model_of
 from millrace.node.doors.http.context import server_of
-from millrace.node.doors.http.forms import Form
-from millrace.node.doors.http.guard import COOKIE, NO_LOGIN_NEEDED, Caller, identify, verify
+from millrace.node.doors.http.guard import CLIENT_ID, COOKIE, NO_LOGIN_NEEDED, identify, verify
 from millrace.node.doors.http.problems import Problem
+from millrace.node.json_form import Form
 
 router = APIRouter(prefix="/v1", tags=["administration"])
 
@@ -43,7 +44,7 @@ async def login(request: Request, form: LoginForm) -> Response:
     if identity is None or identity.username is None:
         raise Problem(401, "the user name or password is wrong")
     token = admin_of(request).logins.begin(identity, asyncio.get_running_loop().time())
-    caller = Caller.of(server, identity, peer)
+    caller = Caller.of(server, identity, peer, CLIENT_ID)
     answer = paging.answer(LoggedIn(user=identity.username, roles=caller.role_names))
     answer.set_cookie(
         COOKIE,
