@@ -158,6 +158,9 @@ VOIDED_MAX = 1_000
 # true, whatever it is.
 LEADERLESS_GROUPS_MAX = 10_000
 LEADERLESS_CLIENTS_MAX = 100_000
+# Groups of it that are gone, and clients of one group that left, whose names are remembered: what somebody
+# wrote about them before may still be on its way. Beyond, those that went first are forgotten.
+LEADERLESS_GONE_MAX = 10_000
 # Messages of one take there, and messages that are looked at for it.
 LEADERLESS_TAKE_MAX = 1_000
 LEADERLESS_SCAN_MAX = 20_000

@@ -661,3 +661,73 @@ def test_the_hash_spreads_messages_over_nodes() -> None:
     for offset in range(3_000):
         counts[place_of(Origin("a", 1), offset, 3)] += 1
     assert all(900 < count < 1_100 for count in counts)
+
+
+# ------------------------------------------------------------------------------- names that are gone
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds that a test can reach: ten names that are gone are remembered."""
+    for name, value in (
+        ("LEADERLESS_GROUPS_MAX", 5),
+        ("LEADERLESS_CLIENTS_MAX", 5),
+        ("LEADERLESS_GONE_MAX", 10),
+        ("_SLACK", 3),
+    ):
+        monkeypatch.setattr(leaderless_state, name, value)
+
+
+def come_and_go(state: ControlState, count: int) -> None:
+    for number in range(count):
+        key = f"g{number}"
+        life = state.life_of(key)
+        state.apply(make_group(key, life, ("t",), {}))
+        state.apply(put_client(key, life, "c", True, state.next_stamp("n1", 0)))
+        state.apply(put_client(key, life, "c", False, state.next_stamp("n1", 0)))
+        state.apply(remove_group(key, state.next_stamp("n1", 0)))
+
+
+@pytest.mark.usefixtures("few")
+def test_groups_that_went_first_are_forgotten_and_those_that_are_there_are_not() -> None:
+    state = ControlState()
+    state.apply(make_group("stays", FIRST_LIFE, ("t",), {}))
+    come_and_go(state, 200)
+    assert state.find("stays") is not None
+    names = set(state.groups) - {"", "stays"}
+    assert len(names) <= 5 + 10 + 3 and names >= {f"g{number}" for number in range(190, 200)}
+    restored = ControlState()
+    restored.restore(state.to_bytes({}), {})
+    assert restored.digest() == state.digest()
+
+
+@pytest.mark.usefixtures("few")
+def test_a_group_of_a_forgotten_name_is_new_to_nodes_that_remember_it() -> None:
+    """They had all that was removed before, and nothing since."""
+    forgetful, remembering = ControlState(), ControlState()
+    come_and_go(forgetful, 1)
+    remembering.merge(forgetful.to_bytes({}))
+    assert "g0" in remembering.groups
+    come_and_go(forgetful, 200)
+    assert "g0" not in forgetful.groups
+    life = forgetful.life_of("g0")
+    made = make_group("g0", life, ("t",), {})
+    joined = put_client("g0", life, "c", True, forgetful.next_stamp("n1", 0))
+    for state in (forgetful, remembering):
+        state.apply(made)
+        state.apply(joined)
+        group = state.find("g0")
+        assert group is not None and group.client_names() == ["c"]
+
+
+@pytest.mark.usefixtures("few")
+def test_clients_that_left_first_are_forgotten_and_those_that_are_in_are_not() -> None:
+    state = ControlState()
+    state.apply(make_group("g", FIRST_LIFE, ("t",), {}))
+    state.apply(put_client("g", FIRST_LIFE, "stays", True, state.next_stamp("n1", 0)))
+    for number in range(200):
+        for is_in in (True, False):
+            state.apply(put_client("g", FIRST_LIFE, f"c{number}", is_in, state.next_stamp("n1", 0)))
+    group = state.find("g")
+    assert group is not None and group.client_names() == ["stays"]
+    assert len(group.clients) <= 1 + 5 + 10 + 3 and "c199" in group.clients

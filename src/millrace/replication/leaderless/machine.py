@@ -92,7 +92,6 @@ from millrace.replication.leaderless.messages import (
     Unsubscribe,
 )
 from millrace.replication.leaderless.state import (
-    FIRST_LIFE,
     ControlState,
     LeaderlessGroup,
     Ranges,
@@ -384,7 +383,7 @@ class Leaderless:
             self._out.append(Overloaded(request=event.request))
             return
         known = self.state.groups.get(event.group)
-        life = known.life if known is not None else FIRST_LIFE
+        life = self.state.life_of(event.group)
         operations: list[bytes] = []
         if known is None or not known.is_present:
             if event.saved_position:
@@ -404,7 +403,7 @@ class Leaderless:
             return
         # Also where nobody here knows that it was in: the word of another node may be on its way.
         group = self.state.groups.get(event.group)
-        life = group.life if group is not None else FIRST_LIFE
+        life = self.state.life_of(event.group)
         stamp = self.state.next_stamp(self.node, event.wall_us)
         operations = [put_client(event.group, life, event.client, False, stamp)]
         is_empty = group is not None and not set(group.client_names()) - {event.client}

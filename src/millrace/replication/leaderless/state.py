@@ -8,6 +8,11 @@ and operations of several nodes in any. The state is the same whatever that orde
   undone by something late, and a group made again does not inherit marks.
 - Inside one life marks are a union of ranges, and a client is in or out by the latest stamp.
 - Nodes that make the same group at once agree on the earlier start in each log.
+- Of groups that are gone, and of clients that left, only so many names are remembered, those that went last.
+  A group that is made again after its name was forgotten begins in a life that is not before any forgotten
+  one, so that nodes which still remember the name take it for new. What somebody wrote before, and that comes
+  later than so many removals, may bring a group back without members: it holds messages up to the retention
+  of its stream, and removing it ends that.
 
 A stamp is a hybrid logical clock [rule 17] with the node's name as tie-break: a client that leaves at
 one node what it joined at another is out everywhere, although the two nodes may not have talked meanwhile.
@@ -19,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from millrace.errors import ProtocolError
-from millrace.limits import LEADERLESS_CLIENTS_MAX, LEADERLESS_GROUPS_MAX
+from millrace.limits import LEADERLESS_CLIENTS_MAX, LEADERLESS_GONE_MAX, LEADERLESS_GROUPS_MAX
 from millrace.replication.leaderless.messages import NOWHERE, Origin, Position, Positions
 
 
@@ -29,6 +34,10 @@ class Stamp(NamedTuple):
 
 
 FIRST_LIFE = Stamp(0, "")
+# As a group that is gone: its life is the latest that was forgotten. No group has this name.
+_FORGOTTEN = ""
+# So many more than are remembered come together before any are forgotten.
+_SLACK = 1_000
 
 
 class Ranges:
@@ -124,6 +133,21 @@ class LeaderlessGroup:
         rows = [[*origin, self.low(origin), self.done(origin).to_list()] for origin in origins]
         return json.dumps(rows, separators=(",", ":")).encode()
 
+    @property
+    def is_gone(self) -> bool:
+        """Nobody is in, and nothing waits for whoever makes it again."""
+        return not self.is_present and not self.marks and not any(is_in for _, is_in in self.clients.values())
+
+    @property
+    def last_word(self) -> Stamp:
+        return max(self.life, max((stamp for stamp, _ in self.clients.values()), default=FIRST_LIFE))
+
+    def forget_left(self) -> None:
+        """Clients that left first, where many did."""
+        left = sorted((stamp, name) for name, (stamp, is_in) in self.clients.items() if not is_in)
+        for _, name in left[: max(0, len(left) - LEADERLESS_GONE_MAX)]:
+            del self.clients[name]
+
     def client_names(self) -> list[str]:
         return sorted(name for name, (_, is_in) in self.clients.items() if is_in)
 
@@ -169,6 +193,23 @@ class ControlState:
         group = self.groups.get(key)
         return group if group is not None and group.is_present else None
 
+    def life_of(self, key: str) -> Stamp:
+        """In which life whoever makes or joins this group now does it."""
+        group = self.groups.get(key) or self.groups.get(_FORGOTTEN)
+        return FIRST_LIFE if group is None else group.life
+
+    def _forget_gone(self) -> None:
+        """Groups that went first, where many did."""
+        if len(self.groups) <= LEADERLESS_GROUPS_MAX + LEADERLESS_GONE_MAX + _SLACK:
+            return
+        gone = sorted(
+            (group.last_word, key)
+            for key, group in self.groups.items()
+            if group.is_gone and key != _FORGOTTEN
+        )
+        for _, key in gone[: max(0, len(gone) - LEADERLESS_GONE_MAX)]:
+            self._life(_FORGOTTEN, self.groups.pop(key).life)
+
     def next_stamp(self, node: str, wall_us: int) -> Stamp:
         """Later than everything seen here, and than everything anywhere as far as clocks agree."""
         self.clock = max(self.clock + 1, wall_us)
@@ -194,6 +235,7 @@ class ControlState:
                 self._mark(key, _stamp(life), rows)
             case ["remove", str(key), life]:
                 self._life(key, _stamp(life))
+                self._forget_gone()
             case _:
                 # Of a later version: it was in the log, everywhere alike.
                 return None
@@ -229,6 +271,8 @@ class ControlState:
         known = group.clients.get(client)
         if known is None or stamp > known[0]:
             group.clients[client] = (stamp, is_in)
+        if len(group.clients) > LEADERLESS_CLIENTS_MAX + LEADERLESS_GONE_MAX + _SLACK:
+            group.forget_left()
 
     def _mark(self, key: str, life: Stamp, rows: list[Any]) -> None:
         group = self._life(key, life)
@@ -265,6 +309,7 @@ class ControlState:
             clock, places, rows, *more = json.loads(data)
             for key, row in rows:
                 self._merge_group(key, row)
+            self._forget_gone()
             self.clock = max(self.clock, clock)
             covered = {Origin(place[0], place[1]): Position(place[2], place[3]) for place in places}
             return covered, [payload.encode() for payloads in more for payload in payloads]
@@ -287,7 +332,7 @@ class ControlState:
         for client, when, is_in in clients:
             was = group.clients.get(client)
             self._put_client(key, stamp, client, is_in, _stamp(when))
-            if group.clients[client] != was:
+            if group.clients.get(client, was) != was:
                 self.learnt.append(put_client(key, stamp, client, is_in, _stamp(when)))
         self._merge_marks(key, stamp, group, marks)
 
