@@ -4,6 +4,6 @@
 one running, `control` is how the commands speak with the supervisor, `logs` keeps what the nodes say.
 """
 
-from millrace.local_cluster.nodes import SECRET_FILE, LocalCluster, NodeProcess, PortBlock
+from millrace.local_cluster.nodes import PROGRAM, SECRET_FILE, LocalCluster, NodeProcess, PortBlock
 
-__all__ = ["SECRET_FILE", "LocalCluster", "NodeProcess", "PortBlock"]
+__all__ = ["PROGRAM", "SECRET_FILE", "LocalCluster", "NodeProcess", "PortBlock"]

@@ -28,6 +28,7 @@ _ERROR_PREFIX = "millrace: "
 _STOP_S = 5.0
 _HOST = "127.0.0.1"
 SECRET_FILE = "cluster.secret"
+PROGRAM = ("-m", "millrace.cli.main")
 
 # Below the ports that the kernel hands to outgoing connections: those would take one while a node is down.
 _PORT_BLOCKS = range(20_000, 32_700, 100)
@@ -85,12 +86,14 @@ class NodeProcess:
         join: str | None,
         host: str = _HOST,
         wrap: tuple[str, ...] = (),
+        program: tuple[str, ...] = PROGRAM,
         options: tuple[str, ...] = (),
         on_line: Callable[[str, str], None] | None = None,
     ) -> None:
         self.host = host
         # What runs the node: a command that puts it somewhere else, such as a network of its own.
         self._wrap = wrap
+        self._program = program
         self.number = number
         self.name = f"n{number + 1}"
         self.data = data / self.name
@@ -135,7 +138,7 @@ class NodeProcess:
     async def start(self) -> None:
         """Start it and wait until it serves."""
         self._ready.clear()
-        command = [*self._wrap, sys.executable, "-m", "millrace.cli.main", "start", "--node-id", self.name]
+        command = [*self._wrap, sys.executable, *self._program, "start", "--node-id", self.name]
         # Of this pipe nothing is ever written: it ends when we do, also by kill -9, and the node with it.
         command += ["--end-with-input", "--data", str(self.data), "--mqtt", f"{self.host}:{self.mqtt_port}"]
         command += ["--http", f"{self.host}:{self.http_port}", "--peer", f"{self.host}:{self.peer_port}"]
@@ -168,6 +171,14 @@ class NodeProcess:
             await self.stop()
             late = "" if ended in done else f" within {_READY_S:.0f} s"
             raise LocalError(f"{self.name} did not start{late}: {self.last_words()}")
+
+    def join_through(self, member: "NodeProcess") -> None:
+        """Whom it asks from its next start on, if it has no data: the first would form another cluster."""
+        self._join = f"{member.host}:{member.peer_port}"
+
+    def run_with(self, wrap: tuple[str, ...]) -> None:
+        """The command that runs it from its next start on."""
+        self._wrap = wrap
 
     def last_words(self) -> str:
         """The sentence by which the program says why it ended; its last line where there is none."""
@@ -245,11 +256,13 @@ class LocalCluster:
         data: Path,
         base_port: int | None = None,
         *,
+        program: tuple[str, ...] = PROGRAM,
         options: tuple[str, ...] = (),
         on_line: Callable[[str, str], None] | None = None,
         place: Callable[[int], tuple[str, tuple[str, ...]]] | None = None,
     ) -> None:
-        """`place` says for a node's number which host it has and what command runs it there."""
+        """`place` says for a node's number which host it has and what command runs it there; `program` is
+        what Python runs, in place of `millrace`."""
         self._place = place or (lambda number: (_HOST, ()))
         self._data = data
         self._ports: PortBlock | None = None
@@ -257,6 +270,7 @@ class LocalCluster:
             self._ports = PortBlock()
             base_port = self._ports.base
         self._base_port = base_port
+        self._program = program
         self._options = options
         self._on_line = on_line
         data.mkdir(parents=True, exist_ok=True)
@@ -281,6 +295,7 @@ class LocalCluster:
             join=f"{member.host}:{member.peer_port}" if member is not None else None,
             host=host,
             wrap=wrap,
+            program=self._program,
             options=self._options,
             on_line=self._on_line,
         )
