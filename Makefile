@@ -91,14 +91,24 @@ sim: $(READY)  ## many seeds of the simulator in every mode, and the search for 
 fresh-seeds: $(READY)  ## some seeds of every mode, chosen by the commit (SEED=N: another first seed)
 	@VENV=$(VENV) JOBS=$(JOBS) tools/fresh_seeds.sh
 
-# docs/how-to/operations.md has the long ones.
-campaign: $(READY)  ## real faults on real processes, in small (about 8 minutes)
+# docs/evidence/campaigns.md has the long ones.
+campaign: $(READY)  ## real faults on real processes, in small (about 20 minutes)
 	@$(BIN)/python -m millrace.lab.campaign kills --count 20
 	@$(BIN)/python -m millrace.lab.campaign stops --count 10
-	@$(BIN)/python -m millrace.lab.campaign power --count 3
+	@$(BIN)/python -m millrace.lab.campaign stalls --count 5
+	@$(BIN)/python -m millrace.lab.campaign random-kills --minutes 1
+	@$(BIN)/python -m millrace.lab.campaign power --of all --count 3
+	@$(BIN)/python -m millrace.lab.campaign power --of one --count 10
 	@$(BIN)/python -m millrace.lab.campaign partitions --rounds 1
+	@$(BIN)/python -m millrace.lab.campaign single-faults --rounds 1
+	@$(BIN)/python -m millrace.lab.campaign damage --count 20
+	@$(BIN)/python -m millrace.lab.campaign members --count 10
+	@$(BIN)/python -m millrace.lab.campaign rolling --rounds 1
+	@$(BIN)/python -m millrace.lab.campaign rolling --upgrade
 	@$(BIN)/python -m millrace.lab.campaign rejoin --megabytes 64
 	@$(BIN)/python -m millrace.lab.campaign quiet --minutes 1
+	@$(BIN)/python -m millrace.lab.campaign nightly --minutes 2 --clients foreign
+	@$(BIN)/python -m millrace.lab.campaign churn --minutes 2
 	@$(BIN)/python -m millrace.lab.campaign.routed --kills 6
 	@$(BIN)/python -m millrace.lab.campaign.primary_backup --kills 3
 	@$(BIN)/python -m millrace.lab.campaign.siege --idle 1000 --half-open 200 --seconds 5

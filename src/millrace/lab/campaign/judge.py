@@ -79,12 +79,15 @@ async def judge(stage: Stage, load: Load, report: Report) -> None:
 def _judge_log(load: Load, log: Log, report: Report) -> None:
     repeated = 0
     for publisher in load.publishers:
-        for topic, acknowledged in zip(publisher.topics, publisher.acknowledged, strict=True):
+        rows = zip(publisher.topics, publisher.acknowledged, publisher.sent, strict=True)
+        for topic, acknowledged, sent in rows:
             stored = log.numbers.get(topic, [])
             lost = acknowledged - set(stored)
             report.require(
                 not lost, f"lost: {len(lost)} acknowledged of {topic}, first {min(lost, default=0)}"
             )
+            strange = set(stored) - set(range(sent))
+            report.require(not strange, f"{len(strange)} messages of {topic} that nobody sent")
             extra = len(stored) - len(set(stored))
             if publisher.kind in EXACT:
                 report.require(not extra, f"doubled: {extra} of {publisher.kind} {topic}")

@@ -1,9 +1,9 @@
-"""The leader of a shard is killed or frozen under load, again and again; and all nodes at once."""
+"""The leader of a shard is killed or frozen under load, or its disk stands still, again and again."""
 
 import asyncio
-import signal
 from dataclasses import dataclass
 
+from millrace.lab.campaign.faults import make_fault
 from millrace.lab.campaign.judge import judge
 from millrace.lab.campaign.load import Load
 from millrace.lab.campaign.report import Report, Say
@@ -17,9 +17,12 @@ _RECOVER_S_MAX = 30.0
 class Kills:
     count: int
     how: str = "kill"
-    """`kill` is SIGKILL and a restart, `stop` is SIGSTOP and SIGCONT."""
+    """`kill` is SIGKILL and a restart, `stop` is SIGSTOP and SIGCONT, `stall` a disk of which no sync returns
+    until the fault is over."""
     down_s: float = 1.0
     """How long the node stays away once the others serve again."""
+    fault_s: float = 0.0
+    """How long the fault lasts at least."""
     p50_max_s: float = 0.0
     p99_max_s: float = 0.0
 
@@ -60,11 +63,11 @@ async def _harm(
 ) -> float | None:
     """One fault, and the return of its victim. Seconds until every shard it led took a message again."""
     wanted = {stage.shards.index(shard) for shard in led}
+    fault = make_fault(plan.how, stage, victim, None)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
     load.mark()
-    if plan.how == "kill":
-        await victim.kill()
-    else:
-        victim.signal(signal.SIGSTOP)
+    await fault.begin()
 
     async def recovered() -> bool:
         return wanted <= load.recovered().keys()
@@ -75,44 +78,6 @@ async def _harm(
         took_s = max((load.recovered()[position] for position in wanted), default=None)
     except Late as error:
         report.violate(f"{plan.how} of {victim.name}: {error}")
-    await asyncio.sleep(plan.down_s)
-    if plan.how == "kill":
-        await victim.start()
-    else:
-        victim.signal(signal.SIGCONT)
+    await asyncio.sleep(max(plan.down_s, began_s + plan.fault_s - loop.time()))
+    await fault.end()
     return took_s
-
-
-async def run_power_losses(stage: Stage, load: Load, count: int, report: Report, say: Say) -> None:
-    """Every node is killed in the same moment, under load, and all are started again."""
-    took: list[float] = []
-    loop = asyncio.get_running_loop()
-    for number in range(count):
-        before = load.acknowledged_count
-
-        async def is_loaded(before: int = before) -> bool:
-            return load.acknowledged_count >= before + 50
-
-        await until(is_loaded, "the load goes on", _RECOVER_S_MAX)
-        for node in stage.nodes:
-            node.signal(signal.SIGKILL)
-        await asyncio.gather(*(node.kill() for node in stage.nodes))
-        began_s = loop.time()
-        load.mark()
-        await asyncio.gather(*(node.start() for node in stage.nodes))
-
-        async def recovered() -> bool:
-            return len(load.recovered()) == len(stage.shards)
-
-        await until(recovered, "all shards take messages again", 60.0, 0.01)
-        took.append(loop.time() - began_s)
-        await stage.whole()
-        report.note("power losses done", number + 1)
-        say(
-            f"{number + 1}/{count} all nodes killed: "
-            f"every shard serves {took[-1]:.1f} s after the restart began"
-        )
-    await load.finish()
-    await stage.whole()
-    report.times("restart of all to an acknowledged publish in every shard", took)
-    await judge(stage, load, report)

@@ -8,8 +8,9 @@ a key of its own (producer, sequence): the last two are stored exactly once.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from typing import Any, Protocol
 
 from millrace.client import Client, ClientError, Refused
 from millrace.lab.campaign.stage import PREFIX, Stage
@@ -17,7 +18,8 @@ from millrace.types import NO_PROPERTIES, Properties
 
 KINDS = ("qos1", "qos2", "keyed")
 EXACT = ("qos2", "keyed")
-_SESSION_S = 3600
+SUBSCRIBER = "subscriber"
+SESSION_S = 3600
 _WINDOW = 100
 _BEHIND_S_MAX = 0.5
 # Long enough for a busy machine, short enough that clients of a frozen node look elsewhere.
@@ -28,11 +30,29 @@ OnAck = Callable[[int, float, float], None]
 """Position of the shard, when the message was handed to the client, when it was acknowledged."""
 
 
-def _client(urls: list[str], name: str, *, durable: bool) -> Client:
+class AnyClient(Protocol):
+    """What a load asks of a client, whoever wrote it (see `foreign.py`)."""
+
+    async def __aenter__(self) -> Any: ...
+
+    async def __aexit__(self, *error: Any) -> None: ...
+
+    def publish(
+        self, topic: str, payload: bytes, *, qos: int, properties: Properties = NO_PROPERTIES
+    ) -> Coroutine[Any, Any, Any]: ...
+
+
+MakeClient = Callable[[str, list[str], str], Any]
+"""A client by its kind, the nodes in the order in which it asks them, and its name. A kind is one of `KINDS`,
+or `subscriber`."""
+
+
+def own_client(kind: str, urls: list[str], name: str) -> Client:
+    durable = kind in ("qos2", SUBSCRIBER)
     return Client(
         urls,
         client_id=name,
-        session_expiry_s=_SESSION_S if durable else 0,
+        session_expiry_s=SESSION_S if durable else 0,
         keep_alive_s=_KEEP_ALIVE_S,
         connect_timeout_s=_CONNECT_S,
         reconnect_pause_s_max=0.5,
@@ -40,11 +60,11 @@ def _client(urls: list[str], name: str, *, durable: bool) -> Client:
 
 
 class Publisher:
-    def __init__(self, name: str, kind: str, urls: list[str], topics: list[str], on_ack: OnAck) -> None:
+    def __init__(self, name: str, kind: str, client: AnyClient, topics: list[str], on_ack: OnAck) -> None:
         self.name = name
         self.kind = kind
         self.topics = topics
-        self.client = _client(urls, name, durable=kind == "qos2")
+        self.client = client
         self._on_ack = on_ack
         self.sent = [0] * len(topics)
         self.acknowledged: list[set[int]] = [set() for _ in topics]
@@ -109,10 +129,10 @@ class Publisher:
 class Subscriber:
     """A durable session that takes everything, and remembers numbers by topic in the order of arrival."""
 
-    def __init__(self, name: str, qos: int, urls: list[str]) -> None:
+    def __init__(self, name: str, qos: int, client: Any) -> None:
         self.name = name
         self.qos = qos
-        self.client = _client(urls, name, durable=True)
+        self.client = client
         self.received: dict[str, list[int]] = {}
         self.count = 0
 
@@ -128,23 +148,41 @@ class Load:
     """All clients of a campaign: an asynchronous context manager that runs them."""
 
     def __init__(
-        self, stage: Stage, *, rate: float, size: int, publishers: int, subscribers: int, name: str = ""
+        self,
+        stage: Stage,
+        *,
+        rate: float,
+        size: int,
+        publishers: int,
+        subscribers: int,
+        name: str = "",
+        urls: list[str] | None = None,
+        make_client: MakeClient = own_client,
     ) -> None:
-        """`name` tells the clients of one load from those of another; the judge looks at those without."""
+        """`name` tells the clients of one load from those of another; the judge looks at those without.
+        `urls` are where nodes may be, if there may be others than now."""
         self._stage = stage
         self._rate = rate
         self._size = size
-        urls = [node.url for node in stage.nodes]
+        urls = urls or [node.url for node in stage.nodes]
         turned = [urls[at:] + urls[:at] for at in range(len(urls))]
         self.publishers = [
             Publisher(
-                f"{name}p{i}", KINDS[i % 3], turned[i % len(urls)], stage.topics(f"{name}p{i}"), self._on_ack
+                f"{name}p{i}",
+                KINDS[i % 3],
+                make_client(KINDS[i % 3], turned[i % len(urls)], f"{name}p{i}"),
+                stage.topics(f"{name}p{i}"),
+                self._on_ack,
             )
             for i in range(publishers)
         ]
         # The first is at QoS 2: exactly once to the end.
         self.subscribers = [
-            Subscriber(f"{name}s{i}", 1 if i % 2 else 2, turned[-1 - i % len(urls)])
+            Subscriber(
+                f"{name}s{i}",
+                1 if i % 2 else 2,
+                make_client(SUBSCRIBER, turned[-1 - i % len(urls)], f"{name}s{i}"),
+            )
             for i in range(subscribers)
         ]
         self._tasks: list[asyncio.Task[None]] = []
@@ -153,6 +191,9 @@ class Load:
         self._since_s = float("inf")
         self._first: dict[int, float] = {}
         self.answers_missing = 0
+        self._acked_s = 0.0
+        self.longest_gap_s = 0.0
+        """For so long nothing was acknowledged to anybody."""
 
     async def __aenter__(self) -> "Load":
         for client in (*(p.client for p in self.publishers), *(s.client for s in self.subscribers)):
@@ -173,6 +214,9 @@ class Load:
         await self._clients.aclose()
 
     def _on_ack(self, position: int, began_s: float, acked_s: float) -> None:
+        if self._acked_s:
+            self.longest_gap_s = max(self.longest_gap_s, acked_s - self._acked_s)
+        self._acked_s = acked_s
         if began_s >= self._since_s:
             self._first.setdefault(position, acked_s - self._since_s)
 

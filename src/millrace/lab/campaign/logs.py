@@ -12,7 +12,9 @@ def blocks_of(node: NodeProcess, stream: str, shard: int) -> Iterator[Block]:
     """*blocking* Every data block of a shard, from the first that the node has to the last."""
     http = Http(node.http_url)
     rows = http.get(f"/v1/streams/{stream}")["shard_list"]
-    row = next(row for row in rows if row["shard"] == shard)
+    row = next((row for row in rows if row["shard"] == shard), None)
+    if row is None:
+        raise LocalError(f"{node.name} does not know shard {shard}")
     offset, end = row["first_offset"], row["next_offset"]
     while offset < end:
         answer, following = http.blocks(stream, shard, offset, end)

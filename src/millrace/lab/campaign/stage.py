@@ -1,6 +1,7 @@
 """The cluster under test: processes, what they say of themselves, and waiting for what they should become."""
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -136,6 +137,12 @@ class Stage:
         return all(
             row["leader"] is not None and row["commit"] - row["applied"] < 100 for row in groups
         ) and all(lag < 200 for row in groups for lag in row["lag"].values())
+
+    async def start_empty(self, node: NodeProcess) -> None:
+        """Start a node that lost everything: it joins through another one, under its old name."""
+        await asyncio.to_thread(shutil.rmtree, node.data, ignore_errors=True)
+        node.join_through(next(one for one in self.nodes if one is not node and one.is_running))
+        await node.start()
 
     def topics(self, name: str) -> list[str]:
         """One topic of this publisher for each shard, in the order of the shards."""
