@@ -2,7 +2,12 @@
 
 import sys
 import time
-from typing import Annotated, Any
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +23,9 @@ from millrace.cli.shared.common import (
     print_rows,
 )
 from millrace.cli.shared.http_options import DEFAULT, HttpUrl, door
+
+if TYPE_CHECKING:
+    from millrace.node.recovery.force_quorum import ForcedReport
 
 app = family("Nodes of the cluster.")
 
@@ -141,3 +149,60 @@ def take_out(nodes: Any, name: str, *, yes: bool, now: bool, timeout_s: float) -
         except LocalError as error:
             raise LocalError(f"{error}. It was not removed; remove it as it is with --now") from None
     nodes.call("DELETE", f"/v1/cluster/nodes/{name}", timeout_s=_REMOVE_S)
+
+
+@app.command(
+    "force-quorum",
+    epilog=example(
+        "millrace node force-quorum /var/lib/millrace --dry-run",
+        "millrace node force-quorum /var/lib/millrace",
+    ),
+)
+def force_quorum(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Data directory of a node that is left.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what this node has and what may be lost.")
+    ] = False,
+    yes: Yes = False,
+    json: AsJson = False,
+) -> None:
+    """Let a node that is left go on alone, when the majority of its cluster is lost for good. The node must
+    not run. What only the lost nodes had is lost, and a lost node that starts again on its data is a second
+    cluster with the same name: destroy their data first. What was found is written into
+    DIR.force-quorum.json.
+
+    Of several nodes that are left, choose the one that has most (--dry-run on each); the others join it again
+    with empty directories. Then remove the lost nodes: millrace node remove NAME."""
+    from millrace.node.recovery.force_quorum import force_quorum as force
+
+    report = force(str(directory), is_rehearsal=True)
+    if not json:
+        typer.echo("\n".join(_forced_lines(report)))
+    if not dry_run:
+        lost = ", ".join(sorted(report.others.values()))
+        confirm(
+            f"Are the nodes at {lost} lost for good, and is their data destroyed? This node decides alone "
+            "from now on, and what only they had is lost.",
+            yes=yes,
+        )
+        report = force(str(directory), is_rehearsal=False)
+        noted = directory.with_name(f"{directory.name}.force-quorum.json")
+        noted.write_text(dumps(asdict(report), indent=2) + "\n")
+        if not json:
+            typer.echo(f"This node decides alone from its next start on. What was found is in {noted}")
+    if json:
+        print_json(asdict(report))
+
+
+def _forced_lines(report: "ForcedReport") -> Iterator[str]:
+    yield f"{report.directory}: replica {report.replica}; other nodes: {', '.join(report.others.values())}"
+    for row in report.groups:
+        since = "no message says when"
+        if row.last_time_us:
+            when = datetime.fromtimestamp(row.last_time_us / 1e6, UTC)
+            since = f"the last message here is of {when:%Y-%m-%d %H:%M:%S} UTC"
+        lost = f"; entries up to {row.lost_up_to} were on this disk and are gone" if row.lost_up_to else ""
+        yield (
+            f"group {row.group} ({row.holds}): {len(row.voters)} voters, entries up to {row.last_index}, "
+            f"{since}: what came later and was acknowledged by the others alone is lost{lost}"
+        )

@@ -12,8 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from millrace.broker.entries.meta import META_ENTRIES
-from millrace.broker.meta.state import FIRST_SHARD, META_GROUP, SESSION_GROUP, MetaState
+from millrace.broker.meta.state import FIRST_SHARD, META_GROUP, SESSION_GROUP
 from millrace.errors import LocalError, MillraceError, StorageError
 from millrace.node.cluster.peers_file import read_peers
 from millrace.node.leaderless.origin_logs import (
@@ -23,12 +22,11 @@ from millrace.node.leaderless.origin_logs import (
     read_origins,
 )
 from millrace.node.logs.replica_log import ReplicaLog
+from millrace.node.recovery.definitions import definitions_of
 from millrace.node.shards.replay import replayed
-from millrace.storage.block import Kind
 from millrace.storage.directory import FORMAT_VERSION, DataDirectory
 from millrace.storage.disk import DirectoryLocked, SystemDisk
 from millrace.storage.files import ASIDE, FileDamaged
-from millrace.storage.log import READ_BYTES
 from millrace.storage.records import UNKNOWN
 from millrace.storage.recover import IndexLost, damaged_indexes
 from millrace.storage.scan import Damage, TornTail
@@ -189,7 +187,7 @@ class _Examination:
         except StorageError:
             return
         with closing(replica_log):
-            state = _definitions(replica_log)
+            state = definitions_of(replica_log)
         for stream in state.table.streams.values():
             for number in (*stream.shards, *stream.sealed):
                 sealed = ", sealed" if number in stream.sealed else ""
@@ -371,23 +369,3 @@ def _describe_staged(report: ShardReport, replica_log: ReplicaLog) -> None:
     attempts = state.staged.attempts.values()
     report.staged_bytes = sum(attempt.size_bytes for attempt in attempts)
     report.staged_rows = sum(attempt.rows for attempt in attempts)
-
-
-def _definitions(replica_log: ReplicaLog) -> MetaState:
-    """The definitions as far as they can be read; what was not committed may be among them."""
-    state = MetaState()
-    index, snapshot, saved = replica_log.first_index(), replica_log.snapshot(), replica_log.snapshot_state()
-    try:
-        if snapshot is not None and saved is not None:
-            state = MetaState.from_bytes(saved.partition(b"\n")[2])
-            index = Index(snapshot.index + 1)
-        while index <= replica_log.last_index():
-            for block in replica_log.blocks(index, replica_log.last_index(), READ_BYTES):
-                index = Index(block.header.index + 1)
-                if block.header.kind is Kind.CONTROL:
-                    for entry in META_ENTRIES.decode(block.payload()):
-                        state.apply(entry)
-    except MillraceError:
-        # The names are for people; what is damaged is told with the log.
-        return state
-    return state
