@@ -136,6 +136,23 @@ def test_a_group_that_no_session_outlives_begins_anew() -> None:
     assert node.owed() == [] and not node.shard.work.backlog
 
 
+def test_nothing_is_remembered_of_groups_that_are_gone() -> None:
+    """Every connection of some clients brings a name of its own."""
+    node = Node(is_durable=False)
+    for number in range(20):
+        name = f"$share/w{number}/t"
+        session = node.joins("a", name)
+        while node.divide():
+            pass
+        node.shard.state.next_offset += 10
+        node.broker.unsubscribe(session, name)
+        while node.divide():
+            pass
+    work = node.shard.work
+    assert not node.shard.work_division.groups()
+    assert not work._told and not work.proposed and not work._kept_by
+
+
 def test_what_the_group_had_done_is_not_owed() -> None:
     """As long as it stays the same group, whoever of its members comes and goes."""
     node = Node()

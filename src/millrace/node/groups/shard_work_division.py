@@ -110,6 +110,15 @@ class ShardWorkDivision:
             if self._broker.node in news.joined:
                 self._open(news.group)
         self._apply_changes(effect.news)
+        for news in effect.news:
+            if not self._work_division.knows(news.group):
+                self._forget(news.group)
+
+    def _forget(self, group: str) -> None:
+        """The log does not know it any more: what was said about it is settled."""
+        self.proposed.pop(group, None)
+        self._told.pop(group, None)
+        self._kept_by.pop(group, None)
 
     def _open(self, group: str) -> None:
         """What this node owes of a group begins anew, with the members that are here now."""
