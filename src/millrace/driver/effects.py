@@ -92,6 +92,16 @@ class EffectDriver(Generic[EventT, EffectT]):
         if self.is_stopped:
             return ()
         self._queue.append(event)
+        return self._drain(event)
+
+    def run(self, effects: Sequence[Any]) -> None:
+        """Run effects that were put off, as those of a step."""
+        if not self.is_stopped:
+            self._queue.append((effects, 0))
+            self._drain(None)
+
+    def _drain(self, event: EventT | None) -> Sequence[EffectT]:
+        """Everything that is queued, in order; returns the effects of this event."""
         if self.is_stepping:
             return ()
         self.is_stepping = True

@@ -6,6 +6,7 @@ the state is. The state may lag behind, and so may the machine's knowledge of it
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from millrace.driver.effects import EffectDriver, Network, Runner, SteppedMachine, WriteLog
@@ -55,8 +56,9 @@ class AppliedState(Protocol[EntryInT]):
     def apply(self, entry: EntryInT) -> None:
         """The next entry; `ReplicaDriver.applied` says its index."""
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Load this snapshot, which is the disk's newest."""
+    def restore(self, snapshot: Snapshot, loaded: Callable[[], None]) -> None:
+        """Load this snapshot, which is the disk's newest, and call `loaded` once that is done: at once, or
+        later. Until then nothing is applied; but another one may come, to be loaded behind it."""
 
     def has_applied(self) -> None:
         """After each run of entries and each snapshot: time to call `ReplicaDriver.tell_applied`, at once or
@@ -65,6 +67,13 @@ class AppliedState(Protocol[EntryInT]):
     def on_reply(self, reply: Reply) -> None: ...
 
     def on_role_changed(self, change: RoleChanged) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Resume:
+    """What was committed while a snapshot was loaded is applied now."""
+
+    index: Index
 
 
 class ReplicaDriver(EffectDriver[Event, Effect]):
@@ -88,6 +97,7 @@ class ReplicaDriver(EffectDriver[Event, Effect]):
             StageSnapshot: lambda effect: log.stage(effect.snapshot, effect.position, effect.data),
             InstallSnapshot: self.install,
             Repaired: lambda effect: log.repaired(),
+            _Resume: lambda effect: self.apply_to(effect.index),
         }
         super().__init__(
             machine,
@@ -100,6 +110,9 @@ class ReplicaDriver(EffectDriver[Event, Effect]):
         self.applied = applied
         """The last entry that is part of the state."""
         self._told = applied
+        # The last snapshot that is being loaded, and what is to be applied when it is.
+        self._loading: Index | None = None
+        self._put_off = Index(0)
         self._entries: Callable[[Index, Index], Sequence[Any]] = log.committed
         self._state: AppliedState[Any] = state
 
@@ -112,6 +125,9 @@ class ReplicaDriver(EffectDriver[Event, Effect]):
 
     def apply_to(self, commit: Index) -> None:
         """Apply everything up to this committed index."""
+        if self._loading is not None:
+            self._put_off = commit
+            return
         while self.applied < commit:
             for entry in self._entries(Index(self.applied + 1), commit):
                 self.applied = Index(self.applied + 1)
@@ -135,9 +151,25 @@ class ReplicaDriver(EffectDriver[Event, Effect]):
 
     def install(self, effect: InstallSnapshot) -> None:
         """The snapshot takes the place of the state, unless that is past it."""
-        snapshot = effect.snapshot
-        if snapshot.index > self.applied:
-            self._state.restore(snapshot)
-            self.applied = snapshot.index
+        index = effect.snapshot.index
+        if index <= (self._loading or self.applied):
+            self._has_installed()
+            return
+        # What was committed before it is not in the log any more.
+        self._loading, self._put_off = index, Index(0)
+        self._state.restore(effect.snapshot, lambda: self._loaded(index))
+
+    def _loaded(self, index: Index) -> None:
+        if self.is_stopped:
+            return
+        self.applied = index
+        if index == self._loading:
+            self._loading = None
+            self._has_installed()
+            if self._put_off > index:
+                # As an effect: nothing is applied while another list is being run.
+                self.run([_Resume(self._put_off)])
+
+    def _has_installed(self) -> None:
         self._state.has_applied()
         self.tell_applied()

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from millrace.broker.freezing import ROWS_AT_ONCE
 from millrace.errors import StorageError
 from millrace.node.config import Address
 from millrace.node.doors import listeners
@@ -71,6 +72,10 @@ class Surroundings:
     log_settings: LogSettings = DEFAULT_SETTINGS
     loading: Callable[[], AbstractContextManager[None]] = nullcontext
     """Around what loads modules."""
+    rows_at_once: int = ROWS_AT_ONCE
+    """Rows of a state that one step of a snapshot takes."""
+    pause_s: Callable[[], float] = lambda: 0.0
+    """Between two of these steps; 0 is one turn of the loop."""
     gathers_always: bool = False
     """Whether leisurely publishers wait for each other also where few come (`gathering.py`)."""
 

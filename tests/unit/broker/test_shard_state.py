@@ -27,6 +27,7 @@ from millrace.broker.entries.shard import (
     Trim,
     WorkDone,
 )
+from millrace.broker.freezing import Parts, Pieces, finished
 from millrace.broker.groups.cursor import Found, Scan, Settings
 from millrace.broker.shards.block_facts import PLAIN, BlockFacts, RetainedValue, facts_of
 from millrace.broker.shards.producers import Producers, Verdict
@@ -45,9 +46,10 @@ from millrace.broker.shards.shard_state import (
     ShardState,
     WorkChanged,
 )
-from millrace.broker.shards.staging import AttemptKey, make_key
+from millrace.broker.shards.staging import AttemptKey, Place, make_key
 from millrace.kernels.blocks import Columns, Run, build_body, split_columns
 from millrace.limits import PRODUCER_RANGES_MAX, RETAINED_DELETED_MAX
+from unit.broker.test_freezing import Bytes
 
 G = "$share/g/#"
 PACKET = b"\x32\x06\0\1t\0\1x"
@@ -339,13 +341,22 @@ step = st.one_of(
 )  # fmt: skip
 
 
-def saved(state: ShardState) -> bytes:
-    """The bytes of a state whose node keeps a value for every topic that was not deleted."""
+class Staged123:
+    def bytes_at(self, place: Place) -> bytes:
+        return b"123"
+
+
+def saved_topics(state: ShardState) -> list[SavedRetained]:
+    """Of a node that keeps a value for every topic that was not deleted."""
     value = RetainedValue(PACKET, 1, False, 0)
     deleted = state.retained._deleted
     places = sorted(state.retained.places.items())
-    rows = [SavedRetained(topic, *place, None if topic in deleted else value) for topic, place in places]
-    return state.to_bytes(rows, {place.index: b"123" for place in state.staged.unreleased()})
+    return [SavedRetained(topic, *place, None if topic in deleted else value) for topic, place in places]
+
+
+def saved(state: ShardState) -> bytes:
+    """The bytes of the state of such a node."""
+    return state.to_bytes(saved_topics(state), {place.index: b"123" for place in state.staged.unreleased()})
 
 
 @settings(max_examples=200, deadline=None)
@@ -382,3 +393,42 @@ def test_a_snapshot_takes_away_what_it_does_not_know() -> None:
     behind.entries(Retain("t", PACKET, 1, False, 5))
     (effect,) = behind.state.restore(saved(ahead.state))
     assert effect == RetainedRestored(rows=[], gone=["t"])
+
+
+def applied(log: Log, history: list[Any]) -> None:
+    for at, one in enumerate(history):
+        if isinstance(one, int):
+            log.messages(one)
+        elif isinstance(one, tuple):
+            log.columns(keyed(*one))
+        else:
+            log.entries(one, time_us=at)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    before=st.lists(step, min_size=5, max_size=30),
+    after=st.lists(step, min_size=5, max_size=30),
+    steps=st.integers(0, 5),
+    rows_at_once=st.integers(1, 3),
+)
+def test_a_snapshot_is_the_state_of_its_entry_whatever_is_applied_while_it_is_encoded(
+    before: list[Any], after: list[Any], steps: int, rows_at_once: int
+) -> None:
+    """Read back in parts it is that state too."""
+    log, pieces = Log(), Pieces(rows_at_once)
+    applied(log, before)
+    wanted = saved(log.state)
+    frozen = log.state.freeze(saved_topics(log.state), Staged123())
+    encoding = frozen.encode(pieces)
+    for _ in range(steps):
+        next(encoding, None)
+    applied(log, after)
+    finished(encoding)
+    frozen.end()
+    assert pieces.joined() == wanted
+    parts = Parts(pieces.parts, Bytes(pieces.joined()))
+    finished(parts.read())
+    resumed = ShardState(log.state.number)
+    finished(resumed.load(parts.skeleton, parts.rows()))
+    assert saved(resumed) == wanted

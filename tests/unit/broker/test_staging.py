@@ -12,6 +12,7 @@ from millrace.broker.shards.staging import (
     Taken,
     make_key,
     parse_key,
+    saved_attempt,
 )
 from millrace.errors import LocalError
 from millrace.limits import WRITERS_SETTLED_MAX
@@ -110,9 +111,11 @@ def test_a_snapshot_holds_everything_with_the_bytes_of_what_is_not_released() ->
     staged.release(key(0))
     staged.settle("gone", 4)
     assert [place.index for place in staged.unreleased()] == [12]
-    saved = staged.save({12: b"bytes"})
+    data = {12: b"bytes"}
+    rows = [saved_attempt(owner, attempt, data) for owner, attempt in staged.copies()]
+    saved = SavedStaged(rows, list(staged.settled.items()))
     again = Staged.restored(msgspec.msgpack.decode(msgspec.msgpack.encode(saved), type=SavedStaged))
-    assert again.save({12: b"bytes"}) == saved
+    assert [saved_attempt(owner, attempt, data) for owner, attempt in again.copies()] == rows
     assert [place.data for place in again.attempts[key(0).owner].places] == [None, b"bytes"]
     assert (again.size_bytes, again.settled) == (20, {"gone": 4})
     assert again.attempts[key(0).owner].released == 1

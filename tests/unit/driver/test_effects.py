@@ -89,8 +89,9 @@ class Scripted:
         assert self.driver.applied == entry
         self.story.append(f"apply {entry}")
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: Snapshot, loaded: Callable[[], None]) -> None:
         self.story.append(f"restore {snapshot.index}")
+        loaded()
 
     def has_applied(self) -> None:
         self.driver.tell_applied()

@@ -1,10 +1,12 @@
 """After a failed sync a replica is silent until its node has stopped; nothing is raised into the loop."""
 
 import asyncio
+from collections.abc import Iterable, Iterator
 from random import Random
 
 import pytest
 
+from millrace.broker.freezing import Freezing, Pieces
 from millrace.errors import StorageError
 from millrace.lab.sim.surroundings.disk import SimDisk
 from millrace.node.logs.replica_log import ReplicaLog
@@ -45,6 +47,20 @@ class InPlace(Syncer):
         raise AssertionError("a batch was handed out")
 
 
+class FrozenBytes:
+    """A state of which nobody knows more than its bytes."""
+
+    def __init__(self, state: bytes) -> None:
+        self._state = state
+
+    def encode(self, pieces: Pieces) -> Iterator[None]:
+        pieces.add(self._state)
+        return iter(())
+
+    def end(self) -> None:
+        """Nothing is left behind."""
+
+
 class Nothing:
     """The state of a group whose blocks mean nothing."""
 
@@ -60,11 +76,12 @@ class Nothing:
     def withdraw(self, block: Block) -> None:
         """Nothing was noted."""
 
-    def to_bytes(self) -> bytes:
-        return b""
+    def freeze(self) -> Freezing:
+        return FrozenBytes(b"")
 
-    def restore(self, state: bytes) -> None:
-        """Nothing to restore."""
+    def load(self, state: bytes, rows: Iterable[tuple[str, bytes]]) -> Iterator[None]:
+        """Nothing to load."""
+        return iter(())
 
     def lost(self, token: object) -> None:
         raise AssertionError("nothing is proposed here")

@@ -14,7 +14,7 @@ from millrace.node.cluster.cluster import Cluster
 from millrace.node.logs.replica_log import ReplicaLog
 from millrace.node.logs.syncer import Job, write
 from millrace.node.replicas.replication_group import ReplicationGroup
-from millrace.replication.contract import Config, Entry, EntryKind, Persist, Snapshot
+from millrace.replication.contract import Config, Entry, EntryKind, Persist, ReplicaId, Snapshot
 from millrace.replication.raft.messages import Append, SnapshotChunk
 from millrace.storage.directory import DataDirectory
 from millrace.storage.disk import DiskFull
@@ -35,9 +35,9 @@ def snapshot_of(state: bytes) -> Snapshot:
     )
 
 
-def replica_log(disk: SimDisk) -> ReplicaLog:
+def replica_log(disk: SimDisk, voters: tuple[ReplicaId, ...] = (ME, LEADER)) -> ReplicaLog:
     directory = DataDirectory.open(disk, "/data", owner="test", fresh=bytes(24))
-    return ReplicaLog(disk, directory, 7, (ME, LEADER), has_peers=True)
+    return ReplicaLog(disk, directory, 7, voters, has_peers=True)
 
 
 class Patient(InPlace):

@@ -64,7 +64,7 @@ def test_a_log_that_cannot_say_what_it_lost_is_not_left_open(tmp_path: Path) -> 
         entry = Entry(term=Term(1), index=Index(index), kind=EntryKind.NOOP, payload=b"x")
         log.write(Persist(number=index, entries=(entry,)), [log.stamp(entry, None)])
         log.log.end_segment()
-    log.take_snapshot(Index(2), Term(1), Config(voters=VOTERS), b'{"next_offset": 0}\nstate')
+    log.take_snapshot(Index(2), Term(1), Config(voters=VOTERS), [b'{"next_offset": 0}\nstate'])
     log.log.trim(Index(2))
     log.close()
     (snapshot,) = (tmp_path / "data").glob("shards/7/*.snap")

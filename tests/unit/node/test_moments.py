@@ -7,6 +7,7 @@ import pytest
 
 from millrace import Broker
 from millrace.broker.access import AccessRules
+from millrace.broker.freezing import finished
 from millrace.broker.meta.state import MetaState
 from millrace.broker.shards.staging import AttemptKey, BlockKey
 from millrace.kernels.blocks import Run
@@ -51,7 +52,7 @@ def test_a_snapshot_and_a_new_leader_are_changes_of_the_definitions(what: str) -
         waiting = asyncio.create_task(definitions.next_change())
         assert await waits(waiting)
         if what == "snapshot":
-            definitions._app.restore(MetaState().to_bytes())
+            finished(definitions._app.load(MetaState().to_bytes(), ()))
         else:
             definitions._app.begin_term()
         await waiting

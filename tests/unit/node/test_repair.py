@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 
+from millrace.broker.freezing import Freezing
 from millrace.errors import LocalError, StorageError
 from millrace.kernels.blocks import Run
 from millrace.lab.sim.surroundings.disk import SimDisk
@@ -35,7 +36,7 @@ from millrace.storage.directory import DataDirectory
 from millrace.storage.log import LogSettings
 from millrace.storage.scan import RangeDamaged
 from millrace.types import Index, Term
-from unit.node.test_failed_sync import InPlace, Nothing
+from unit.node.test_failed_sync import FrozenBytes, InPlace, Nothing
 
 A, B, LEADER = ReplicaId("a"), ReplicaId("b"), ReplicaId("c")
 NUMBER = 7
@@ -333,9 +334,9 @@ class Staging(Led):
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def to_bytes(self) -> bytes:
+    def freeze(self) -> Freezing:
         (block,) = self._node.log.blocks(Index(3), Index(3), 1)
-        return block.to_bytes()
+        return FrozenBytes(block.to_bytes())
 
 
 def test_a_snapshot_of_what_is_damaged_waits_until_another_replica_gave_it_again() -> None:
@@ -479,6 +480,7 @@ def test_a_leader_whose_snapshot_is_damaged_takes_another_one_and_sends_that() -
         assert [body for body in node.answer(B, reply) if isinstance(body, SnapshotChunk)] == []
         assert not node.group.is_closed
         node.repairs.tick()
+        node.syncer.start()
         (chunk,) = [body for body in node.answer(B, reply) if isinstance(body, SnapshotChunk)]
         assert len(chunk.data) == chunk.snapshot.size_bytes
         assert node.failures == []

@@ -155,7 +155,7 @@ class Idle:
         self.group = SimpleNamespace(
             is_leader=True,
             replica_log=SimpleNamespace(log=self.log, snapshot=lambda: None, trim_to=0),
-            snapshot_taken=lambda: None,
+            begin_snapshot=lambda: None,
         )
         self.shard: Any = SimpleNamespace(
             number=16,

@@ -51,7 +51,7 @@ class Log(ShardRetained):
         self.run(self.state.apply(entry, index=index, time_us=0))
 
     def to_bytes(self) -> bytes:
-        return self.state.to_bytes(self.save(), {})
+        return self.state.to_bytes(self.freeze(), {})
 
     def restore(self, saved: bytes) -> None:
         self.run(self.state.restore(saved))
@@ -179,7 +179,7 @@ def test_a_value_is_not_replaced_by_an_older_one_whose_note_comes_to_the_log_lat
     assert value(broker) == b"second"
     log.keep("t", message(b"of another"), 2)
     assert value(broker) == b"second"
-    values = [row.value for row in log.save()]
+    values = [row.value for row in log.freeze()]
     assert [value.packet for value in values if value is not None] == [message(b"of another").data]
     committed(broker, log, second, 3)
     assert value(broker) == b"second"
@@ -214,7 +214,7 @@ def test_only_so_many_deletions_are_remembered_and_all_that_is_retained() -> Non
     known = RETAINED_DELETED_MAX + 1
     assert len(log.state.retained.places) == len(log.stamps._last) == known
     assert "first" in log and "t101" not in log and "t102" in log
-    assert len(log.save()) == known
+    assert len(list(log.freeze())) == known
     (again,) = logs(broker_of_test(), 16)
     again.restore(log.to_bytes())
     again.keep("new", message(b""), 1_000_000)
@@ -227,7 +227,7 @@ def test_topics_whose_messages_expired_are_remembered_no_longer_than_deleted_one
     for index in range(1, RETAINED_DELETED_MAX + 102):
         log.keep(f"t{index}", message(b"x"), index)
         broker.retained.delete(f"t{index}")
-    log.save()
+    list(log.freeze())
     assert len(log.state.retained.places) == len(log.stamps._last) == RETAINED_DELETED_MAX
     assert "t101" not in log and "t102" in log
 

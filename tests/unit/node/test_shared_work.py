@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from millrace.broker.access import AccessRules
+from millrace.broker.freezing import Pieces, finished
 from millrace.broker.machine import Broker
 from millrace.broker.messages.message import Run
 from millrace.broker.sessions.session import Session
@@ -309,12 +310,15 @@ def test_what_was_said_before_a_snapshot_is_said_again() -> None:
     node = Node()
     node.joins("b")
     node.divide()
-    state = node.shard.to_bytes()
-    assert state is not None
+    freezing = node.shard.freeze()
+    assert freezing is not None
+    pieces = Pieces()
+    finished(freezing.encode(pieces))
+    state = pieces.joined()
     node.work._divide_shard(node.shard, {"here", "there"}, {})
     assert node.line.entries and node.shard.work.proposed
     node.line.entries.clear()
-    node.shard.restore(state)
+    finished(node.shard.load(state, ()))
     while node.divide():
         pass
     assert node.shard.work_division.known(G, "here")[1]

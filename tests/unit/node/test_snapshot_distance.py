@@ -36,11 +36,10 @@ class Written:
         entry = Entry(term=Term(1), index=self.applied, kind=EntryKind.NOOP, payload=PAYLOAD)
         self.replica_log.write(Persist(number=1, entries=(entry,)), [self.replica_log.stamp(entry, None)])
 
-    def snapshot_taken(self) -> bool:
+    def begin_snapshot(self) -> None:
         config = Config(voters=(ReplicaId("a"),))
-        self.replica_log.take_snapshot(self.applied, Term(1), config, b"state")
+        self.replica_log.take_snapshot(self.applied, Term(1), config, [b"state"])
         self.snapshots += 1
-        return True
 
     @property
     def bytes_behind_snapshot(self) -> int:

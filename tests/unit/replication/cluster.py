@@ -226,11 +226,12 @@ class Node:
         if entry.kind in (EntryKind.DATA, EntryKind.CONTROL):
             self.applied.append((entry.index, entry.term, entry.payload.hex()))
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: Snapshot, loaded: Callable[[], None]) -> None:
         self.applied = [tuple(item) for item in json.loads(self.view.snapshots[snapshot])]
         for index, term, payload in self.applied:
             self.cluster.check_committed(self, index, term, payload)
         self.applied_index = snapshot.index
+        loaded()
 
     def has_applied(self) -> None:
         assert self.driver is not None
@@ -294,7 +295,7 @@ class Cluster:
         node.view = node.durable.copy()
         node.applied, node.applied_index = [], 0
         if node.view.newest is not None:
-            node.restore(node.view.newest)
+            node.restore(node.view.newest, lambda: None)
         node.staged, node.writes = bytearray(), []
         node.is_disk_stalled = node.is_paused = False
         self.waiting[name] = []

@@ -2,7 +2,7 @@
 
 A part of the shard's replicated state: it changes only by `Consume` entries, and time is in the entry."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from millrace.broker.entries.consume import (
@@ -23,6 +23,7 @@ from millrace.broker.entries.consume import (
     Touch,
     Void,
 )
+from millrace.broker.freezing import Frozen
 from millrace.broker.groups.cursor import Cursor, Delivery, SavedCursor, Scan
 
 Result = list[Delivery] | list[bool] | bool
@@ -34,10 +35,12 @@ class Consumers:
     """Cursors by the group's number. A group without a cursor here is one that was deleted: its operations
     change nothing."""
 
-    __slots__ = ("cursors",)
+    __slots__ = ("cursors", "frozen")
 
     def __init__(self) -> None:
         self.cursors: dict[int, Cursor] = {}
+        self.frozen: Frozen[int, Cursor] | None = None
+        """As long as a snapshot is made of them."""
 
     def apply(self, entry: Consume, time_us: int) -> list[Result]:
         """The result of each operation, at the time that the leader gave the entry [rule 37]."""
@@ -45,6 +48,8 @@ class Consumers:
 
     def _do(self, operation: Operation, scans: dict[int, Scan], now_us: int) -> Result:
         group = operation.group
+        if self.frozen is not None:
+            self.frozen.keep(group)
         cursor = self.cursors.get(group)
         if isinstance(operation, Create):
             if cursor is not None:
@@ -89,17 +94,29 @@ class Consumers:
         return True
 
     def trim(self, first_offset: int) -> None:
-        for cursor in self.cursors.values():
+        for group, cursor in self.cursors.items():
+            if self.frozen is not None and cursor.low < first_offset:
+                self.frozen.keep(group)
             cursor.trim(first_offset)
 
-    def save(self) -> list[tuple[int, SavedCursor]]:
-        return [(group, cursor.save()) for group, cursor in sorted(self.cursors.items())]
+    def freeze(self) -> Frozen[int, Cursor]:
+        self.frozen = _FrozenCursors(dict(sorted(self.cursors.items())))
+        return self.frozen
 
     @staticmethod
-    def restored(saved: list[tuple[int, SavedCursor]]) -> "Consumers":
+    def restored(saved: Iterable[tuple[int, SavedCursor]]) -> "Consumers":
         consumers = Consumers()
-        consumers.cursors = {group: Cursor.restored(cursor) for group, cursor in saved}
+        consumers.take_in(saved)
         return consumers
+
+    def take_in(self, saved: Iterable[tuple[int, SavedCursor]]) -> None:
+        """Those of a snapshot, or some of them."""
+        self.cursors.update((group, Cursor.restored(cursor)) for group, cursor in saved)
+
+
+class _FrozenCursors(Frozen[int, Cursor]):
+    def row(self, key: int, value: Cursor) -> tuple[int, SavedCursor]:
+        return key, value.save()
 
 
 def _each(

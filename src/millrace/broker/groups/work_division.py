@@ -29,6 +29,8 @@ from itertools import accumulate
 
 import msgspec
 
+from millrace.broker.freezing import Frozen
+
 Counts = tuple[int, bool]
 """Members connected at a node, and whether a session there holds the group at all."""
 Range = tuple[int, int, str]
@@ -158,10 +160,12 @@ class _DividedGroup:
 
 
 class WorkDivision:
-    __slots__ = ("_groups",)
+    __slots__ = ("_groups", "frozen")
 
     def __init__(self) -> None:
         self._groups: dict[str, _DividedGroup] = {}
+        self.frozen: Frozen[str, _DividedGroup] | None = None
+        """As long as a snapshot is made of them."""
 
     # ------------------------------------------------------------------------------------- entries
 
@@ -183,6 +187,7 @@ class WorkDivision:
         news = News(group)
         if not (connected or holds) and group not in self._groups:
             return news
+        self._keep(group)
         state = self._groups.setdefault(group, _DividedGroup())
         if connected or holds:
             state.nodes[node] = (connected, holds)
@@ -245,6 +250,7 @@ class WorkDivision:
             state = self._groups[group]
             if node not in state.nodes:
                 continue
+            self._keep(group)
             news = News(group)
             state.nodes[node] = (0, state.nodes[node][1])
             state.turn(offset)
@@ -281,9 +287,15 @@ class WorkDivision:
         mark = None if state is None else state.marks.get(node)
         if state is None or mark is None or mark.version != version or position < mark.position:
             return
+        self._keep(group)
         mark.position = position
         mark.owed = list(owed)
         state.prune()
+
+    def _keep(self, group: str) -> None:
+        """Called before the group changes."""
+        if self.frozen is not None:
+            self.frozen.keep(group)
 
     # ------------------------------------------------------------------------------------- answers
 
@@ -374,30 +386,25 @@ class WorkDivision:
 
     # ----------------------------------------------------------------------------------- snapshots
 
-    def save(self) -> list["SavedGroup"]:
-        return [
-            SavedGroup(
-                group=group,
-                nodes=sorted(state.nodes.items()),
-                eras=[(era.start, era.names, era.sums) for era in state.eras],
-                marks=sorted((node, m.position, m.owed, m.version) for node, m in state.marks.items()),
-                orphaned_us=state.orphaned_us,
-                orphans=state.orphans,
-            )
-            for group, state in sorted(self._groups.items())
-        ]
+    def freeze(self) -> "Frozen[str, _DividedGroup]":
+        self.frozen = _FrozenGroups(dict(sorted(self._groups.items())))
+        return self.frozen
 
     @staticmethod
-    def restored(saved: list["SavedGroup"]) -> "WorkDivision":
+    def restored(saved: Iterable["SavedGroup"]) -> "WorkDivision":
         work_division = WorkDivision()
+        work_division.take_in(saved)
+        return work_division
+
+    def take_in(self, saved: Iterable["SavedGroup"]) -> None:
+        """Those of a snapshot, or some of them."""
         for row in saved:
-            state = work_division._groups[row.group] = _DividedGroup()
+            state = self._groups[row.group] = _DividedGroup()
             state.nodes = dict(row.nodes)
             state.eras = [_Era(start, list(names), list(sums)) for start, names, sums in row.eras]
             state.orphaned_us, state.orphans = row.orphaned_us, list(row.orphans)
             for node, position, owed, version in row.marks:
                 state.marks[node] = Mark(position, list(owed), version)
-        return work_division
 
 
 class SavedGroup(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -410,3 +417,15 @@ class SavedGroup(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Node, position, what is owed, version."""
     orphaned_us: int
     orphans: list[Range]
+
+
+class _FrozenGroups(Frozen[str, _DividedGroup]):
+    def row(self, key: str, value: _DividedGroup) -> SavedGroup:
+        return SavedGroup(
+            group=key,
+            nodes=sorted(value.nodes.items()),
+            eras=[(era.start, era.names, era.sums) for era in value.eras],
+            marks=sorted((node, m.position, list(m.owed), m.version) for node, m in value.marks.items()),
+            orphaned_us=value.orphaned_us,
+            orphans=value.orphans,
+        )

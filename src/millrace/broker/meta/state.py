@@ -6,9 +6,9 @@ applied the same commands has the same streams, the same shard ids and the same 
 that makes no sense changes nothing and its result says why; it was still in the log, everywhere alike.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 
@@ -47,8 +47,9 @@ from millrace.broker.entries.meta import (
     SetRoles,
     SteerPipeline,
 )
+from millrace.broker.freezing import Pieces, encode, finished, map_head
 from millrace.broker.groups.definitions import DurableGroup, DurableGroups
-from millrace.broker.meta.access import AccessState
+from millrace.broker.meta.access import AccessState, NumberedRule, Token, User
 from millrace.broker.meta.members import Members
 from millrace.broker.meta.pairs import QUORUM_MEMBERS, Pair, Pairs
 from millrace.broker.meta.pipelines import Pipelines
@@ -321,38 +322,91 @@ class MetaState:
 
     # ---------------------------------------------------------------------------------- snapshots
 
+    def freeze(self) -> "FrozenMeta":
+        """All of it as it is now, to be encoded while it goes on."""
+        return FrozenMeta(self)
+
     def to_bytes(self) -> bytes:
         """The same on every node that applied the same entries: dictionaries keep their order."""
-        return _encoder.encode(
-            _Snapshot(
-                version=_STATE_VERSION,
-                generation=self.generation,
-                next_shard=self._next_shard,
-                streams=self.table.streams,
-                members=self.members,
-                groups=list(self.groups.by_name.values()),
-                next_group=self.groups.next_number,
-                pairs=self.pairs,
-                writers=self.writers.writers,
-                access=self.access,
-                pipelines=self.pipelines,
-            )
-        )
+        pieces = Pieces()
+        finished(self.freeze().encode(pieces))
+        return pieces.joined()
 
     @staticmethod
     def from_bytes(data: bytes) -> "MetaState":
-        snapshot = read_saved(_decoder, data, _STATE_VERSION, "state of the meta group")
         state = MetaState()
-        state.generation = snapshot.generation
-        state._next_shard = snapshot.next_shard
-        state.table = StreamTable(snapshot.streams)
-        state.members = snapshot.members
-        state.groups = DurableGroups(snapshot.groups, snapshot.next_group)
-        state.pairs = snapshot.pairs
-        state.writers = Writers(snapshot.writers)
-        state.access = snapshot.access
-        state.pipelines = snapshot.pipelines
+        finished(state.load(data))
         return state
+
+    def load(self, data: bytes, rows: Iterable[tuple[str, bytes]] = ()) -> Iterator[None]:
+        """Fill this one, which is new, from a snapshot, in steps. `data` may lack rows, which follow."""
+        snapshot = read_saved(_decoder, data, _STATE_VERSION, "state of the meta group")
+        access, groups = snapshot.access, snapshot.groups
+        for field, some in rows:
+            match field:
+                case "groups":
+                    groups += _groups_decoder.decode(some)
+                case "users":
+                    access.users.update(_users_decoder.decode(some))
+                case "rules":
+                    access.rules += _rules_decoder.decode(some)
+                case _:
+                    access.tokens.update(_tokens_decoder.decode(some))
+            yield
+        self.generation = snapshot.generation
+        self._next_shard = snapshot.next_shard
+        self.table = StreamTable(snapshot.streams)
+        self.members = snapshot.members
+        self.groups = DurableGroups(groups, snapshot.next_group)
+        self.pairs = snapshot.pairs
+        self.writers = Writers(snapshot.writers)
+        self.access = access
+        self.pipelines = snapshot.pipelines
+
+
+class FrozenMeta:
+    """The state of the meta group after one entry, to be encoded while it goes on. Of what there may be much
+    the values never change, so that it is enough to have them; the rest is encoded here and now."""
+
+    def __init__(self, state: MetaState) -> None:
+        access = state.access
+        self._groups = list(state.groups.by_name.values())
+        self._users, self._rules, self._tokens = dict(access.users), list(access.rules), dict(access.tokens)
+        self._before = _entries(
+            version=_STATE_VERSION,
+            generation=state.generation,
+            next_shard=state._next_shard,
+            streams=state.table.streams,
+            members=state.members,
+        )
+        self._between = _entries(
+            next_group=state.groups.next_number, pairs=state.pairs, writers=state.writers.writers
+        )
+        self._access = _entries(
+            next_rule=access.next_rule, version=access.version, rules_version=access.rules_version
+        )
+        self._after = _entries(pipelines=state.pipelines)
+
+    def encode(self, pieces: Pieces) -> Iterator[None]:
+        """As `_Snapshot`."""
+        pieces.add(map_head(len(_Snapshot.__struct_fields__)), self._before, encode("groups"))
+        yield from pieces.rows("groups", self._groups)
+        pieces.add(self._between, encode("access"), map_head(len(AccessState.__struct_fields__)))
+        pieces.add(encode("users"))
+        yield from pieces.entries("users", self._users.items())
+        pieces.add(encode("rules"))
+        yield from pieces.rows("rules", self._rules)
+        pieces.add(encode("tokens"))
+        yield from pieces.entries("tokens", self._tokens.items())
+        pieces.add(self._access, self._after)
+
+    def end(self) -> None:
+        """Nothing is left behind."""
+
+
+def _entries(**fields: Any) -> bytes:
+    """Of a map, without its head."""
+    return b"".join(encode(name) + encode(value) for name, value in fields.items())
 
 
 class _Snapshot(msgspec.Struct):
@@ -369,5 +423,8 @@ class _Snapshot(msgspec.Struct):
     pipelines: Pipelines = msgspec.field(default_factory=Pipelines)
 
 
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Snapshot)
+_groups_decoder = msgspec.msgpack.Decoder(list[DurableGroup])
+_users_decoder = msgspec.msgpack.Decoder(dict[str, User])
+_rules_decoder = msgspec.msgpack.Decoder(list[NumberedRule])
+_tokens_decoder = msgspec.msgpack.Decoder(dict[str, Token])

@@ -9,7 +9,7 @@ ids are written before the packet that depends on them leaves [rule 8], and the 
 for are remembered above the cursor, so that a cursor from before does not send them again.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, get_args
 
 import msgspec
@@ -40,6 +40,7 @@ from millrace.broker.entries.sessions import (
     WentAway,
     WillStored,
 )
+from millrace.broker.freezing import Frozen, Pieces, array_head, finished
 from millrace.broker.saved_state import read_saved
 from millrace.limits import DISPLACED_WILLS_MAX
 
@@ -111,10 +112,12 @@ class Records(Mapping[str, Record]):
     sessions of a fleet are away most of the time, and packed it takes a fifth of the memory. What is looked
     up is a copy then, and a change to it counts once it is kept again."""
 
-    __slots__ = ("_held",)
+    __slots__ = ("_held", "frozen")
 
     def __init__(self) -> None:
         self._held: dict[str, Record | bytes] = {}
+        self.frozen: Frozen[str, Record | bytes] | None = None
+        """As long as a snapshot is made of them."""
 
     def __getitem__(self, client_id: str) -> Record:
         held = self._held[client_id]
@@ -123,6 +126,16 @@ class Records(Mapping[str, Record]):
     def find(self, client_id: str) -> Record | None:
         held = self._held.get(client_id)
         return _record_decoder.decode(held) if isinstance(held, bytes) else held
+
+    def of(self, owner: str) -> Iterator[Record]:
+        """Those that this node looks after, as they are now. Most others are not even unpacked."""
+        name = owner.encode()
+        for held in list(self._held.values()):
+            if isinstance(held, bytes) and name not in held:
+                continue
+            record = held if isinstance(held, Record) else _record_decoder.decode(held)
+            if record.owner == owner:
+                yield record
 
     def __contains__(self, client_id: object) -> bool:
         return client_id in self._held
@@ -133,6 +146,11 @@ class Records(Mapping[str, Record]):
     def __len__(self) -> int:
         return len(self._held)
 
+    def changes(self, client_id: str) -> None:
+        """Called before the record of this client is changed, replaced or dropped."""
+        if self.frozen is not None:
+            self.frozen.keep(client_id)
+
     def keep(self, record: Record) -> None:
         """A record that is new, or a copy that was changed."""
         self._held[record.client_id] = record if record.away_us is None else _encoder.encode(record)
@@ -140,9 +158,16 @@ class Records(Mapping[str, Record]):
     def drop(self, client_id: str) -> None:
         del self._held[client_id]
 
-    def saved(self) -> list[Record | msgspec.Raw]:
-        """As a snapshot holds them; what is packed goes there as it is."""
-        return [held if isinstance(held, Record) else msgspec.Raw(held) for held in self._held.values()]
+    def freeze(self) -> "Frozen[str, Record | bytes]":
+        self.frozen = _FrozenRecords(self._held)
+        return self.frozen
+
+
+class _FrozenRecords(Frozen[str, Record | bytes]):
+    """As a snapshot holds them; what is packed goes there as it is."""
+
+    def row(self, key: str, value: Record | bytes) -> msgspec.Raw:
+        return msgspec.Raw(_encoder.encode(value) if isinstance(value, Record) else value)
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
@@ -151,16 +176,6 @@ class _Snapshot(msgspec.Struct, array_like=True):
     records: list[Record]
     generations: dict[str, int] = {}
     displaced: list[DisplacedWill] = []
-
-
-class _SnapshotToWrite(msgspec.Struct, array_like=True):
-    """The same, with records that are packed already."""
-
-    version: int
-    incarnations: int
-    records: list[Record | msgspec.Raw]
-    generations: dict[str, int]
-    displaced: list[DisplacedWill]
 
 
 class SessionStore:
@@ -209,6 +224,7 @@ class SessionStore:
                 continue
             record = records.find(operation.client_id)  # type: ignore[union-attr]
             if record is not None and record.owner == batch.node:
+                records.changes(record.client_id)
                 change_record(self, record, operation)
                 if record.away_us is not None and record.client_id in records:
                     records.keep(record)
@@ -216,6 +232,7 @@ class SessionStore:
     # ------------------------------------------------------------------------- who owns a session
 
     def _opened(self, operation: Opened, _: str) -> None:
+        self.records.changes(operation.client_id)
         record = self.records.find(operation.client_id)
         if record is not None:
             if record.username not in (None, operation.username):
@@ -241,8 +258,9 @@ class SessionStore:
 
     def _adopted(self, operation: Adopted, _: str) -> None:
         known = self.incarnations if operation.known_epoch is None else operation.known_epoch
-        for record in list(self.records.values()):
-            if record.owner == operation.gone and record.epoch <= known:
+        for record in self.records.of(operation.gone):
+            if record.epoch <= known:
+                self.records.changes(record.client_id)
                 self._count(operation.gone, -1)
                 self._count(operation.owner, 1)
                 record.owner = operation.owner
@@ -259,6 +277,7 @@ class SessionStore:
     def _discarded(self, operation: Discarded, _: str) -> None:
         record = self.records.find(operation.client_id)
         if record is not None and record.epoch == operation.epoch:
+            self.records.changes(record.client_id)
             self._forget(record)
 
     # --------------------------------------------------------------------------- its end, its will
@@ -274,6 +293,7 @@ class SessionStore:
 
     def _will_stored(self, operation: WillStored, node: str) -> None:
         client_id = operation.client_id
+        self.records.changes(client_id)
         record = self.records.find(client_id)
         if record is not None and record.owner == node and operation.epoch == record.epoch:
             record.will = None
@@ -378,33 +398,71 @@ class SessionStore:
 
     # ----------------------------------------------------------------------------------- snapshots
 
+    def freeze(self) -> "FrozenSessions":
+        """All of it as it is now, to be encoded while it goes on."""
+        return FrozenSessions(self)
+
     def to_bytes(self) -> bytes:
         """The same on every node that applied the same batches: dictionaries keep their order."""
-        displaced = [one for kept in self.displaced.values() for one in kept]
-        return _encoder.encode(
-            _SnapshotToWrite(
-                _STATE_VERSION, self.incarnations, self.records.saved(), self.generations, displaced
-            )
-        )
+        frozen, pieces = self.freeze(), Pieces()
+        finished(frozen.encode(pieces))
+        frozen.end()
+        return pieces.joined()
 
     @staticmethod
     def from_bytes(data: bytes) -> "SessionStore":
-        snapshot = read_saved(_decoder, data, _STATE_VERSION, "state of the sessions")
         store = SessionStore()
-        store.incarnations = snapshot.incarnations
-        store.generations = snapshot.generations
-        for record in snapshot.records:
-            store.records.keep(record)
-            store._count(record.owner, 1)
-        for one in snapshot.displaced:
-            store.displaced.setdefault(one.client_id, []).append(one)
-            store._count(one.owner, 1)
+        finished(store.load(data))
         return store
+
+    def load(self, data: bytes, rows: Iterable[tuple[str, bytes]] = ()) -> Iterator[None]:
+        """Fill this one, which is new, from a snapshot, in steps. `data` may lack records, which follow."""
+        snapshot = read_saved(_decoder, data, _STATE_VERSION, "state of the sessions")
+        self.incarnations = snapshot.incarnations
+        self.generations = snapshot.generations
+        for one in snapshot.displaced:
+            self.displaced.setdefault(one.client_id, []).append(one)
+            self._count(one.owner, 1)
+        self._take_in(snapshot.records)
+        for _, some in rows:
+            self._take_in(_records_decoder.decode(some))
+            yield
+
+    def _take_in(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self.records.keep(record)
+            self._count(record.owner, 1)
+
+
+class FrozenSessions:
+    """All sessions after one entry, to be encoded while they go on. One at a time."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+        self._incarnations = store.incarnations
+        self._records = store.records.freeze()
+        self._generations = dict(store.generations)
+        # Few, and encoded at once: they are of clients that came back before their wills were published.
+        self._displaced = _encoder.encode([one for kept in store.displaced.values() for one in kept])
+
+    def encode(self, pieces: Pieces) -> Iterator[None]:
+        """As `_Snapshot`."""
+        pieces.add(array_head(5), _encoder.encode(_STATE_VERSION), _encoder.encode(self._incarnations))
+        yield from pieces.rows("records", self._records.rows(), _raw_bytes)
+        pieces.add(_encoder.encode(self._generations), self._displaced)
+
+    def end(self) -> None:
+        self._store.records.frozen = None
+
+
+def _raw_bytes(raw: msgspec.Raw) -> int:
+    return len(memoryview(raw))
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Snapshot)
 _record_decoder = msgspec.msgpack.Decoder(Record)
+_records_decoder = msgspec.msgpack.Decoder(list[Record])
 
 _STORE_CHANGES: dict[type, Callable[[SessionStore, Any, str], None]] = {
     Opened: SessionStore._opened,

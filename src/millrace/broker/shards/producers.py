@@ -7,6 +7,7 @@ refused, never silently acknowledged. Producers are bounded; the one unused long
 """
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
@@ -91,16 +92,24 @@ class Producers:
             self._floors[producer] = ranges[2]
             del ranges[:2]
 
+    def rows(self) -> list[SavedProducer]:
+        """As they are now, whatever becomes of them: they are bounded, and so is this."""
+        floors = self._floors
+        return [SavedProducer(name, floors.get(name, 0), r.copy()) for name, r in self._ranges.items()]
+
     def save(self) -> SavedProducers:
-        rows = [SavedProducer(name, self._floors.get(name, 0), r) for name, r in self._ranges.items()]
-        return SavedProducers(self.forgotten, rows)
+        return SavedProducers(self.forgotten, self.rows())
 
     @staticmethod
     def restored(saved: SavedProducers) -> "Producers":
         producers = Producers()
         producers.forgotten = saved.forgotten
-        for name, floor, ranges in saved.producers:
-            producers._ranges[name] = list(ranges)
-            if floor:
-                producers._floors[name] = floor
+        producers.take_in(saved.producers)
         return producers
+
+    def take_in(self, rows: Iterable[SavedProducer]) -> None:
+        """Further ones of a snapshot."""
+        for name, floor, ranges in rows:
+            self._ranges[name] = list(ranges)
+            if floor:
+                self._floors[name] = floor

@@ -68,12 +68,13 @@ class RetainedTopics:
         self._deleted.pop(topic, None)
         del self.places[topic]
 
-    def restore(self, generation: int, rows: Iterable[SavedRetained]) -> list[str]:
-        """Begin from a snapshot. Returns the topics of which it knows nothing any more."""
-        before, self.places, self._deleted = self.places, {}, {}
-        self.generation = generation
+    def take_in(self, rows: Iterable[SavedRetained]) -> None:
+        """Some of a snapshot."""
         for row in rows:
             self.places[row.topic] = row.place
             if row.value is None:
                 self._deleted[row.topic] = None
-        return [topic for topic in before if topic not in self.places]
+
+    def become(self, other: "RetainedTopics") -> None:
+        """A snapshot takes the place of what was known."""
+        self.generation, self.places, self._deleted = other.generation, other.places, other._deleted

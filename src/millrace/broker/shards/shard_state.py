@@ -9,8 +9,8 @@ A leader asks `admit` before a block of messages goes into the log: against the 
 admitted and has not seen applied [rule 2].
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import assert_never
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, assert_never
 
 import msgspec
 from msgspec import Struct
@@ -34,17 +34,28 @@ from millrace.broker.entries.shard import (
     Trim,
     WorkDone,
 )
+from millrace.broker.freezing import Pieces, array_head, encode, finished
 from millrace.broker.groups.consumers import Consumers, Result
 from millrace.broker.groups.cursor import SavedCursor
 from millrace.broker.groups.work_division import News, SavedGroup, WorkDivision
 from millrace.broker.shards.block_facts import BlockFacts, Key, RetainedValue, keys_of
-from millrace.broker.shards.producers import Producers, SavedProducers, Verdict
+from millrace.broker.shards.producers import Producers, SavedProducer, SavedProducers, Verdict
 from millrace.broker.shards.retained_topics import RetainedTopics, SavedRetained
-from millrace.broker.shards.staging import Place, SavedStaged, Staged, Taken, parse_key
+from millrace.broker.shards.staging import (
+    Place,
+    SavedAttempt,
+    SavedStaged,
+    Staged,
+    Taken,
+    parse_key,
+    saved_attempt,
+)
 from millrace.broker.shards.stamps import Stamp
 from millrace.kernels.blocks import Columns
 
 _STATE_VERSION = 2
+# Topics of before that are compared in one step.
+_LOOKED_AT_ONCE = 20_000
 _STIRRING = (Nack, Reset, Advance, Configure, Tick)
 """Operations after which there may be something to take that was not there before."""
 SESSION_TOKENS = b"qos2/"
@@ -128,6 +139,22 @@ ShardEffect = (
     | NotTaken
     | AllRepeated
 )
+
+
+class StagedBytes(Protocol):
+    """Has the bytes of what is staged."""
+
+    def bytes_at(self, place: Place) -> bytes: ...
+
+
+class _Read:
+    """They were read before, by the index of their entries."""
+
+    def __init__(self, data: Mapping[int, bytes]) -> None:
+        self._data = data
+
+    def bytes_at(self, place: Place) -> bytes:
+        return self._data[place.index]
 
 
 class ShardState:
@@ -296,37 +323,106 @@ class ShardState:
 
     # ---------------------------------------------------------------------------------- snapshots
 
-    def to_bytes(self, retained: list[SavedRetained], staged: Mapping[int, bytes]) -> bytes:
-        """The state for a snapshot, with the values of its retained topics, and the bytes of what is staged
-        and not released by the index of their entries."""
-        saved = SavedShard(
-            version=_STATE_VERSION,
-            next_offset=self.next_offset,
-            start_offset=self.start_offset,
-            is_finished=self.is_finished,
-            producers=self.producers.save(),
-            work_division=self.work_division.save(),
-            consumers=self.consumers.save(),
-            staged=self.staged.save(staged),
-            generation=self.retained.generation,
-            retained=retained,
-        )
-        return _ENCODER.encode(saved)
+    def freeze(self, retained: Iterable[SavedRetained], staged: StagedBytes) -> "FrozenShard":
+        """The state for a snapshot. `retained` gives the topics of this moment with their values, those that
+        were deleted last."""
+        return FrozenShard(self, retained, staged)
+
+    def to_bytes(self, retained: Iterable[SavedRetained], staged: Mapping[int, bytes]) -> bytes:
+        """All of it at once, with the bytes of what is staged and not released by the index of their
+        entries."""
+        frozen, pieces = self.freeze(retained, _Read(staged)), Pieces()
+        finished(frozen.encode(pieces))
+        frozen.end()
+        return pieces.joined()
 
     def restore(self, state: bytes) -> list[ShardEffect]:
         """Begin from a snapshot."""
+        return [effect for effects in self.load(state) for effect in effects]
+
+    def load(self, state: bytes, rows: Iterable[tuple[str, bytes]] = ()) -> Iterator[list[ShardEffect]]:
+        """The same in steps: `state` may lack rows, which follow a few at a time. The state is another one
+        after the last step."""
         saved = _DECODER.decode(state)
+        producers = Producers.restored(saved.producers)
+        work_division = WorkDivision.restored(saved.work_division)
+        consumers, staged = Consumers.restored(saved.consumers), Staged.restored(saved.staged)
+        retained = RetainedTopics()
+        retained.generation = saved.generation
+        for field, data in rows:
+            effects: list[ShardEffect] = []
+            match field:
+                case "producers":
+                    producers.take_in(_PRODUCERS.decode(data))
+                case "work_division":
+                    work_division.take_in(_GROUPS.decode(data))
+                case "consumers":
+                    consumers.take_in(_CURSORS.decode(data))
+                case "staged":
+                    staged.take_in(_ATTEMPTS.decode(data))
+                case _:
+                    some = _RETAINED.decode(data)
+                    retained.take_in(some)
+                    effects.append(RetainedRestored(rows=some, gone=[]))
+            yield effects
+        left = sorted(saved.retained, key=lambda row: row.place)
+        retained.take_in(left)
+        gone: list[str] = []
+        known = list(self.retained.places)
+        for at in range(0, len(known), _LOOKED_AT_ONCE):
+            gone += [topic for topic in known[at : at + _LOOKED_AT_ONCE] if topic not in retained.places]
+            yield []
         self.next_offset = saved.next_offset
         self.start_offset = saved.start_offset
         self.is_finished = saved.is_finished
-        self.producers = Producers.restored(saved.producers)
-        self.work_division = WorkDivision.restored(saved.work_division)
-        self.consumers = Consumers.restored(saved.consumers)
-        self.staged = Staged.restored(saved.staged)
+        self.producers, self.work_division = producers, work_division
+        self.consumers, self.staged = consumers, staged
+        self.retained.become(retained)
         self.begin_term()
-        rows = sorted(saved.retained, key=lambda row: row.place)
-        gone = self.retained.restore(saved.generation, rows)
-        return [RetainedRestored(rows=rows, gone=gone)]
+        yield [RetainedRestored(rows=left, gone=gone)]
+
+
+class FrozenShard:
+    """The state of a shard after one entry, to be encoded while it goes on. One at a time."""
+
+    def __init__(self, state: ShardState, retained: Iterable[SavedRetained], staged: StagedBytes) -> None:
+        self._state = state
+        self._scalars = (state.next_offset, state.start_offset, state.is_finished)
+        self._generation = state.retained.generation
+        self._forgotten, self._producers = state.producers.forgotten, state.producers.rows()
+        self._groups, self._cursors = state.work_division.freeze(), state.consumers.freeze()
+        self._attempts, self._settled = state.staged.copies(), list(state.staged.settled.items())
+        self._unreleased = state.staged.unreleased()
+        self._retained, self._staged = retained, staged
+
+    def encode(self, pieces: Pieces) -> Iterator[None]:
+        """As `SavedShard`."""
+        pieces.add(array_head(len(SavedShard.__struct_fields__)), encode(_STATE_VERSION))
+        pieces.add(*map(encode, self._scalars), array_head(2), encode(self._forgotten))
+        yield from pieces.rows("producers", self._producers)
+        yield from pieces.rows("work_division", self._groups.rows())
+        yield from pieces.rows("consumers", self._cursors.rows())
+        data: dict[int, bytes] = {}
+        for place in self._unreleased:
+            data[place.index] = self._staged.bytes_at(place)
+            if pieces.spend(place.size_bytes):
+                yield
+        pieces.add(array_head(2))
+        rows = (saved_attempt(owner, attempt, data) for owner, attempt in self._attempts)
+        yield from pieces.rows("staged", rows, _attempt_bytes)
+        pieces.add(encode(self._settled), encode(self._generation))
+        yield from pieces.rows("retained", self._retained, _retained_bytes)
+
+    def end(self) -> None:
+        self._state.work_division.frozen = self._state.consumers.frozen = None
+
+
+def _attempt_bytes(row: SavedAttempt) -> int:
+    return sum(len(place.data or b"") for place in row.places)
+
+
+def _retained_bytes(row: SavedRetained) -> int:
+    return 0 if row.value is None else len(row.value.packet)
 
 
 class SavedShard(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -344,5 +440,9 @@ class SavedShard(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     retained: list[SavedRetained]
 
 
-_ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(SavedShard)
+_PRODUCERS = msgspec.msgpack.Decoder(list[SavedProducer])
+_GROUPS = msgspec.msgpack.Decoder(list[SavedGroup])
+_CURSORS = msgspec.msgpack.Decoder(list[tuple[int, SavedCursor]])
+_ATTEMPTS = msgspec.msgpack.Decoder(list[SavedAttempt])
+_RETAINED = msgspec.msgpack.Decoder(list[SavedRetained])

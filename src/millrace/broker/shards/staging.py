@@ -13,8 +13,8 @@ the bytes; only what came with a snapshot is held in memory.
 
 import re
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import msgspec
@@ -173,42 +173,47 @@ class Staged:
         """What a snapshot must hold the bytes of, because they are read when the block is released."""
         return [place for attempt in self.attempts.values() for place in attempt.places[attempt.released :]]
 
-    def save(self, data: Mapping[int, bytes]) -> "SavedStaged":
-        """With the bytes of what is not released, by the index of the place."""
-        rows = [
-            SavedAttempt(
-                *owner,
-                user=attempt.user,
-                since_us=attempt.since_us,
-                released=attempt.released,
-                places=[
-                    SavedPlace(
-                        place.index,
-                        place.size_bytes,
-                        place.rows,
-                        data[place.index] if at >= attempt.released else None,
-                    )
-                    for at, place in enumerate(attempt.places)
-                ],
-            )
-            for owner, attempt in self.attempts.items()
-        ]
-        return SavedStaged(rows, list(self.settled.items()))
+    def copies(self) -> list[tuple[AttemptKey, Attempt]]:
+        """The attempts as they are now, whatever becomes of them. Places never change."""
+        return [(owner, replace(one, places=one.places.copy())) for owner, one in self.attempts.items()]
 
     @staticmethod
     def restored(saved: "SavedStaged") -> "Staged":
         staged = Staged()
         staged.settled = dict(saved.settled)
-        for row in saved.attempts:
+        staged.take_in(saved.attempts)
+        return staged
+
+    def take_in(self, rows: "Iterable[SavedAttempt]") -> None:
+        """Further ones of a snapshot."""
+        for row in rows:
             attempt = Attempt(
                 row.user,
                 row.since_us,
                 [Place(one.index, one.size_bytes, one.rows, one.data) for one in row.places],
                 row.released,
             )
-            staged.attempts[AttemptKey(row.writer, row.batch, row.attempt)] = attempt
-            staged.size_bytes += attempt.size_bytes
-        return staged
+            self.attempts[AttemptKey(row.writer, row.batch, row.attempt)] = attempt
+            self.size_bytes += attempt.size_bytes
+
+
+def saved_attempt(owner: AttemptKey, attempt: Attempt, data: Mapping[int, bytes]) -> "SavedAttempt":
+    """With the bytes of what is not released, by the index of the place."""
+    return SavedAttempt(
+        *owner,
+        user=attempt.user,
+        since_us=attempt.since_us,
+        released=attempt.released,
+        places=[
+            SavedPlace(
+                place.index,
+                place.size_bytes,
+                place.rows,
+                data[place.index] if at >= attempt.released else None,
+            )
+            for at, place in enumerate(attempt.places)
+        ],
+    )
 
 
 class SavedPlace(msgspec.Struct, frozen=True, array_like=True):

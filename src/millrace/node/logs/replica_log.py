@@ -10,7 +10,7 @@ marked *blocking* on the loop; the rest answers from memory or from the page cac
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from millrace.errors import StorageError
@@ -52,6 +52,17 @@ _DAMAGE = "damage"
 _DAMAGE_TAG = b"MRDA"
 _SYNCED = "synced"
 _WRAPPED = (EntryKind.DATA, EntryKind.CONTROL)
+
+
+class TakenSnapshot:
+    """A snapshot of the own state whose bytes are written, and that is not on disk yet."""
+
+    __slots__ = ("config", "info", "term", "writer")
+
+    def __init__(self, writer: SnapshotWriter, term: Term, config: Config) -> None:
+        self.writer, self.term, self.config = writer, term, config
+        self.info: SnapshotInfo | None = None
+        """Once it is."""
 
 
 class ReplicaLog:
@@ -103,6 +114,8 @@ class ReplicaLog:
         """Whole segments up to this entry go with the next write; a snapshot covers it."""
         self.rolls_now = False
         """The segment that is being written ends with the next write, also where nothing is appended."""
+        self.taken: TakenSnapshot | None = None
+        """The next write syncs it and gives it its name."""
         self.repairs: list[Block] = []
         """Blocks of other replicas that the next write puts in the place of damaged ones of one segment."""
         self.applied: Callable[[], Index] = self._covered
@@ -449,6 +462,8 @@ class ReplicaLog:
             self.log.trim(self.trim_to)
         if self.repairs:
             self._put_in_place()
+        if self.taken is not None:
+            self._finish_taken()
 
     def _put_in_place(self) -> None:
         """*worker*"""
@@ -478,21 +493,57 @@ class ReplicaLog:
         """*worker*"""
         self._synced.note(LogEnd(self.log.sync(), self.log.last_term))
 
-    def take_snapshot(self, index: Index, term: Term, config: Config, state: bytes) -> SnapshotInfo:
+    def take_snapshot(self, index: Index, term: Term, config: Config, state: Iterable[bytes]) -> None:
         """*blocking* Make `state` the newest snapshot; older ones are dropped."""
         writer = self._snapshots.begin(index)
         try:
-            writer.write(state)
-            info = writer.finish(term=term, config=config.encode())
+            for piece in state:
+                writer.write(piece)
+            writer.finish(term=term, config=config.encode())
         except StorageError:
             writer.abandon()
             raise
+        self._adopt(index)
+
+    def begin_snapshot(self, index: Index) -> SnapshotWriter:
+        """For a snapshot of the own state; as `taken` it goes to the disk."""
+        return self._snapshots.begin(index)
+
+    def open_snapshot(self) -> SnapshotFile:
+        """The newest one, for reading whatever becomes of it. Close it when done."""
+        assert self._snapshot is not None
+        return self._snapshots.open(self._snapshot.info.index)
+
+    def _finish_taken(self) -> None:
+        """*worker* On a full disk there is none for now."""
+        taken, self.taken = self.taken, None
+        assert taken is not None
+        try:
+            taken.info = taken.writer.finish(term=taken.term, config=taken.config.encode())
+        except DiskFull as error:
+            log.warning("group %d: no snapshot for now: %s", self.group, error)
+            taken.writer.abandon()
+
+    def adopt_taken(self, taken: TakenSnapshot) -> bool:
+        """It was given to a write: whether it is the newest snapshot now."""
+        known = self._covered() if not self.is_snapshot_damaged else self._covered() - 1
+        if taken.info is None or taken.info.index <= known:
+            return False
+        self._adopt(taken.info.index)
+        return True
+
+    def drop_taken(self, taken: TakenSnapshot) -> None:
+        """Nobody waits for it any more."""
+        if self.taken is taken:
+            self.taken = None
+            taken.writer.abandon()
+
+    def _adopt(self, index: Index) -> None:
         self.is_snapshot_damaged = False
         old, self._snapshot = self._snapshot, self._snapshots.open(index)
         if old is not None:
             old.close()
         self._snapshots.drop_below(index)
-        return info
 
     def close(self) -> None:
         if self._snapshot is not None:

@@ -196,7 +196,7 @@ def _let_go(group: "ReplicationGroup", segments: Sequence[SegmentInfo]) -> bool:
     replica_log, last = group.replica_log, segments[-1].last_index
     snapshot = replica_log.snapshot()
     if snapshot is None or snapshot.index < last:
-        group.snapshot_taken()
+        group.begin_snapshot()
     elif replica_log.trim_to < last:
         replica_log.trim_to = last
         return True

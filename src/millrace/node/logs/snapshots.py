@@ -1,12 +1,8 @@
 """When a shard writes its state as a snapshot: often enough to bound what a restart applies again."""
 
-import logging
 from collections.abc import Iterable
 
 from millrace.node.shards.shard import Shard
-from millrace.storage.disk import DiskFull
-
-log = logging.getLogger("millrace.streams")
 
 # After many bytes of log, or after many entries that are small but large beside the state.
 _EVERY_BYTES = 256 * 1024 * 1024
@@ -15,7 +11,7 @@ _EVERY_STATES = 4
 
 
 def take_due(shards: Iterable[Shard]) -> None:
-    """Take the snapshots that are due. On a full disk there is none for now."""
+    """Begin the snapshots that are due."""
     for shard in shards:
         group = shard.group
         known = group.replica_log.snapshot()
@@ -23,7 +19,4 @@ def take_due(shards: Iterable[Shard]) -> None:
         grown_bytes = group.replica_log.log.bytes_behind(index)
         is_long = group.applied - index >= _EVERY_ENTRIES
         if grown_bytes > _EVERY_BYTES or (is_long and grown_bytes > _EVERY_STATES * state_bytes):
-            try:
-                group.snapshot_taken()
-            except DiskFull as error:
-                log.warning("no snapshot of shard %d for now: %s", shard.number, error)
+            group.begin_snapshot()

@@ -56,10 +56,12 @@ class Job:
     done: Callable[[int], None]
     """Called on the event loop with the number of the `Persist`."""
     is_written: bool = False
+    snapshot_bytes: int = 0
+    """Of a snapshot that goes along."""
 
     @property
     def size_bytes(self) -> int:
-        return sum(block.header.block_bytes for block in self.blocks)
+        return self.snapshot_bytes + sum(block.header.block_bytes for block in self.blocks)
 
 
 class Syncer(ABC):

@@ -1,7 +1,9 @@
 """What a replication group is made of besides its log: state, machine, and what is pending."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+from millrace.broker.freezing import Freezing
 from millrace.replication.contract import Config, EntryKind, Replica, ReplicaId
 from millrace.storage.block import Block
 
@@ -22,11 +24,13 @@ class App(Protocol):
     def withdraw(self, block: Block) -> None:
         """The log did not take a data block that was admitted: it will be offered again."""
 
-    def to_bytes(self) -> bytes | None:
-        """The whole state after the last applied block, for a snapshot; None where it is too much now."""
+    def freeze(self) -> Freezing | None:
+        """The whole state after the last applied block, for a snapshot; None where it is too much now. Until
+        its `end` there is no other."""
 
-    def restore(self, state: bytes) -> None:
-        """Begin from a snapshot."""
+    def load(self, state: bytes, rows: Iterable[tuple[str, bytes]]) -> Iterator[None]:
+        """Begin from a snapshot, in steps. `state` may lack rows, which follow a few at a time
+        (`freezing.Parts`). Nothing is applied before the last step."""
 
     def lost(self, token: Any) -> None:
         """Nobody led the group for too long: what was proposed with this token may or may not happen."""

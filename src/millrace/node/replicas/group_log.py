@@ -31,8 +31,8 @@ class GroupLog:
         is_alone: Callable[[], bool],
     ) -> None:
         """`parsed` gives the block of an entry that came from here, None for others."""
-        self.is_installing = False
-        """A snapshot from the leader is handed to the disk and not restored yet."""
+        # A snapshot from the leader that is handed to the disk and not loaded yet.
+        self._installing: Snapshot | None = None
         self._replica_log = replica_log
         self._syncer = syncer
         self._parsed = parsed
@@ -47,10 +47,20 @@ class GroupLog:
         self._driver = driver
         self._persisted = persisted
 
+    @property
+    def is_installing(self) -> bool:
+        """A snapshot from the leader is handed to the disk and not loaded yet."""
+        return self._installing is not None
+
+    def loaded(self, snapshot: Snapshot) -> None:
+        """It is the state now."""
+        if self._installing == snapshot:
+            self._installing = None
+
     def write(self, write: Persist) -> None:
         replica_log, blocks = self._replica_log, self._blocks
         if write.snapshot is not None:
-            self.is_installing = True
+            self._installing = write.snapshot
             blocks.clear()
             replica_log.begin_again(write.snapshot)
         if write.truncate_from is not None:
@@ -88,10 +98,3 @@ class GroupLog:
         for one in found:
             self._blocks.pop(one.header.index, None)
         return found
-
-    def restored(self) -> bytes:
-        """The state in the snapshot that was just installed."""
-        saved = self._replica_log.snapshot_state()
-        assert saved is not None
-        self.is_installing = False
-        return saved

@@ -9,7 +9,6 @@ the log. Readers wait for that, within a bound.
 
 import asyncio
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from millrace.errors import LocalError, StorageError
@@ -17,7 +16,6 @@ from millrace.node.logs.syncer import Job
 from millrace.node.peers.messages import FetchBlocks, FetchedBlocks
 from millrace.replication.contract import Persist, ReplicaId
 from millrace.storage.block import Block, parse_block
-from millrace.storage.disk import DiskFull
 from millrace.types import Index
 
 if TYPE_CHECKING:
@@ -42,8 +40,7 @@ class Repairs:
         for number, group in list(self._replicas.groups.items()):
             self._begin(number)
             if group.replica_log.is_snapshot_damaged:
-                with suppress(DiskFull):  # a second later again
-                    group.snapshot_taken()
+                group.begin_snapshot()
 
     async def stop(self) -> None:
         running = list(self._running.values())

@@ -15,6 +15,7 @@ from typing import Any
 
 from millrace.errors import StorageError
 from millrace.node.config import Address, Config
+from millrace.node.in_turns import InTurns
 from millrace.node.logs.replica_log import ReplicaLog, write_damage
 from millrace.node.logs.syncer import Syncer
 from millrace.node.pairs.frame_messages import FrameMessage
@@ -70,6 +71,8 @@ class Replicas:
         self._make_syncer = surroundings.make_syncer
         self._wall_us, self._running_us = surroundings.wall_us, surroundings.running_us
         self._log_settings = surroundings.log_settings
+        self._rows_at_once, self._loading = surroundings.rows_at_once, surroundings.loading
+        self._in_turns = InTurns(surroundings.pause_s)
         self.groups: dict[int, ReplicationGroup] = {}
         # Those to be ticked. A dict for its order, which is the same in every run.
         self._awake: dict[ReplicationGroup, None] = {}
@@ -208,6 +211,8 @@ class Replicas:
             replica_log.let_go()
             raise
         self.groups[number] = group
+        group.snapshots.in_turns, group.snapshots.loading = self._in_turns, self._loading
+        group.snapshots.rows_at_once = self._rows_at_once
         group.on_wake = self._woken
         self._woken(group)
         return group

@@ -10,8 +10,6 @@ it is answered. A node that does not lead forwards its blocks to the one that do
 """
 
 import asyncio
-import gc
-import json
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,6 +27,7 @@ from millrace.node.replicas.app import App, Machine, Pending
 from millrace.node.replicas.group_log import GroupLog
 from millrace.node.replicas.membership import next_change
 from millrace.node.replicas.moment import Moment
+from millrace.node.replicas.state_snapshots import StateAt, StateSnapshots
 from millrace.replication.contract import (
     Accepted,
     ChangeMembership,
@@ -101,10 +100,11 @@ class ReplicationGroup:
         self.on_report: Callable[[int, Report], None] = _no_report
         self.on_start_over: Callable[[int, StartOver], None] = _no_start_over
         self._admission = Admission(app, self._append, lambda: self.is_alone, wall_us, running_us)
+        self.snapshots = self._made_snapshots()
         state = replica_log.initial_state()
         saved = replica_log.snapshot_state()
         if saved is not None:
-            self._restore(saved)
+            self._restore(self.snapshots.restore(saved))
         self._machine = self._started(state, rng)
         self._log = GroupLog(replica_log, syncer, parsed=self._parsed, is_alone=lambda: self.is_alone)
         self._driver = self._made_driver(state.applied)
@@ -133,6 +133,15 @@ class ReplicationGroup:
         """Role, term, leader, or whether this replica serves."""
         if self.is_alone:
             self._elect_alone()
+
+    def _made_snapshots(self) -> StateSnapshots:
+        return StateSnapshots(
+            *(lambda: self.app, self.replica_log, self._syncer),
+            taken=self._on_snapshot,
+            failed=self._on_loss,
+            is_void=lambda: self._has_no_snapshot_now,
+            is_closed=lambda: self.is_closed,
+        )
 
     def _made_driver(self, applied: Index) -> ReplicaDriver:
         return ReplicaDriver(
@@ -402,66 +411,68 @@ class ReplicationGroup:
 
     # ----------------------------------------------------------------------------------- snapshots
 
+    def begin_snapshot(self) -> None:
+        """Write the state as a snapshot, over some turns of the loop. Not where one is under way, the app has
+        too much to write now, a part of it cannot be read before that is repaired, or one from the leader is
+        on its way to the disk: what was applied here lies before it, and neither the log nor the machine
+        knows that part any more."""
+        if self.snapshots.is_running or self._has_no_snapshot_now or self._is_snapshot_known:
+            return
+        try:
+            self.snapshots.begin(self._state())
+        except RangeDamaged as error:
+            self._cannot_read(error)
+
     def snapshot_taken(self) -> bool:
-        """*blocking* Write the state as a snapshot; for the end of a run and for quiet times. False where the
-        app has too much to write now or cannot read a part of it before that is repaired, or one from the
-        leader is on its way to the disk: what was applied here lies before it, and neither the log nor the
-        machine knows that part any more."""
-        if self._log.is_installing or self.is_closed:
+        """*blocking* The same at once, for the end of a run. False where there is none of the present state
+        afterwards."""
+        if self._has_no_snapshot_now:
             return False
-        index = self.applied
-        known = self.replica_log.snapshot()
-        is_known = known is not None and known.index == index and not self.replica_log.is_snapshot_damaged
-        if index == 0 or is_known:
+        if self._is_snapshot_known:
             return True
         try:
-            state = self._to_bytes()
-            term = self.replica_log.term(index)
+            return self.snapshots.write(self._state())
         except RangeDamaged as error:
-            if error.damage.last_index > index:
-                self._on_loss(error)
-            return False
-        if state is None:
-            return False
-        self._driver.tell_applied()
-        assert term is not None
-        config = self._machine.config_at(index)
-        try:
-            self.replica_log.take_snapshot(index, term, config, state)
+            self._cannot_read(error)
         except DiskFull:
             raise
         except StorageError as error:
             # As with a log: a sync that failed is not tried again, and this replica is silent.
             self._on_loss(error)
-            return False
-        self.step(SnapshotTaken(index=index, term=term, config=config))
-        return True
+        return False
 
-    def _to_bytes(self) -> bytes | None:
-        # Whatever is made for it goes with it, in one step of the loop: a collection would find nothing, and
-        # would walk all that this node holds.
-        is_collecting = gc.isenabled()
-        gc.disable()
-        try:
-            state = self.app.to_bytes()
-        finally:
-            if is_collecting:
-                gc.enable()
-        if state is None:
-            return None
-        head = {
+    @property
+    def _has_no_snapshot_now(self) -> bool:
+        return self._log.is_installing or self.is_closed
+
+    @property
+    def _is_snapshot_known(self) -> bool:
+        index, known = self.applied, self.replica_log.snapshot()
+        is_known = known is not None and known.index == index and not self.replica_log.is_snapshot_damaged
+        return index == 0 or is_known
+
+    def _state(self) -> StateAt:
+        index = self.applied
+        term = self.replica_log.term(index)
+        assert term is not None
+        fields = {
             "origins": list(self._admission.origins.items()),
-            "next_offset": self.replica_log.offset_after(self.applied),
+            "next_offset": self.replica_log.offset_after(index),
             "time_us": self._admission.time_us,
         }
-        return json.dumps(head).encode() + b"\n" + state
+        return StateAt(index=index, term=term, config=self._machine.config_at(index), fields=fields)
 
-    def _restore(self, saved: bytes) -> None:
-        head, _, state = saved.partition(b"\n")
-        fields = json.loads(head)
+    def _cannot_read(self, error: RangeDamaged) -> None:
+        if error.damage.last_index > self.applied:
+            self._on_loss(error)
+
+    def _on_snapshot(self, at: StateAt) -> None:
+        self._driver.tell_applied()
+        self.step(SnapshotTaken(index=at.index, term=at.term, config=at.config))
+
+    def _restore(self, fields: dict[str, Any]) -> None:
         self._admission.origins = dict(fields["origins"])
         self._admission.time_us = fields["time_us"]
-        self.app.restore(state)
 
     # ------------------------------------------------------------------------------ driver and state
 
@@ -554,9 +565,14 @@ class ReplicationGroup:
             token = self._settled(header.sequence)
         self.app.apply(block, token)
 
-    def restore(self, snapshot: Snapshot) -> None:
-        self._restore(self._log.restored())
-        self._give_up_covered()
+    def restore(self, snapshot: Snapshot, loaded: Callable[[], None]) -> None:
+        def restored(fields: dict[str, Any]) -> None:
+            self._log.loaded(snapshot)
+            self._restore(fields)
+            self._give_up_covered()
+            loaded()
+
+        self.snapshots.load(restored)
 
     def _settled(self, sequence: int) -> Any:
         """The token of our block with this number; those before it were applied before it."""

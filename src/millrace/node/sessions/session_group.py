@@ -11,7 +11,7 @@ take what comes for them, send nothing, and are then made again.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from millrace.broker.entries.sessions import (
@@ -26,6 +26,7 @@ from millrace.broker.entries.sessions import (
     SessionBatch,
     WentAway,
 )
+from millrace.broker.freezing import Freezing
 from millrace.broker.machine import Broker
 from millrace.broker.sessions.journal import Continuation, ResumeConnection
 from millrace.broker.sessions.session import Session
@@ -191,8 +192,8 @@ class SessionGroup:
     def _look_after(self) -> None:
         """Take in sessions that are this node's by their records, and wills that connections left."""
         broker = self._broker
-        for record in list(self.store.records.values()):
-            if record.owner == broker.node and record.client_id not in broker.sessions:
+        for record in self.store.records.of(broker.node):
+            if record.client_id not in broker.sessions:
                 self._make(record)
 
         self._publish_displaced()
@@ -226,11 +227,16 @@ class SessionGroup:
     def withdraw(self, block: Block) -> None:
         """Nothing is remembered of what is admitted."""
 
-    def to_bytes(self) -> bytes:
-        return self.store.to_bytes()
+    def freeze(self) -> Freezing:
+        return self.store.freeze()
 
-    def restore(self, state: bytes) -> None:
-        self.store = SessionStore.from_bytes(state)
+    def load(self, state: bytes, rows: Iterable[tuple[str, bytes]]) -> Iterator[None]:
+        fresh = SessionStore()
+        yield from fresh.load(state, rows)
+        self.store = fresh
+        self._loaded()
+
+    def _loaded(self) -> None:
         broker = self._broker
         if not broker.journal.is_on:
             return
@@ -285,10 +291,9 @@ class SessionGroup:
                     segment.first_id = 0
                     made = broker.sessions[record.client_id]
                     broker.outbound.send(made, segment, self._now_ms(), is_cleared=False)
-        for record in self.store.records.values():
+        for record in self.store.records.of(broker.node):
             client = broker.sessions.get(record.client_id)
-            is_left = client is not None and not client.is_recorded and record.will is None
-            if is_left and record.owner == broker.node:
+            if client is not None and not client.is_recorded and record.will is None:
                 # The client began a clean session here, and the word that its old one ended was given up.
                 broker.journal.add(Ended(record.client_id, record.epoch))
         self._look_after()

@@ -7,14 +7,15 @@ log is applied first [rule 17]. Which topics the log has set is part of the shar
 broker's, one for each topic.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from millrace.broker.entries.shard import Generation, Retain
+from millrace.broker.freezing import Frozen
 from millrace.broker.machine import Broker
 from millrace.broker.messages.intake import Arrival
 from millrace.broker.messages.message import Run, expiry_of
 from millrace.broker.shards.block_facts import RetainedValue
-from millrace.broker.shards.retained_topics import RetainedTopics, SavedRetained
+from millrace.broker.shards.retained_topics import Place, RetainedTopics, SavedRetained
 from millrace.broker.shards.shard_state import RetainedChanged, RetainedRestored
 from millrace.broker.shards.stamps import Stamps
 from millrace.limits import RETAINED_DELETED_MAX
@@ -40,6 +41,8 @@ class ShardRetained:
         self.routing_generation: Callable[[], int] = lambda: 0
         # The generation that was proposed and may not be applied yet.
         self._announced = 0
+        # As long as a snapshot is made of them.
+        self._frozen: Frozen[str, Place] | None = None
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._topics
@@ -69,6 +72,8 @@ class ShardRetained:
     # ----------------------------------------------------------------------------------- committed
 
     def changed(self, effect: RetainedChanged) -> None:
+        if self._frozen is not None:
+            self._frozen.keep(effect.topic)
         if self.stamps.admit(effect.topic, effect.stamp):
             value = effect.value
             if value.v5:
@@ -79,31 +84,42 @@ class ShardRetained:
             self._broker.retained.keep(effect.topic, run, is_empty=effect.is_empty)
 
     def forgotten(self, topic: str) -> None:
+        if self._frozen is not None:
+            self._frozen.keep(topic)
         if self.stamps.is_last_of(topic, self._number):
             self.stamps.forget(topic)
 
     # ----------------------------------------------------------------------------------- snapshots
 
-    def save(self) -> list[SavedRetained]:
-        """The topics on which this log has the last word, with their values."""
-        rows: list[SavedRetained] = []
+    def freeze(self) -> Iterator[SavedRetained]:
+        """The topics on which this log has the last word, with their values of now, however long it takes to
+        ask for them all; those that were deleted last."""
+        self._frozen = frozen = _FrozenTopics(self)
+        return self._rows(frozen)
+
+    def saved(self, topic: str, place: Place, now_ms: int, wall_us: int) -> SavedRetained | None:
+        """The topic in a snapshot; None where another log has the last word."""
+        if not self.stamps.is_last_of(topic, self._number):
+            return None
+        found = self._broker.retained.logged(topic)
+        return SavedRetained(topic, *place, None if found is None else _value(found, now_ms, wall_us))
+
+    def _rows(self, frozen: "Frozen[str, Place]") -> Iterator[SavedRetained]:
         deleted: list[SavedRetained] = []
-        # The clocks once: there may be many topics, and all this is one step of the loop.
-        now_ms, wall_us = self._now_ms(), self._wall_us()
-        is_last_of, logged, number = self.stamps.is_last_of, self._broker.retained.logged, self._number
-        for topic, (generation, index) in self._topics.places.items():
-            if not is_last_of(topic, number):
-                continue
-            found = logged(topic)
-            if found is None:
-                deleted.append(SavedRetained(topic, generation, index))
+        for row in frozen.rows():
+            if row.value is None:
+                deleted.append(row)
             else:
-                rows.append(SavedRetained(topic, generation, index, _value(found, now_ms, wall_us)))
+                yield row
         for old in deleted[:-RETAINED_DELETED_MAX]:
-            self._topics.forget(old.topic)
-            self.forgotten(old.topic)
-        rows += deleted[-RETAINED_DELETED_MAX:]
-        return sorted(rows, key=lambda row: row.topic)
+            # Unless somebody has spoken of it meanwhile.
+            if self._topics.places.get(old.topic) == old.place:
+                self._topics.forget(old.topic)
+                self.forgotten(old.topic)
+        yield from deleted[-RETAINED_DELETED_MAX:]
+
+    def end_freeze(self) -> None:
+        self._frozen = None
 
     def restored(self, effect: RetainedRestored) -> None:
         """From a snapshot, in place of everything this log said before."""
@@ -118,6 +134,17 @@ class ShardRetained:
             if self.stamps.is_last_of(topic, self._number):
                 self.stamps.forget(topic)
                 self._broker.retained.drop(topic)
+
+
+class _FrozenTopics(Frozen[str, Place]):
+    def __init__(self, retained: ShardRetained) -> None:
+        super().__init__(retained._topics.places)
+        self._retained = retained
+        # The clocks once: there may be many topics.
+        self._now_ms, self._wall_us = retained._now_ms(), retained._wall_us()
+
+    def row(self, key: str, value: Place) -> SavedRetained | None:
+        return self._retained.saved(key, value, self._now_ms, self._wall_us)
 
 
 def _value(run: Run, now_ms: int, wall_us: int) -> RetainedValue:

@@ -8,10 +8,11 @@ clients, keeps the last blocks in memory, and wakes whoever waits.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, assert_never
 
 from millrace.broker.entries.shard import Generation, Marker, Repeated, Seal, Sealed, ShardEntry, Trim
+from millrace.broker.freezing import Freezing, Pieces
 from millrace.broker.groups.work_division import WorkDivision
 from millrace.broker.machine import Broker
 from millrace.broker.messages.inbound import split_messages
@@ -619,18 +620,32 @@ class Shard:
 
     # ---------------------------------------------------------------------------------- snapshots
 
-    def to_bytes(self) -> bytes | None:
-        if not self.staging.is_small:
-            return None
-        return self.state.to_bytes(self.retained.save(), self.staging.data())
+    def freeze(self) -> Freezing | None:
+        return _FrozenShard(self) if self.staging.is_small else None
 
-    def restore(self, state: bytes) -> None:
-        effects = self.state.restore(state)
+    def load(self, state: bytes, rows: Iterable[tuple[str, bytes]]) -> Iterator[None]:
+        for effects in self.state.load(state, rows):
+            self._run_all(effects, None)
+            yield
         self._broker.log_ends[self.number] = self.next_offset
         self.intake.is_sealed = self.intake.is_sealed or self.is_finished
         self.work.restored()
-        self._run_all(effects, None)
         self.staging.on_change()
+
+
+class _FrozenShard:
+    """The state of a shard, and what this node has of it beside the state."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._retained = shard.retained
+        self._state = shard.state.freeze(shard.retained.freeze(), shard.staging)
+
+    def encode(self, pieces: Pieces) -> Iterator[None]:
+        return self._state.encode(pieces)
+
+    def end(self) -> None:
+        self._state.end()
+        self._retained.end_freeze()
 
 
 def _tell(token: Token, effect: Answered | MarkerReached | NotTaken | AllRepeated) -> None:

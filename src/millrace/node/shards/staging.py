@@ -12,7 +12,7 @@ from typing import Any
 
 from millrace.broker.entries.shard import GiveUp, PassOver, Settle, Stage
 from millrace.broker.shards.staging import BlockKey, Place, Staged
-from millrace.errors import LocalError
+from millrace.errors import LocalError, StorageError
 from millrace.limits import STAGED_SNAPSHOT_BYTES_MAX
 from millrace.node.groups.shard_consumers import Answer, Unavailable
 from millrace.node.shards.control import control_block, entries_of
@@ -33,6 +33,10 @@ _NOTES: dict[str, type[Settle] | type[GiveUp] | type[PassOver]] = {
 
 class NoRoom(LocalError):
     """Too much is staged and not decided."""
+
+
+class StagedGone(StorageError):
+    """What was staged is decided, and its bytes are not in the log any more."""
 
 
 class ShardStaging:
@@ -147,9 +151,11 @@ class ShardStaging:
         """Whether a snapshot can carry what is staged."""
         return self.state.size_bytes <= STAGED_SNAPSHOT_BYTES_MAX
 
-    def data(self) -> dict[int, bytes]:
-        """The bytes of what is not released, by the index of their entries."""
-        return {place.index: self.read(place).to_bytes() for place in self.state.unreleased()}
+    def bytes_at(self, place: Place) -> bytes:
+        """*blocking* What a snapshot holds of this place. StorageError where it was let go meanwhile."""
+        if place.data is None and place.index < self._shard.group.replica_log.first_index():
+            raise StagedGone(f"entry {place.index} was let go")
+        return self.read(place).to_bytes()
 
     def shown(self) -> list[dict[str, Any]]:
         """For people: every attempt that is staged here."""

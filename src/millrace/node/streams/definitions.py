@@ -7,10 +7,11 @@ so every node comes to the same definitions. Who acts on a change is told while 
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from millrace.broker.entries.meta import META_ENTRIES, MetaEntry
+from millrace.broker.freezing import Freezing
 from millrace.broker.meta import state as meta
 from millrace.broker.meta.state import MetaState
 from millrace.broker.streams.stream import StreamTable
@@ -72,11 +73,13 @@ class _MetaApp:
     def withdraw(self, block: Block) -> None:
         """Nothing is remembered of what is admitted."""
 
-    def to_bytes(self) -> bytes:
-        return self.state.to_bytes()
+    def freeze(self) -> Freezing:
+        return self.state.freeze()
 
-    def restore(self, state: bytes) -> None:
-        self.state = meta.MetaState.from_bytes(state)
+    def load(self, state: bytes, rows: Iterable[tuple[str, bytes]]) -> Iterator[None]:
+        fresh = meta.MetaState()
+        yield from fresh.load(state, rows)
+        self.state = fresh
         self._restored()
 
     def covered(self, token: Any) -> None:

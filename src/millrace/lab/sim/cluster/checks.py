@@ -4,13 +4,15 @@ The logs of all replicas are equal and their offsets dense. Every acknowledged m
 once. Nothing was delivered that is not in the log. Every durable subscriber received every acknowledged
 message of its filter: at QoS 1 at least once, at QoS 2 exactly once; and the acknowledged messages of one
 publisher on one topic came in their order. The state of every shard at every node is what its log, applied
-again from its beginning or from the node's snapshot, comes to.
+again from its beginning or from the node's snapshot, comes to; so are its sessions.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
+from millrace.broker.entries.sessions import SESSION_ENTRIES
+from millrace.broker.sessions.session_store import SessionStore
 from millrace.broker.shards.shard_state import ShardState
 from millrace.broker.topics.filters import matches
 from millrace.errors import StorageError
@@ -19,6 +21,7 @@ from millrace.lab.sim.cluster.mqtt_clients import History
 from millrace.lab.sim.surroundings.disk import PowerCut
 from millrace.lab.sim.violation import Violation
 from millrace.node.logs.reading import READ_BYTES, Stored, read_blocks, stored_rows
+from millrace.node.replicas.replication_group import ReplicationGroup
 from millrace.node.shards.replay import replayed
 from millrace.node.shards.shard import Shard
 from millrace.storage.block import Kind
@@ -169,6 +172,48 @@ def check_states(hosts: list[Host]) -> None:
                         f"shard {shard.number}: {host.name} has {topic} retained at {place}, its log at "
                         f"{again.retained.places.get(topic)}",
                     )
+
+
+def check_snapshots(hosts: list[Host]) -> None:
+    """What a node's own snapshot and the log behind it come to is the state that it has, also where the
+    snapshot was written while the state went on."""
+    for host in hosts:
+        if host.server is None:
+            continue
+        engine = host.server.engine
+        for shard in engine.shards.values():
+            group = shard.group
+            if shard.stream.spec.is_framed or group.replica_log.snapshot() is None:
+                continue
+            has_edge = bool(shard.edge)
+            again = replayed(
+                *(shard.number, group.replica_log, group.applied), has_edge=has_edge, begins_at_snapshot=True
+            )
+            if _comparable(again) != _comparable(shard.state):
+                raise Violation(
+                    "snapshot",
+                    f"shard {shard.number}: {host.name} comes to another state from its snapshot: "
+                    f"{_comparable(again)!r} instead of {_comparable(shard.state)!r}",
+                )
+        sessions, store = engine.sessions, _sessions_again(engine.sessions.group)
+        if store is not None and store.to_bytes() != sessions.store.to_bytes():
+            raise Violation("snapshot", f"{host.name} comes to other sessions from its snapshot")
+
+
+def _sessions_again(group: ReplicationGroup) -> SessionStore | None:
+    """The sessions out of the snapshot and the log; None where there is no snapshot."""
+    replica_log = group.replica_log
+    snapshot, saved = replica_log.snapshot(), replica_log.snapshot_state()
+    if snapshot is None or saved is None:
+        return None
+    store, index = SessionStore.from_bytes(saved.partition(b"\n")[2]), Index(snapshot.index + 1)
+    while index <= group.applied:
+        for block in replica_log.blocks(index, group.applied, READ_BYTES):
+            index = Index(block.header.index + 1)
+            if block.header.kind is Kind.CONTROL:
+                for entry in SESSION_ENTRIES.decode(block.payload()):
+                    store.apply(entry, block.header.origin)
+    return store
 
 
 def _comparable(state: ShardState) -> bytes:

@@ -30,6 +30,8 @@ _WALL_US = 1_800_000_000 * US_PER_S
 _SKEW_US_MAX = 2 * US_PER_S
 _RESTART_US = US_PER_S
 _SYNC_US_MIN, _SYNC_US_MAX = 100, 5_000
+# Between the steps of a snapshot: long enough for the state to change.
+_STEP_US_MAX = 100_000
 
 
 async def _listen(address: Address, factory: Callable[[], Any], *_: Any, **__: Any) -> tuple[Closeable, int]:
@@ -183,6 +185,8 @@ class Host:
             running_us=lambda: self._world.clock.now_us,
             listen=_listen,
             log_settings=self._log_settings,
+            rows_at_once=self._world.plan.rows_at_once,
+            pause_s=lambda: self._rng.randint(0, _STEP_US_MAX) / US_PER_S,
             gathers_always=self._world.plan.gathers_always,
         )
         server = Server(

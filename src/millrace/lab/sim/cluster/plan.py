@@ -57,6 +57,8 @@ class ClusterPlan:
     free_bytes_min: int
     replace_after_s: int = 600
     """How long a node is away before others get its replicas."""
+    rows_at_once: int = 1_000
+    """Rows of a state that one step of a snapshot takes: few make a short run change it between the steps."""
     gathers_always: bool = False
     """Whether publishers that do not wait for their answers wait for each other."""
 
@@ -113,5 +115,6 @@ def make_cluster_plan(seed: int) -> ClusterPlan:
         segment_bytes=rng.choice((4_096, 16_384, 1 << 20)),
         free_bytes_min=rng.choice((0, 1 << 20)),
         replace_after_s=_REPLACE_AFTER_S if seed % 4 == 3 else 600,
+        rows_at_once=random.Random(f"{seed} rows").choice((1, 2, 5)),
         gathers_always=random.Random(f"{seed} gathering").random() < 0.5,
     )

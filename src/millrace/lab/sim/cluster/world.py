@@ -18,7 +18,7 @@ import gc
 import logging
 from collections.abc import Callable
 
-from millrace.lab.sim.cluster.checks import Logs, check_groups, check_readable, check_states
+from millrace.lab.sim.cluster.checks import Logs, check_groups, check_readable, check_snapshots, check_states
 from millrace.lab.sim.cluster.faults import ClusterNemesis
 from millrace.lab.sim.cluster.groups import GroupWork
 from millrace.lab.sim.cluster.operator import Operator
@@ -141,6 +141,7 @@ class ClusterWorld(Scene):
         self.until(_SETTLE_S, self.is_quiet, "groups", self.describe)
         logs = Logs(self.members)
         check_states(self.members)
+        check_snapshots(self.members)
         for work in self.work:
             work.check(logs)
 

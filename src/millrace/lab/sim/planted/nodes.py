@@ -1,8 +1,10 @@
 """Bugs of whole nodes: of what stands between clients and the machines."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from millrace.broker.freezing import Frozen
 from millrace.broker.groups.cursor import Cursor
 from millrace.broker.messages.inbound import Inbound
 from millrace.broker.messages.intake import Arrival, Intake
@@ -14,7 +16,7 @@ from millrace.broker.sessions.wills import Wills
 from millrace.broker.shards.block_facts import BlockFacts
 from millrace.broker.shards.producers import Producers
 from millrace.broker.shards.shard_state import ShardState
-from millrace.broker.shards.staging import AttemptKey, BlockKey, SavedStaged, Staged, Taken
+from millrace.broker.shards.staging import AttemptKey, BlockKey, SavedAttempt, Staged, Taken
 from millrace.lab.sim.cluster.plan import ClusterPlan
 from millrace.lab.sim.cluster.world import ClusterWorld
 from millrace.lab.sim.planted.bug import Bugs, Method, Plant
@@ -161,14 +163,21 @@ def retained_at_one_node(plant: Plant) -> None:
 @NODE_BUGS.bug("a shard that begins from a snapshot has forgotten which keys it stored")
 def keys_not_in_snapshot(plant: Plant) -> None:
     def make(original: Method) -> Method:
-        def restore(self: ShardState, state: bytes) -> Any:
-            effects = original(self, state)
+        def load(self: ShardState, state: bytes, rows: Any = ()) -> Any:
+            yield from original(self, state, rows)
             self.producers = Producers()
-            return effects
 
-        return restore
+        return load
 
-    plant.around(ShardState, "restore", make)
+    plant.around(ShardState, "load", make)
+
+
+@NODE_BUGS.bug("a snapshot holds parts of the state as they were at different moments")
+def snapshot_of_two_moments(plant: Plant) -> None:
+    def keep(self: Frozen[Any, Any], key: Any) -> None:
+        """Whatever is there when its turn comes."""
+
+    plant.instead(Frozen, "keep", keep)
 
 
 @NODE_BUGS.bug("a replica that lost the synced end of its log takes what is left for all there was")
@@ -221,14 +230,12 @@ def settled_half_way(plant: Plant) -> None:
 @NODE_BUGS.bug("a shard that begins from a snapshot has nothing of what was staged before")
 def staged_not_in_snapshot(plant: Plant) -> None:
     def make(original: Method) -> Method:
-        def restored(saved: SavedStaged) -> Staged:
-            staged: Staged = original(saved)
-            staged.drop(list(staged.attempts))
-            return staged
+        def take_in(self: Staged, rows: Iterable[SavedAttempt]) -> None:
+            """They are nobody's."""
 
-        return restored
+        return take_in
 
-    plant.around(Staged, "restored", make)
+    plant.around(Staged, "take_in", make)
 
 
 @NODE_BUGS.bug("the will of a connection that another one displaces is forgotten with its record")

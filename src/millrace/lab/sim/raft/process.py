@@ -318,12 +318,23 @@ class Process:
         if entry.index == self.commit:
             self.points.meet("after apply")
 
-    def restore(self, snapshot: Snapshot) -> None:
-        self.state = State.decode(self.disk.latest_bytes())
+    def restore(self, snapshot: Snapshot, loaded: Callable[[], None]) -> None:
+        """At once, or over a while."""
+        data, delay_us = self.disk.latest_bytes(), int(self.rng.random() * self.plan.snapshot_us_max)
+        if self.rng.random() < 0.5:
+            self._load(self.incarnation, snapshot, data, loaded)
+        else:
+            self._clock.after(delay_us, self._load, self.incarnation, snapshot, data, loaded)
+
+    def _load(self, incarnation: int, snapshot: Snapshot, data: bytes, loaded: Callable[[], None]) -> None:
+        if incarnation != self.incarnation or snapshot.index < self.state.applied:
+            return
+        self.state = State.decode(data)
         self.commit = max(self.commit, self.state.applied)
         self._checkers.on_install(self, snapshot, self.state)
         # What was proposed here and covered now is open: the client asks again.
         self._proposals = {at: item for at, item in self._proposals.items() if at > self.state.applied}
+        loaded()
 
     def has_applied(self) -> None:
         if self._reads:
