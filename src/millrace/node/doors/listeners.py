@@ -24,10 +24,13 @@ from millrace.node.doors.descriptors import Descriptors
 from millrace.node.doors.output import SLOW_BYTES, PacedOutput
 from millrace.node.doors.port_holder import holder
 from millrace.node.doors.socket_transport import IS_AVAILABLE, SocketPoll
+from millrace.node.seldom import Seldom
 from millrace.node.turn import Turn
 from millrace.wire import proxy
 
-log = logging.getLogger("millrace.listeners")
+# What strangers send.
+refused = logging.getLogger("millrace.listeners.refused")
+refused.addFilter(Seldom())
 
 _BACKLOG = 4096
 # What one turn of the loop accepts; the others have their turn as well.
@@ -77,7 +80,7 @@ class ProxyHeader:
         try:
             found = proxy.parse(self._held[:PROXY_HEADER_BYTES_MAX])
         except RemoteError as error:
-            log.info("closing %s: %s", self._transport.get_extra_info("peername"), error)
+            refused.info("closing %s: %s", self._transport.get_extra_info("peername"), error)
             self._transport.abort()
             return
         if found is None:
@@ -180,7 +183,7 @@ class Listener:
         try:
             await self._loop.connect_accepted_socket(lambda: protocol, connected, **tls)
         except OSError as error:
-            log.debug("a connection ended before it began: %s", error)
+            refused.debug("a connection ended before it began: %s", error)
 
 
 async def listen(

@@ -22,10 +22,13 @@ from millrace.node.doors.client_events import ClientEvents
 from millrace.node.doors.mqtt_exchange import Methods
 from millrace.node.doors.output import OutputBudget
 from millrace.node.doors.quotas import Quotas
+from millrace.node.seldom import Seldom
 from millrace.reasons import Reason
 from millrace.wire.mqtt.packets import Connect
 
 log = logging.getLogger("millrace.door")
+# Of its connections.
+logging.getLogger("millrace.mqtt").addFilter(Seldom())
 
 
 # Connections that one turn of the loop closes.

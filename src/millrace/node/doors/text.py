@@ -13,9 +13,11 @@ from typing import Any
 from millrace.limits import TEXT_UNREAD_BYTES_MAX
 from millrace.node.doors.mqtt_connection import MqttConnection
 from millrace.node.doors.quotas import Quotas
+from millrace.node.seldom import Seldom
 from millrace.wire.text import LineTooLong, SpeaksHttp, Translator
 
 log = logging.getLogger("millrace.text")
+log.addFilter(Seldom())
 
 # Somebody who types needs longer for the first line than a program for CONNECT.
 _FIRST_LINE_S = 300.0

@@ -31,11 +31,15 @@ from millrace.node.config import Address
 from millrace.node.peers.messages import Identity, SignOfLife
 from millrace.node.peers.registry import decode, encode
 from millrace.node.peers.relays import Relays
+from millrace.node.seldom import Seldom
 from millrace.node.tls import FromFiles, PeerContexts
 from millrace.version import LEVEL_MIN
 from millrace.wire.peer import NONCE_BYTES, Frames, Handshake, Side
 
 log = logging.getLogger("millrace.links")
+# Of connections of which nobody knows who is there.
+strangers = logging.getLogger("millrace.links.strangers")
+strangers.addFilter(Seldom())
 
 _HANDSHAKE_S = 5.0
 # The system repeats what a network drops after 1, 3, 7, 15, 31 seconds; after a partition a new attempt is
@@ -104,7 +108,7 @@ class Link(asyncio.Protocol):
 
     def _check_identity(self) -> None:
         if self.identity is None and not self.is_closed:
-            log.warning("a link was closed: no proof within %.0f s", _HANDSHAKE_S)
+            strangers.warning("a link was closed: no proof within %.0f s", _HANDSHAKE_S)
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -135,7 +139,7 @@ class Link(asyncio.Protocol):
             if self.identity is not None:
                 self._links.after_frames()
         except RemoteError as error:
-            log.warning("a link to %s was closed: %s", self.name, error)
+            (log if self.identity else strangers).warning("a link to %s was closed: %s", self.name, error)
             self.refused_for = str(error)
             self._transport.abort()
 

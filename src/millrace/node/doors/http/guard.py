@@ -37,8 +37,10 @@ from millrace.node.doors.http import json_bodies
 from millrace.node.doors.http.context import CERTIFICATE, ServedNode
 from millrace.node.doors.http.problems import Problem, response
 from millrace.node.doors.http_front import documents
+from millrace.node.seldom import Seldom
 
 log = logging.getLogger("millrace.http")
+log.addFilter(Seldom())
 
 _LOGIN_BYTES_MAX = 256 * 1024
 CHANGING_GETS = frozenset(("/message",))
