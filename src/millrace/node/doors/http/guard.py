@@ -136,6 +136,9 @@ class Guard:
                 )
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> ASGIApp | None:
+        if (twice := _said_twice(scope)) is not None:
+            # Nothing behind it is a request: of two lengths a proxy may have believed the other one.
+            return response(400, f"{twice}: the headers contradict each other", {"Connection": "close"})
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > HTTP_BODY_BYTES_MAX:
             return response(413, f"a body of more than {HTTP_BODY_BYTES_MAX} bytes")
@@ -164,6 +167,18 @@ def _not_yet(scope: Scope) -> ASGIApp | None:
     if path in (_ABOUT_ITSELF if readiness.is_removed else EARLY) or readiness.is_serving:
         return None
     return response(503, readiness.waits_for, documents.RETRY_AFTER)
+
+
+_LENGTHS = (b"content-length", b"transfer-encoding")
+_ONCE = frozenset((*_LENGTHS, b"authorization", b"content-type", b"host", b"origin", b"sec-fetch-site"))
+
+
+def _said_twice(scope: Scope) -> str | None:
+    """A header of which there are two, where two could mean two things."""
+    names = [name for name, _ in scope["headers"] if name in _ONCE]
+    if len(names) == len(set(names)) and not all(length in names for length in _LENGTHS):
+        return None
+    return next((name.decode() for name in names if names.count(name) > 1), "content-length")
 
 
 _OWN_SITE = ("none", "same-origin")
