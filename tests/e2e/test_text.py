@@ -5,7 +5,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from e2e.conftest import StartBroker
 from e2e.device import Device, unique
 from e2e.http_calls import MqttDoor
 from e2e.processes import BrokerProcess, millrace
+from millrace.limits import CONNECT_BYTES_MAX
 from waiting import until
 
 _SILENCE_S_MAX = 10.0
@@ -140,6 +141,18 @@ def test_a_line_that_never_ends_is_cut_and_hurts_nobody(text_broker: BrokerProce
                 bad.socket.sendall(filler)
         good.say("PUBLISH|still/there|1")
         assert good.hear() == "PUBACK|still/there"
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_client_that_nobody_knows_yet_is_kept_no_longer_line_than_a_connect(
+    text_broker: BrokerProcess, end: bytes
+) -> None:
+    """Thousands of strangers may wait with their first lines, each with as much as this."""
+    with socket.create_connection(("127.0.0.1", text_broker.ports["text"]), timeout=5) as stranger:
+        stranger.sendall(b"PUBLISH|t|" + b"x" * CONNECT_BYTES_MAX + end)
+        assert b"at most" in stranger.recv(65_536)
+        with suppress(ConnectionResetError):
+            assert stranger.recv(65_536) == b""
 
 
 @pytest.mark.long

@@ -24,7 +24,7 @@ from collections import deque
 from urllib.parse import quote
 
 from millrace.errors import MalformedPacket, MillraceError, RemoteError
-from millrace.limits import STRING_BYTES_TOP, TEXT_OPEN_MAX
+from millrace.limits import CONNECT_BYTES_MAX, STRING_BYTES_TOP, TEXT_OPEN_MAX
 from millrace.reasons import Reason
 from millrace.types import Message, Subscription, Version
 from millrace.wire.mqtt.codec import decode, encode, split
@@ -100,8 +100,7 @@ class Translator:
         packets: list[bytes] = []
         answers: list[str] = []
         for line in lines:
-            if len(line) > self._line_bytes_max:
-                raise LineTooLong(Reason.PACKET_TOO_LARGE, f"a line has at most {self._line_bytes_max} bytes")
+            self._check(len(line))
             try:
                 text = line.removesuffix(b"\r").decode()
             except UnicodeDecodeError:
@@ -125,9 +124,16 @@ class Translator:
                 continue
             # The first line that means something brings CONNECT with it, or is one.
             self.is_connected = True
-        if self._rest_bytes > self._line_bytes_max:
-            raise LineTooLong(Reason.PACKET_TOO_LARGE, f"a line has at most {self._line_bytes_max} bytes")
+        self._check(self._rest_bytes)
         return b"".join(packets), _lines(answers)
+
+    def _check(self, size: int) -> None:
+        """Of whom nobody knows who it is, the first line is no longer than a CONNECT."""
+        which, most = "a line", self._line_bytes_max
+        if not self.is_connected and most > CONNECT_BYTES_MAX:
+            which, most = "the first line", CONNECT_BYTES_MAX
+        if size > most:
+            raise LineTooLong(Reason.PACKET_TOO_LARGE, f"{which} has at most {most} bytes")
 
     def _packets(self, line: str) -> list[Packet]:
         command, _, rest = line.partition("|")
