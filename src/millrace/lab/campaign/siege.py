@@ -6,6 +6,10 @@ end it, and beside wrong logins, half of which hang up at once. Its p99 may grow
 half-open connection must be closed at the deadline, no idle one may be lost, and nobody may come in by a
 wrong password. Attackers come from addresses of their own, and they stand for other machines: they run at a
 low priority, and it is counted whether the attack was as strong as was asked for.
+
+With `--aside` all attackers go to another process instead, which accepts, reads what comes first, and closes
+or holds the connection. What the live client's p99 grows by then is what the machine costs it: attackers,
+that process, node and client share its processors. Nothing is judged.
 """
 
 import argparse
@@ -17,7 +21,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace.client import Client
 from millrace.client.http import Http
@@ -45,6 +49,13 @@ _SENT_LEAST = 0.95
 _READ_S = 5.0
 
 
+class Door(NamedTuple):
+    """Where attackers go."""
+
+    host: str
+    mqtt_port: int
+
+
 def _connect(client_id: str, user: str, password: str, keep_alive_s: int = 0) -> bytes:
     return encode(
         Connect(
@@ -63,15 +74,15 @@ def _address(block: int, number: int) -> str:
     return f"127.0.{block}.{1 + number // _PER_ADDRESS % 250}"
 
 
-async def _opened(node: NodeProcess, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection(node.host, node.mqtt_port, local_addr=(address, 0))
+async def _opened(door: Door, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(door.host, door.mqtt_port, local_addr=(address, 0))
 
 
 class Idlers:
     """Clients that logged in and say nothing."""
 
-    def __init__(self, node: NodeProcess) -> None:
-        self._node = node
+    def __init__(self, door: Door) -> None:
+        self._door = door
         self._room = asyncio.Semaphore(_CONNECTING_AT_ONCE)
         self._held: list[asyncio.StreamWriter] = []
         self._watching: list[asyncio.Task[None]] = []
@@ -84,7 +95,7 @@ class Idlers:
     async def _come(self, number: int) -> None:
         async with self._room:
             while True:
-                reader, writer = await _opened(self._node, _address(1, number))
+                reader, writer = await _opened(self._door, _address(1, number))
                 writer.write(_connect(f"idle{number}", "idle", _PASSWORD))
                 answer = await reader.readexactly(4)
                 if not answer[3]:
@@ -109,11 +120,11 @@ class Idlers:
             writer.close()
 
 
-async def half_open(node: NodeProcess, number: int) -> float | None:
+async def half_open(door: Door, number: int) -> float | None:
     """How long a connection lived that never says all of its CONNECT; None where it was not closed."""
     began_s = time.monotonic()
     try:
-        reader, writer = await _opened(node, _address(2, number))
+        reader, writer = await _opened(door, _address(2, number))
         writer.write(b"\x10\x20\x00")
         async with asyncio.timeout(_DEADLINE_S + 3 * _LATE_S):
             await reader.read()
@@ -127,8 +138,8 @@ async def half_open(node: NodeProcess, number: int) -> float | None:
 class WrongLogins:
     """So many in a second, half of them gone before they are answered."""
 
-    def __init__(self, node: NodeProcess, per_s: float) -> None:
-        self._node, self._per_s = node, per_s
+    def __init__(self, door: Door, per_s: float) -> None:
+        self._door, self._per_s = door, per_s
         self.tried = self.sent = self.let_in = self.refused = 0
         self._end_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -148,7 +159,7 @@ class WrongLogins:
 
     async def _try(self, number: int) -> None:
         with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
-            reader, writer = await _opened(self._node, _address(3, 25 * number))
+            reader, writer = await _opened(self._door, _address(3, 25 * number))
             writer.write(_connect(f"wrong{number}", _USERS[number % 2], f"guess{number}"))
             self.sent += asyncio.get_running_loop().time() <= self._end_s
             try:
@@ -160,6 +171,37 @@ class WrongLogins:
                 self.refused += bool(answer[3])
             finally:
                 writer.close()
+
+
+# ------------------------------------------------------------------------------------------------ aside
+
+
+async def stand_aside() -> None:
+    """A door with nothing behind it: idle clients are let in, all others read a refusal."""
+
+    async def on_client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_DEADLINE_S):
+                packet = await reader.readexactly(2)
+                packet += await reader.readexactly(packet[1])
+            is_idle = b"idle" in packet and b"guess" not in packet
+            writer.write(b"\x20\x02\x00\x00" if is_idle else b"\x20\x02\x00\x04")
+            if is_idle:
+                await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(on_client, "127.0.0.1", 0, backlog=4096)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+async def _door_aside() -> tuple[Door, asyncio.subprocess.Process]:
+    words = ("-m", "millrace.lab.campaign.siege", "--stand-aside")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *words, stdout=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    return Door("127.0.0.1", int(await process.stdout.readline())), process
 
 
 # ------------------------------------------------------------------------------------------- live client
@@ -227,12 +269,15 @@ async def siege(node: NodeProcess, given: argparse.Namespace, report: Report, sa
     attack_s = max(given.seconds, _DEADLINE_S + _LATE_S)
     client = await LiveClient.made(node, attack_s)
     _give_way()
-    idlers, logins = Idlers(node), WrongLogins(node, given.logins)
+    door = Door(node.host, node.mqtt_port)
+    if given.aside:
+        door, aside = await _door_aside()
+    idlers, logins = Idlers(door), WrongLogins(door, given.logins)
     began_s = time.monotonic()
     await idlers.come(given.idle)
     say(f"{given.idle} idle connections after {time.monotonic() - began_s:.0f} s; now the attack")
     lived, taken, _ = await asyncio.gather(
-        asyncio.gather(*(half_open(node, number) for number in range(given.half_open))),
+        asyncio.gather(*(half_open(door, number) for number in range(given.half_open))),
         client.round_trips(),
         logins.go_on(attack_s),
     )
@@ -247,6 +292,11 @@ async def siege(node: NodeProcess, given: argparse.Namespace, report: Report, sa
     report.note("wrong logins tried", logins.tried)
     report.note("wrong logins sent a second", round(logins.sent / attack_s))
     report.note("wrong logins answered with a refusal", logins.refused)
+    if given.aside:
+        idlers.leave()
+        aside.terminate()
+        await aside.wait()
+        return
     report.require(after <= GROWTH_MAX * before, f"p99 grew by a factor of {after / before:.1f}")
     is_strong = logins.sent >= _SENT_LEAST * given.logins * attack_s
     report.require(is_strong, f"{logins.sent / attack_s:.0f} wrong logins a second were sent")
@@ -286,13 +336,18 @@ def main() -> int:
     parser.add_argument("--logins", type=float, default=400.0, help="wrong logins a second")
     parser.add_argument("--seconds", type=float, default=15.0, help="how long each measurement takes")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--aside", action="store_true", help="attack another process, to see what that costs")
     parser.add_argument("--live", help=argparse.SUPPRESS)
+    parser.add_argument("--stand-aside", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.live:
         sys.stdin.readline()
         print(json.dumps(asyncio.run(live(given.live, given.seconds))))
         return 0
     raise_limit()
+    if given.stand_aside:
+        asyncio.run(stand_aside())
+        return 0
     report = Report("siege")
     asyncio.run(_run(given, report, lambda text: print(text, file=sys.stderr, flush=True)))
     print(json.dumps(report.figures) if given.json else report.table())
