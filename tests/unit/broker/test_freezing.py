@@ -1,7 +1,7 @@
 """A state is encoded as it was at one moment, a little at a time, whatever becomes of it meanwhile."""
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.broker.freezing import Frozen, Parts, Pieces, array_head, encode, finished, map_head
@@ -24,6 +24,7 @@ class Bytes:
 CHANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=60)
 
 
+@settings(deadline=None)
 @given(
     before=st.dictionaries(st.integers(0, 20), st.integers(0, 9)),
     changes=CHANGES,
@@ -57,6 +58,7 @@ ROWS = st.lists(st.tuples(st.text(max_size=4), st.integers(0, 1 << 40)), max_siz
 ENTRIES = st.dictionaries(st.text(max_size=4), st.integers(0, 9), max_size=40)
 
 
+@settings(deadline=None)
 @given(rows=ROWS, entries=ENTRIES, at_once=st.integers(1, 50))
 def test_pieces_are_the_bytes_of_the_whole_and_can_be_read_back_in_parts(
     rows: list[tuple[str, int]], entries: dict[str, int], at_once: int
