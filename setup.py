@@ -6,8 +6,8 @@ setup(
     ext_modules=[
         Extension(
             "millrace.kernels._kernels",
-            ["src/millrace/kernels/_kernels.c", "src/millrace/kernels/_filters.c"],
-            depends=["src/millrace/kernels/_filters.h"],
+            [f"src/millrace/kernels/{name}.c" for name in ("_kernels", "_blocks", "_filters")],
+            depends=["src/millrace/kernels/_blocks.h", "src/millrace/kernels/_filters.h"],
             extra_compile_args=["-O3", "-Wall", "-Wextra"],
             optional=True,
         )

@@ -1,5 +1,5 @@
-/* The byte loops of pure.py, blocks.py and packing.py in C: the same functions, the same answers, no state.
- * Those of filters.py are in _filters.c.
+/* The byte loops of pure.py and packing.py in C: the same functions, the same answers, no state.
+ * Those of filters.py are in _filters.c, and those of blocks.py that read and make rows in _blocks.c.
  *
  * Every length is checked before it is read. Whatever is unusual ends the scan, and the codec decides.
  * See there for what each function promises; tests/unit/kernels compares the two on random input.
@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "_blocks.h"
 #include "_filters.h"
 
 typedef unsigned char u8;
@@ -399,219 +400,6 @@ broken:
   return broken_run();
 }
 
-/* Position after the variable byte integer at p; 0 when it ends neither in four bytes nor in the data. */
-static inline Py_ssize_t varint_at(const u8 *d, Py_ssize_t p, Py_ssize_t size, Py_ssize_t *value) {
-  *value = 0;
-  for (int shift = 0; shift < 28; shift += 7) {
-    if (p >= size) return 0;
-    u8 byte = d[p++];
-    *value |= (Py_ssize_t)(byte & 127) << shift;
-    if (byte < 128) return p;
-  }
-  return 0;
-}
-
-/* One message of a block. Positions count from the first byte of its run. */
-typedef struct {
-  Py_ssize_t end, topic, topic_n, payload;
-} Row;
-
-static inline int row_at(const u8 *d, Py_ssize_t pos, Py_ssize_t size, int v5, Row *row) {
-  Py_ssize_t n, body = varint_at(d, pos + 1, size, &n);
-  if (!body || body + n > size || n < 2 || (d[pos] & 0xF0) != 0x30) return 0;
-  row->end = body + n;
-  row->topic = body + 2;
-  row->topic_n = d[body] << 8 | d[body + 1];
-  row->payload = row->topic + row->topic_n + (d[pos] & 6 ? 2 : 0);
-  if (v5) {
-    if (row->payload >= row->end || !(row->payload = varint_at(d, row->payload, row->end, &n))) return 0;
-    row->payload += n;
-  }
-  return row->payload <= row->end;
-}
-
-/* The id of a topic, a new one if it is not in the dictionary yet; -1 with an error set. */
-static long topic_id(PyObject *topics, const u8 *text, Py_ssize_t n) {
-  if (!n) {
-    PyErr_SetString(PyExc_ValueError, "a packet without a topic needs it given");
-    return -1;
-  }
-  PyObject *key = PyBytes_FromStringAndSize((const char *)text, n);
-  if (!key) return -1;
-  PyObject *found = PyDict_GetItemWithError(topics, key);
-  long id = -1;
-  if (found) id = PyLong_AsLong(found);
-  else if (!PyErr_Occurred()) {
-    PyObject *fresh = PyLong_FromSsize_t(PyDict_GET_SIZE(topics));
-    if (fresh && PyDict_SetItem(topics, key, fresh) == 0) id = PyLong_AsLong(fresh);
-    Py_XDECREF(fresh);
-  }
-  Py_DECREF(key);
-  return id;
-}
-
-/* Topics that were met lately, by a mix of their last bytes: a look that costs no object. The text stays where
-   the run has it, which outlives the call. */
-enum { RECENT = 256 };
-typedef struct {
-  const u8 *text;
-  Py_ssize_t n;
-  long id;
-} Recent;
-
-static long recent_topic_id(Recent *recent, PyObject *topics, const u8 *text, Py_ssize_t n) {
-  uint64_t mix = (uint64_t)n;
-  for (Py_ssize_t i = n > 8 ? n - 8 : 0; i < n; i++) mix = (mix ^ text[i]) * 0x9E3779B97F4A7C15u;
-  Recent *at = recent + (mix >> 56);
-  if (at->n == n && at->text && !memcmp(at->text, text, (size_t)n)) return at->id;
-  long id = topic_id(topics, text, n);
-  if (id >= 0) *at = (Recent){text, n, id};
-  return id;
-}
-
-/* A run as blocks.py names it; 0 with an error set when it is not one. */
-typedef struct {
-  const u8 *data, *topic;
-  Py_ssize_t size, topic_n;
-  long version;
-  uint32_t delta_us;
-} Source;
-
-static int read_source(PyObject *run, Source *source) {
-  if (!PyTuple_Check(run) || PyTuple_GET_SIZE(run) < 4 || !PyBytes_Check(PyTuple_GET_ITEM(run, 0))) {
-    PyErr_SetString(PyExc_TypeError, "a run is a tuple that begins with packets, version, delta_us and topic");
-    return 0;
-  }
-  PyObject *packets = PyTuple_GET_ITEM(run, 0), *topic = PyTuple_GET_ITEM(run, 3);
-  source->data = (const u8 *)PyBytes_AS_STRING(packets);
-  source->size = PyBytes_GET_SIZE(packets);
-  source->topic = PyBytes_Check(topic) ? (const u8 *)PyBytes_AS_STRING(topic) : NULL;
-  source->topic_n = source->topic ? PyBytes_GET_SIZE(topic) : 0;
-  source->version = PyLong_AsLong(PyTuple_GET_ITEM(run, 1));
-  if (source->version == -1 && PyErr_Occurred()) return 0;
-  int is_beyond;
-  long long delta_us = PyLong_AsLongLongAndOverflow(PyTuple_GET_ITEM(run, 2), &is_beyond);
-  if (delta_us == -1 && PyErr_Occurred()) return 0;
-  if (is_beyond || delta_us < 0 || delta_us > UINT32_MAX) {
-    PyErr_Format(PyExc_ValueError, "a time delta of %S us does not fit its column", PyTuple_GET_ITEM(run, 2));
-    return 0;
-  }
-  source->delta_us = (uint32_t)delta_us;
-  return 1;
-}
-
-enum { TOPIC_ID, DELTA, PACKET, PACKET_N, PAYLOAD, PAYLOAD_N, FLAGS, COLUMNS };
-
-/* Rows of one run behind the `row` there are; the number of rows then, -1 with an error set. */
-static Py_ssize_t add_rows(const Source *source, PyObject *topics, Recent *recent, uint64_t base,
-                           uint32_t **columns, u8 *flags, Py_ssize_t row) {
-  const u8 *d = source->data, *last = NULL;
-  Py_ssize_t last_n = -1;
-  long id = 0;
-  Row found;
-  for (Py_ssize_t pos = 0; pos < source->size; pos = found.end, row++) {
-    if (!row_at(d, pos, source->size, source->version == 5, &found)) {
-      PyErr_SetString(PyExc_ValueError, "a run is not whole PUBLISH packets laid end to end");
-      return -1;
-    }
-    const u8 *topic = source->topic_n ? source->topic : d + found.topic;
-    Py_ssize_t topic_n = source->topic_n ? source->topic_n : found.topic_n;
-    /* Neighbours often share their topic. */
-    if (topic_n != last_n || memcmp(topic, last, (size_t)topic_n)) {
-      id = recent_topic_id(recent, topics, topic, topic_n);
-      if (id < 0) return -1;
-      last = topic;
-      last_n = topic_n;
-    }
-    columns[TOPIC_ID][row] = (uint32_t)id;
-    columns[DELTA][row] = source->delta_us;
-    columns[PACKET][row] = (uint32_t)(base + (uint64_t)pos);
-    columns[PACKET_N][row] = (uint32_t)(found.end - pos);
-    columns[PAYLOAD][row] = (uint32_t)(base + (uint64_t)found.payload);
-    columns[PAYLOAD_N][row] = (uint32_t)(found.end - found.payload);
-    flags[row] = (u8)((d[pos] >> 1 & 3) | (d[pos] & 1) << 2 | source->version << 4);
-  }
-  return row;
-}
-
-/* How many packets a run has at most: exact where it is whole. */
-static Py_ssize_t count_rows(PyObject *run) {
-  if (!PyTuple_Check(run) || PyTuple_GET_SIZE(run) < 1 || !PyBytes_Check(PyTuple_GET_ITEM(run, 0))) return 0;
-  const u8 *d = (const u8 *)PyBytes_AS_STRING(PyTuple_GET_ITEM(run, 0));
-  Py_ssize_t size = PyBytes_GET_SIZE(PyTuple_GET_ITEM(run, 0)), count = 0, n;
-  for (Py_ssize_t pos = 0, body; pos < size && (body = varint_at(d, pos + 1, size, &n)); pos = body + n) count++;
-  return count;
-}
-
-static PyObject *kernel_scan_rows(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
-  (void)self;
-  if (nargs != 2 || !(PyList_CheckExact(args[0]) || PyTuple_CheckExact(args[0])) || !PyDict_CheckExact(args[1]))
-    return PyErr_Format(PyExc_TypeError, "scan_rows(runs: list | tuple, topics: dict)");
-  Py_ssize_t runs_n = PySequence_Fast_GET_SIZE(args[0]), total = 0, row = 0;
-  PyObject **runs = PySequence_Fast_ITEMS(args[0]);
-  for (Py_ssize_t i = 0; i < runs_n; i++) total += count_rows(runs[i]);
-  uint32_t *values[FLAGS];
-  Recent recent[RECENT] = {{NULL, 0, 0}};
-  u8 *flags = NULL;
-  uint64_t base = 0;
-  PyObject *counts = PyList_New(runs_n), *columns = PyTuple_New(COLUMNS), *answer = NULL;
-  if (!counts || !columns) goto done;
-  for (int c = 0; c < COLUMNS; c++) {
-    PyObject *column = PyBytes_FromStringAndSize(NULL, c == FLAGS ? total : 4 * total);
-    if (!column) goto done;
-    PyTuple_SET_ITEM(columns, c, column);
-    if (c == FLAGS) flags = (u8 *)PyBytes_AS_STRING(column);
-    else values[c] = (uint32_t *)(void *)PyBytes_AS_STRING(column);
-  }
-  for (Py_ssize_t i = 0; i < runs_n; i++) {
-    Source source;
-    if (!read_source(runs[i], &source)) goto done;
-    Py_ssize_t next = add_rows(&source, args[1], recent, base, values, flags, row);
-    if (next < 0) goto done;
-    PyObject *count = PyLong_FromSsize_t(next - row);
-    if (!count) goto done;
-    PyList_SET_ITEM(counts, i, count);
-    row = next;
-    base += (uint64_t)source.size;
-    if (base > UINT32_MAX) {
-      PyErr_Format(PyExc_ValueError, "%llu bytes of packets do not fit one block", (unsigned long long)base);
-      goto done;
-    }
-  }
-  answer = PyTuple_Pack(2, counts, columns);
-done:
-  Py_XDECREF(counts);
-  Py_XDECREF(columns);
-  return answer;
-}
-
-/* Which bytes stand at these places of the packets, each once. */
-static PyObject *kernel_first_bytes(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
-  (void)self;
-  if (nargs != 2 || !PyBytes_Check(args[0])) return PyErr_Format(PyExc_TypeError, "first_bytes(packets, positions)");
-  Py_buffer places;
-  if (PyObject_GetBuffer(args[1], &places, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) < 0) return NULL;
-  const u8 *d = (const u8 *)PyBytes_AS_STRING(args[0]);
-  uint64_t size = (uint64_t)PyBytes_GET_SIZE(args[0]);
-  u8 seen[256] = {0}, found[256];
-  Py_ssize_t found_n = 0, count = places.len / 4;
-  int is_fit = places.itemsize == 4 && places.format && !strcmp(places.format, "I");
-  if (!is_fit) PyErr_SetString(PyExc_TypeError, "positions are a column of 32 bits");
-  for (Py_ssize_t i = 0; is_fit && i < count; i++) {
-    uint32_t at;
-    memcpy(&at, (const u8 *)places.buf + 4 * i, 4);
-    if (at >= size) {
-      PyErr_SetString(PyExc_IndexError, "a position is behind the packets");
-      is_fit = 0;
-    } else seen[d[at]] = 1;
-  }
-  PyBuffer_Release(&places);
-  if (!is_fit) return NULL;
-  for (int byte = 0; byte < 256; byte++)
-    if (seen[byte]) found[found_n++] = (u8)byte;
-  return PyBytes_FromStringAndSize((const char *)found, found_n);
-}
-
 /* A column that must have elements of so many bytes; 0 with an error set. */
 static int get_column(PyObject *from, Py_buffer *column, Py_ssize_t item_bytes) {
   if (PyObject_GetBuffer(from, column, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) < 0) return 0;
@@ -818,6 +606,7 @@ static PyMethodDef methods[] = {
     {"reframe", (PyCFunction)(void *)kernel_reframe, METH_FASTCALL, "see pure.py"},
     {"scan_rows", (PyCFunction)(void *)kernel_scan_rows, METH_FASTCALL, "see blocks.py"},
     {"first_bytes", (PyCFunction)(void *)kernel_first_bytes, METH_FASTCALL, "see blocks.py"},
+    {"join_body", (PyCFunction)(void *)kernel_join_body, METH_FASTCALL, "see blocks.py"},
     {"pack_rows", (PyCFunction)(void *)kernel_pack_rows, METH_FASTCALL, "see packing.py"},
     {"gather", (PyCFunction)(void *)kernel_gather, METH_FASTCALL, "see packing.py"},
     {"shape_of", (PyCFunction)kernel_shape_of, METH_O, "see filters.py"},

@@ -6,7 +6,8 @@ last, the received PUBLISH packets laid end to end; positions in the columns cou
 `docs/understand/format.md` draws both. All numbers are little endian and every section starts at a multiple
 of 8, so a column is a cast view and never a loop.
 
-`scan_rows` and `first_bytes` have twins in C, which serve where they are built; those here are the reference.
+`scan_rows`, `first_bytes` and `join_body` have twins in C, which serve where they are built; those here are
+the reference.
 
 No policy here: bytes in, bytes and tuples out, `ValueError` for input that is not what it claims to be. The
 packets were checked by the codec at the door; these loops check the lengths they walk on and nothing else.
@@ -16,7 +17,7 @@ import re
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import add
 from typing import NamedTuple
 
@@ -65,6 +66,11 @@ class Run(NamedTuple):
     publisher: bytes | None = None
     producer: bytes | None = None
     sequences: Sequence[int] = ()
+
+
+Body = tuple[bytes, int, int, int, int]
+"""A whole body with its padding, and how many bytes of it are the plain part and the coded part; number of
+messages, number of topics."""
 
 
 class Columns(NamedTuple):
@@ -196,11 +202,13 @@ def first_bytes(packets: bytes, positions: memoryview) -> bytes:
 
 _scan_rows = scan_rows
 _first_bytes = first_bytes
+_join_body: Callable[[Sequence[Run], bytes], Body | None] | None = None
 if ACCELERATED:
     from millrace.kernels import _kernels
 
     _scan_rows = _kernels.scan_rows
     _first_bytes = _kernels.first_bytes
+    _join_body = _kernels.join_body
 
 
 def _dictionary(words: Sequence[bytes]) -> list[bytes]:
@@ -260,6 +268,20 @@ def build_body(runs: Sequence[Run], key: bytes = b"") -> tuple[bytes, tuple[byte
     sizes = (sum(map(len, topics)), len(names), sum(map(len, names)), sum(map(len, packets)))
     head = _PLAIN.pack(*sizes, present, len(key))
     return b"".join((head, *_dictionary(topics))), tuple(coded), count, len(topics)
+
+
+def join_body(runs: Sequence[Run], key: bytes = b"") -> Body:
+    """The body whose coded part is stored as it is. The twin in C leaves runs with a producer to this one."""
+    plain, coded, count, topics = build_body(runs, key)
+    raw_bytes = sum(map(len, coded))
+    body = b"".join((plain, *coded, _padding(len(plain) + raw_bytes)))
+    return body, len(plain), raw_bytes, count, topics
+
+
+def make_body(runs: Sequence[Run], key: bytes = b"") -> Body:
+    """By whichever twin serves."""
+    made = _join_body(runs, key) if _join_body is not None else None
+    return join_body(runs, key) if made is None else made
 
 
 def _words(

@@ -16,12 +16,12 @@ of the entry before, so that a reader of a log sees at once whether two neighbou
 
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from millrace.errors import StorageError
-from millrace.kernels.blocks import Columns, Run, build_body, is_plain, read_topics, split_columns
+from millrace.kernels.blocks import Columns, Run, is_plain, make_body, read_topics, split_columns
 from millrace.kernels.checksum import crc32c
 from millrace.limits import BLOCK_BODY_BYTES_MAX, BLOCK_MESSAGES_MAX
 from millrace.storage.files import NewerFormat
@@ -307,33 +307,40 @@ def check_body(header: Header, body: bytes) -> None:
         raise BlockDamaged(f"the checksum of the body of block {header.index} does not fit")
 
 
+def _compressed(plain: bytes, raw: bytes | memoryview) -> bytes | None:
+    """A body whose coded part is compressed; None where that does not shrink, so that no reader pays for
+    nothing."""
+    pressed = zlib.compress(raw, _ZLIB_LEVEL)
+    if len(pressed) >= len(raw):
+        return None
+    return b"".join((plain, pressed, _PADDING[(len(plain) + len(pressed)) & 7]))
+
+
 def _make(
     kind: Kind,
     codec: Codec,
-    plain: bytes,
-    coded: Iterable[bytes],
+    body: bytes,
+    plain_bytes: int,
+    raw_bytes: int,
     count: int = 0,
     topics: int = 0,
     base_time_us: int = 0,
 ) -> Block:
-    pieces = list(coded)
-    raw_bytes = sum(map(len, pieces))
+    """A block of this body, whose coded part is as it was before compression."""
     if codec is Codec.ZLIB:
-        pressed = zlib.compress(b"".join(pieces), _ZLIB_LEVEL)
-        # What does not shrink is stored as it is, so that no reader pays for nothing.
-        if len(pressed) < raw_bytes:
-            pieces = [pressed]
-        else:
+        raw = memoryview(body)[plain_bytes : plain_bytes + raw_bytes]
+        pressed = _compressed(body[:plain_bytes], raw)
+        if pressed is None:
             codec = Codec.NONE
-    size = len(plain) + sum(map(len, pieces))
-    body = b"".join((plain, *pieces, _PADDING[size & 7]))
+        else:
+            body = pressed
     if len(body) > BLOCK_BODY_BYTES_MAX:
         raise ValueError(f"a body of {len(body)} bytes is larger than {BLOCK_BODY_BYTES_MAX}")
     header = Header(
         kind=kind,
         codec=codec,
         body_bytes=len(body),
-        plain_bytes=len(plain),
+        plain_bytes=plain_bytes,
         raw_bytes=raw_bytes,
         count=count,
         topics=topics,
@@ -345,12 +352,12 @@ def _make(
 
 def data_blocks(runs: Sequence[Run], codec: Codec = Codec.NONE, base_time_us: int = 0) -> list[Block]:
     """The messages of these runs in order, not stamped yet, in as many blocks as the bounds ask for."""
-    plain, coded, count, topics = build_body(runs)
+    body, plain_bytes, raw_bytes, count, topics = make_body(runs)
     if not count:
         raise ValueError("a data block needs a message")
-    size = HEAD_BYTES + len(plain) + sum(map(len, coded))
+    size = HEAD_BYTES + plain_bytes + raw_bytes
     if count == 1 or (count <= BLOCK_MESSAGES_MAX and size <= BLOCK_BYTES_AIM):
-        return [_make(Kind.DATA, codec, plain, coded, count, topics, base_time_us)]
+        return [_make(Kind.DATA, codec, body, plain_bytes, raw_bytes, count, topics, base_time_us)]
     # Rare: a chunk of very small packets, or large ones that came together. Each half pays again.
     if len(runs) > 1:
         middle = len(runs) // 2
@@ -358,7 +365,8 @@ def data_blocks(runs: Sequence[Run], codec: Codec = Codec.NONE, base_time_us: in
             runs[middle:], codec, base_time_us
         )
     run, row = runs[0], count // 2
-    cut = split_columns(plain, b"".join(coded), count).packet_positions[row]
+    coded = body[plain_bytes : plain_bytes + raw_bytes]
+    cut = split_columns(body[:plain_bytes], coded, count).packet_positions[row]
     left = run._replace(packets=run.packets[:cut], sequences=run.sequences[:row])
     right = run._replace(packets=run.packets[cut:], sequences=run.sequences[row:])
     return data_blocks([left], codec, base_time_us) + data_blocks([right], codec, base_time_us)
@@ -366,17 +374,19 @@ def data_blocks(runs: Sequence[Run], codec: Codec = Codec.NONE, base_time_us: in
 
 def keyed_block(runs: Sequence[Run], key: bytes, codec: Codec = Codec.NONE) -> Block:
     """The messages of these runs as one block under a key. ValueError where they are too many for one."""
-    plain, coded, count, topics = build_body(runs, key)
-    size = HEAD_BYTES + len(plain) + sum(map(len, coded))
+    body, plain_bytes, raw_bytes, count, topics = make_body(runs, key)
+    size = HEAD_BYTES + plain_bytes + raw_bytes
     if not count or (count > 1 and (count > BLOCK_MESSAGES_MAX or size > BLOCK_BYTES_AIM)):
         raise ValueError(
             f"{count} messages in {size} bytes: a block has 1 to {BLOCK_MESSAGES_MAX} in {BLOCK_BYTES_AIM}"
         )
-    return _make(Kind.DATA, codec, plain, coded, count, topics)
+    return _make(Kind.DATA, codec, body, plain_bytes, raw_bytes, count, topics)
 
 
 def opaque_block(kind: Kind, payload: bytes | Sequence[bytes] = b"", codec: Codec = Codec.NONE) -> Block:
     """A control, no-op or config block, not stamped yet; the payload whole or in pieces."""
     if kind is Kind.DATA:
         raise ValueError("a data block is made of messages")
-    return _make(kind, codec, b"", (payload,) if isinstance(payload, bytes) else payload)
+    raw = payload if isinstance(payload, bytes) else b"".join(payload)
+    padding = _PADDING[len(raw) & 7]
+    return _make(kind, codec, raw + padding if padding else raw, 0, len(raw))

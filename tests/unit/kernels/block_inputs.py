@@ -65,6 +65,7 @@ def runs(random: Random) -> list[Run]:
                 if random.random() < 0.98
                 else random.choice((-1, 2**32)),
                 topic=random.choice((None, b"", b"given")) if random.random() < 0.5 else b"given",
+                publisher=random.choice((None, b"", b"device", b"another one")),
             )
         )
     return made

@@ -47,6 +47,7 @@ def main(path: str, seed: int, seconds: float) -> None:
             done += 1
         made = runs(random)
         assert outcome(compiled, "scan_rows", (made, {})) == outcome(blocks, "scan_rows", (made, {})), made
+        assert outcome(compiled, "join_body", (made, b"k")) == outcome(blocks, "join_body", (made, b"k")), made
         given = table(random)
         assert outcome(compiled, "pack_rows", given) == outcome(packing, "pack_rows", given), given
         cut = slices(random)
@@ -54,7 +55,7 @@ def main(path: str, seed: int, seconds: float) -> None:
         data = random.randbytes(random.randint(1, 40))
         places = memoryview(array("I", (random.randrange(len(data)) for _ in range(random.randint(0, 9)))))
         assert compiled.first_bytes(data, places) == blocks.first_bytes(data, places)
-        done += 4
+        done += 5
     print(done)
 
 

@@ -1,4 +1,4 @@
-"""The C row scan gives the answers of the Python one: the columns, the topics it learnt, and the refusals."""
+"""The C twins give the answers of the Python ones: the columns, the topics learnt, the body, the refusals."""
 
 from random import Random
 from typing import Any
@@ -23,9 +23,18 @@ def outcome(twin: Any, made: list[Run], known: dict[bytes, int]) -> Any:
         return f"refused: {error}"
 
 
+def body_of(twin: Any, made: list[Run], key: bytes) -> Any:
+    try:
+        return twin.join_body(made, key)
+    except ValueError as error:
+        return f"refused: {error}"
+
+
 def agree(made: list[Run], known: dict[bytes, int] | None = None) -> Any:
     expected = outcome(blocks, made, known or {})
     assert outcome(compiled, made, known or {}) == expected, (made, known)
+    key = b"k" * (len(made) % 3)
+    assert body_of(compiled, made, key) == body_of(blocks, made, key), (made, key)
     return expected
 
 
@@ -79,6 +88,18 @@ def test_the_columns_say_where_everything_is(twin: Any) -> None:
     assert counts == [1, 1] and topics == {b"a": 0, b"b": 1}
     assert values == [[0, 1], [3, 9], [0, 9], [9, 9], [7, 17], [2, 1]]
     assert columns[-1] == bytes((0x41, 0x54))
+
+
+def test_runs_with_a_producer_are_left_to_the_python_twin() -> None:
+    """Their numbers may be anything that can be counted through; a lone device has none."""
+    data = packet(Random(1), 4)
+    assert compiled.join_body([Run(data, 4, topic=b"t"), Run(data, 4, topic=b"t", producer=b"p")], b"") is None
+
+
+@pytest.mark.parametrize("arguments", [(), ([],), (5, b""), ([], "key"), ([], b"", b"")])
+def test_c_refuses_what_makes_no_body(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(TypeError):
+        compiled.join_body(*arguments)
 
 
 @pytest.mark.parametrize(

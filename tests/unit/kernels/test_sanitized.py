@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 KERNELS = ROOT / "src" / "millrace" / "kernels"
-SOURCES = (KERNELS / "_kernels.c", KERNELS / "_filters.c")
+SOURCES = tuple(KERNELS / name for name in ("_kernels.c", "_blocks.c", "_filters.c"))
 FUZZ = Path(__file__).with_name("fuzz_sanitized.py")
 FOUND_STATUS = 99
 # A one-byte read past the end of a malloc'ed block, which proves that the sanitizer watches.
