@@ -16,7 +16,7 @@ wrapping the machine, and every effect by wrapping the runners, the log and the 
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 from millrace.errors import StorageError
 from millrace.replication.contract import PeerBody, Persisted, ReplicaId, Send
@@ -106,16 +106,18 @@ class EffectDriver(Generic[EventT, EffectT]):
             return ()
         self.is_stepping = True
         own: Sequence[EffectT] = ()
+        queue = self._queue
         try:
-            while self._queue:
-                item = self._queue.popleft()
+            while queue:
+                item: Any = queue.popleft()
                 if type(item) is tuple:
                     self._run(*item)
                 else:
-                    effects = self._machine.step(cast(EventT, item))
+                    effects = self._machine.step(item)
                     if item is event:
                         own = effects
-                    self._run(effects, 0)
+                    if effects:
+                        self._run(effects, 0)
         except StorageError as error:
             if self._on_storage_error is None or not self._on_storage_error(error):
                 raise
@@ -130,7 +132,9 @@ class EffectDriver(Generic[EventT, EffectT]):
             return
         due: list[Any] = []
         while self._waiting and self._waiting[0][0] <= number:
-            due.append(self._waiting.popleft()[1])
+            rest = self._waiting.popleft()[1]
+            if rest[1] < len(rest[0]):
+                due.append(rest)
         due.insert(0 if tells_first else len(due), Persisted(number=number))
         self._queue.extend(due[:-1])
         self.step(due[-1])

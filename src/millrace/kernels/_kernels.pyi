@@ -1,7 +1,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from millrace.kernels.blocks import Run
+from millrace.kernels.blocks import Body, Run
 
 def scan(
     data: bytes, pos: int, routes: Mapping[bytes, Any], v5: bool, packet_bytes_max: int
@@ -14,6 +14,7 @@ def reframe(
     run: bytes, from_v5: bool, to_v5: bool, first_byte: int, packet_id: int, extra: bytes
 ) -> bytes: ...
 def first_bytes(packets: bytes, positions: memoryview) -> bytes: ...
+def join_body(runs: Sequence[Run], key: bytes) -> Body | None: ...
 def gather(data: Any, starts: Any, ends: Any) -> tuple[bytes, bytes]: ...
 def pack_rows(
     words: tuple[bytes, ...],

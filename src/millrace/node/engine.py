@@ -369,8 +369,9 @@ class Engine:
             self._sealing.hold_back()
         if broker.inbound.waiting or self._sealing.too_early or broker.journal.is_due:
             wall_us = self._wall_us()
-            is_urgent = broker.inbound.is_urgent or self._sealing.too_early or broker.journal.is_due
-            if not self._gathering.holds(broker.inbound.waiting_count, wall_us, is_urgent=bool(is_urgent)):
+            count = broker.inbound.waiting_count
+            is_urgent = broker.inbound.has_urgent(count) or self._sealing.too_early or broker.journal.is_due
+            if not self._gathering.holds(count, wall_us, is_urgent=bool(is_urgent)):
                 self._cut_arrivals(wall_us)
         if self.reader.has_work:
             self.reader.serve_behind()

@@ -155,7 +155,7 @@ class Segment:
     @property
     def is_whole(self) -> bool:
         """No block is known to be damaged."""
-        return not any(damage.is_loss for damage in self.damages)
+        return not self.damages or not any(damage.is_loss for damage in self.damages)
 
     def damage_at(self, index: int) -> Damage | None:
         for damage in self.damages:
@@ -216,14 +216,15 @@ class Segment:
         if self._is_mark_due:
             buffers.append(self.home.mark(position, self.tail))
             position += MARK_BYTES
-        records = [self._shortened(file, block) for block in blocks]
+        records = [self._shortened(file, block) for block in blocks] if self._carried else blocks
         for record in records:
             buffers += record.buffers()
         self._write(file, buffers, fill_bytes)
         self._is_mark_due = False
         for block, record in zip(blocks, records, strict=True):
             index.add(block, position)
-            self._note_carried(block, position)
+            if block.header.kind is Kind.CONTROL:
+                self._note_carried(block, position)
             position += record.header.block_bytes
         # The tail last: a reader goes by it and must find size and points in place.
         self.size = position
@@ -232,7 +233,7 @@ class Segment:
     def _shortened(self, file: File, block: Block) -> Block:
         """A reference in place of a block whose body is in this file already."""
         header = block.header
-        if not self._carried or header.kind is not Kind.DATA:
+        if header.kind is not Kind.DATA:
             return block
         position = self._carried.get((header.body_checksum, header.body_bytes))
         # The same checksum is not the same body.

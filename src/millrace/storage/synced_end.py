@@ -78,9 +78,11 @@ class SyncedEnd:
         self._number += 1
         data = _PLACE.pack(self._number, end.index, end.term)
         checksum = crc32c(data).to_bytes(_CHECKSUM_BYTES, "little")
-        # Without room the older one stays, which is as good after a loss of power.
-        with suppress(DiskFull):
+        try:
             self._file.write_at(self._number % 2 * _PLACES_APART, [data + checksum])
+        except DiskFull:
+            # The older one stays, which is as good after a loss of power.
+            return
 
     def close(self) -> None:
         if self._file is not None:

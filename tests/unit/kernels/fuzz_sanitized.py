@@ -47,7 +47,9 @@ def main(path: str, seed: int, seconds: float) -> None:
             done += 1
         made = runs(random)
         assert outcome(compiled, "scan_rows", (made, {})) == outcome(blocks, "scan_rows", (made, {})), made
-        assert outcome(compiled, "join_body", (made, b"k")) == outcome(blocks, "join_body", (made, b"k")), made
+        assert outcome(compiled, "join_body", (made, b"k")) == outcome(blocks, "join_body", (made, b"k")), (
+            made
+        )
         given = table(random)
         assert outcome(compiled, "pack_rows", given) == outcome(packing, "pack_rows", given), given
         cut = slices(random)

@@ -93,7 +93,8 @@ def test_the_columns_say_where_everything_is(twin: Any) -> None:
 def test_runs_with_a_producer_are_left_to_the_python_twin() -> None:
     """Their numbers may be anything that can be counted through; a lone device has none."""
     data = packet(Random(1), 4)
-    assert compiled.join_body([Run(data, 4, topic=b"t"), Run(data, 4, topic=b"t", producer=b"p")], b"") is None
+    plain, numbered = Run(data, 4, topic=b"t"), Run(data, 4, topic=b"t", producer=b"p")
+    assert compiled.join_body([plain, numbered], b"") is None
 
 
 @pytest.mark.parametrize("arguments", [(), ([],), (5, b""), ([], "key"), ([], b"", b"")])

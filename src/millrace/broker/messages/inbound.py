@@ -85,12 +85,19 @@ class Inbound:
 
     @property
     def waiting_count(self) -> int:
-        return sum([len(intake.arrivals) for intake in self.waiting])
+        count = 0
+        for intake in self.waiting:
+            count += len(intake.arrivals)
+        return count
+
+    def has_urgent(self, count: int) -> bool:
+        """Whether, of so many arrivals that wait, one is to be cut into a block at the end of this turn."""
+        return count > self._leisurely
 
     @property
     def is_urgent(self) -> bool:
-        """Whether an arrival waits that is to be cut into a block at the end of this turn."""
-        return bool(self.waiting) and self.waiting_count > self._leisurely
+        """The same of those that wait now."""
+        return bool(self.waiting) and self.has_urgent(self.waiting_count)
 
     def take_relays(self) -> list[Relay]:
         """Runs to be sent to other nodes."""

@@ -61,7 +61,11 @@ class Job:
 
     @property
     def size_bytes(self) -> int:
-        return self.snapshot_bytes + sum(block.header.block_bytes for block in self.blocks)
+        # A loop: most jobs have one block, and a generator costs more than this.
+        size = self.snapshot_bytes
+        for block in self.blocks:
+            size += block.header.block_bytes
+        return size
 
 
 class Syncer(ABC):
@@ -167,8 +171,7 @@ class Syncer(ABC):
             self._busy = False
             return
         self.before_sync()
-        small = sum(job.size_bytes for job in batch) <= _IN_PLACE_BYTES_MAX
-        if self._in_place and small and self._mean_s < _QUICK_S and not self.is_full:
+        if self._in_place and self._mean_s < _QUICK_S and not self.is_full and _is_small(batch):
             self._attempt(batch)()
         else:
             self._hand_out(batch)
@@ -299,6 +302,13 @@ class ThreadSyncer(Syncer):
 
 def _nothing() -> None:
     pass
+
+
+def _is_small(batch: list[Job]) -> bool:
+    size = 0
+    for job in batch:
+        size += job.size_bytes
+    return size <= _IN_PLACE_BYTES_MAX
 
 
 def write(batch: list[Job]) -> None:

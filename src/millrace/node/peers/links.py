@@ -21,7 +21,6 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -204,10 +203,14 @@ class Link(asyncio.Protocol):
         self.traffic.bytes_sent += len(data)
         if self._descriptor >= 0 and not self._transport.get_write_buffer_size():
             # Full, or broken: the transport knows what to do in either case.
-            with suppress(OSError):
-                data = data[os.write(self._descriptor, data) :]
-        if data:
-            self._transport.write(data)
+            try:
+                sent = os.write(self._descriptor, data)
+            except OSError:
+                sent = 0
+            if sent == len(data):
+                return
+            data = data[sent:]
+        self._transport.write(data)
 
     def drop(self) -> None:
         """Without a word."""

@@ -65,14 +65,14 @@ class Admission:
         before them is missing: to be offered again."""
         origin = batch[0].block.header.origin
         taken = self._taken.get(origin, self.origins.get(origin, 0))
-        fresh = [pending for pending in batch if pending.sequence > taken]
+        fresh = [pending for pending in batch if pending.block.header.sequence > taken]
         if not fresh:
             return True
-        if fresh[0].sequence != taken + 1:
+        if fresh[0].block.header.sequence != taken + 1:
             return False
         runs = self._admitted(fresh)
         for position, (kind, blocks) in enumerate(runs):
-            if not self._append(tuple(self._timed(block, kind).to_bytes() for block in blocks), kind):
+            if not self._append(tuple([self._timed(block, kind).to_bytes() for block in blocks]), kind):
                 self._withdraw(runs[position:])
                 return False
             self._taken[origin] = blocks[-1].header.sequence
@@ -107,6 +107,9 @@ class Admission:
         earliest_us = self._taken_time_us
         if kind is not EntryKind.DATA and header.base_time_us < now_us - STAMP_LEAD_US_MAX:
             earliest_us = max(earliest_us, now_us)
+        if earliest_us <= header.base_time_us <= now_us + STAMP_LEAD_US_MAX:
+            self._taken_time_us = header.base_time_us
+            return block
         latest_us = max(earliest_us, now_us + STAMP_LEAD_US_MAX)
         self._taken_time_us = min(max(header.base_time_us, earliest_us), latest_us)
         if header.base_time_us == self._taken_time_us:

@@ -54,10 +54,11 @@ class ShardRetained:
         generation = self.routing_generation()
         if generation <= max(self._topics.generation, self._announced):
             return None
-        if not any(arrival.run is not None and arrival.run.retain for arrival in arrivals):
-            return None
-        self._announced = generation
-        return Generation(generation)
+        for arrival in arrivals:
+            if arrival.run is not None and arrival.run.retain:
+                self._announced = generation
+                return Generation(generation)
+        return None
 
     def entry(self, topic: str, run: Run, wall_us: int, carried_over: int = 0) -> Retain:
         """The entry that keeps this value."""

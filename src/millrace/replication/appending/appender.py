@@ -16,6 +16,7 @@ from millrace.replication.appending.core import Core
 from millrace.replication.appending.progress import Pace, Progress
 from millrace.replication.contract import (
     Accepted,
+    Config,
     EntryKind,
     PeerStatus,
     Propose,
@@ -39,6 +40,7 @@ class Appender:
         "_append_cached",
         "_bytes_cached",
         "_core",
+        "_followed",
         "_heartbeat_elapsed_ticks",
         "_uncommitted",
         "_uncommitted_bytes",
@@ -59,6 +61,8 @@ class Appender:
         self._uncommitted_bytes = 0
         self._append_cached: Append | None = None
         self._bytes_cached = 0
+        # The configuration of which all members are among the peers, and nobody else.
+        self._followed: Config | None = None
         self.follow_config()
         self.noop_index = core.log.append(core.term, EntryKind.NOOP, (b"",))[0].index
         self.replicate_all()
@@ -328,13 +332,17 @@ class Appender:
         """Follow the configuration. A replica that left is told until its leaving is committed, so that it
         knows and stays quiet."""
         core = self._core
-        members = core.configs.config.members
+        config = core.configs.config
+        if config is self._followed:
+            return
+        members = config.members
         for name in members:
             if name in self.peers:
                 self.peers[name].is_leaving = False
             elif name != core.replica:
                 self.peers[name] = Progress(name, Index(core.log.last_index + 1), core.tick)
         if len(self.peers) <= len(members) - (core.replica in members):
+            self._followed = config
             return
         is_committed = core.configs.index <= core.commit
         for name in [name for name in self.peers if name not in members]:

@@ -587,7 +587,7 @@ class Raft(ServedLog):
         gone or never was: stop."""
         core, log = self._core, self._core.log
         assert core.term >= term, "a term fell"
-        if core.term == term:
+        if core.term == term and vote is not core.vote:
             self._check_vote(vote)
         if core.role is Role.PRE_CANDIDATE and role is not Role.PRE_CANDIDATE:
             assert core.term == term, "asking around raised the term"
