@@ -98,9 +98,9 @@ wills = every_field(
 
 def _consistent(packet: Connect) -> Connect:
     if packet.authentication_method is None:
-        packet = replace(packet, authentication_data=None)
+        packet = structs.replace(packet, authentication_data=None)
     if packet.username is None and packet.version != Version.MQTT_5:
-        packet = replace(packet, password=None)
+        packet = structs.replace(packet, password=None)
     return packet
 
 
@@ -146,7 +146,7 @@ connacks = every_field(
     authentication_data=optional(binary),
     user=users,
 ).map(
-    lambda p: replace(
+    lambda p: structs.replace(
         p,
         session_present=p.session_present and p.reason == Reason.SUCCESS,
         authentication_data=p.authentication_data if p.authentication_method is not None else None,
@@ -269,7 +269,7 @@ def before_5(packet: Packet, version: int) -> Packet:
             reason = _RETURN_CODE_MEANING.get(packet.reason, Reason.SERVER_UNAVAILABLE)
             return Connack(reason=reason, session_present=packet.session_present and version == 4)
         case Publish(message=message):
-            return replace(packet, message=replace(message, properties=NO_PROPERTIES))
+            return structs.replace(packet, message=replace(message, properties=NO_PROPERTIES))
         case Puback() | Pubrec() | Pubrel() | Pubcomp() | Unsuback():
             return type(packet)(packet_id=packet.packet_id)
         case Subscribe():
@@ -279,7 +279,7 @@ def before_5(packet: Packet, version: int) -> Packet:
             reasons = tuple(r if r < Reason.UNSPECIFIED else Reason.UNSPECIFIED for r in packet.reasons)
             return Suback(packet_id=packet.packet_id, reasons=reasons)
         case Unsubscribe():
-            return replace(packet, user=())
+            return structs.replace(packet, user=())
         case Disconnect():
             return Disconnect()
         case _:

@@ -1,13 +1,12 @@
 """What a client asks for when it connects."""
 
-from dataclasses import dataclass
+import msgspec
 
 from millrace.broker.access import Principal
 from millrace.broker.sessions.session import WillPlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectRequest:
+class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a connection asks for, after authentication and with the broker's own bounds applied."""
 
     client_id: str

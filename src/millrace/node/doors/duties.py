@@ -1,6 +1,6 @@
 """What a connection does once the operations of its session are on disk, as values that wait for them."""
 
-from dataclasses import dataclass
+import msgspec
 
 from millrace.broker.machine import Subscribed
 from millrace.broker.sessions.connect_request import ConnectRequest
@@ -9,8 +9,7 @@ from millrace.reasons import Reason
 from millrace.wire.mqtt.packets import Connack, Connect
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptClient:
+class AcceptClient(msgspec.Struct, frozen=True, kw_only=True):
     """Open the session, whose record is there now, and answer CONNECT."""
 
     packet: Connect
@@ -18,8 +17,7 @@ class AcceptClient:
     answer: Connack
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerSubscribe:
+class AnswerSubscribe(msgspec.Struct, frozen=True, kw_only=True):
     """Send SUBACK and what the new subscriptions get at once. Each result is a subscription, what became of
     it, and whether it is new."""
 
@@ -33,8 +31,7 @@ class AnswerSubscribe:
         return [s.filter for s, reason, _ in self.results if s.filter.startswith("$share/") and reason < 0x80]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerUnsubscribe:
+class AnswerUnsubscribe(msgspec.Struct, frozen=True, kw_only=True):
     """Send UNSUBACK."""
 
     session: Session

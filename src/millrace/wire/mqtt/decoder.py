@@ -52,10 +52,13 @@ Decoder = Callable[[int, bytes, int], Packet]
 
 # Member look-ups on an enumeration cost more than the comparison they serve.
 _MQTT_3_1 = Version.MQTT_3_1
+_MQTT_3_1_1 = Version.MQTT_3_1_1
 _MQTT_5 = Version.MQTT_5
 
 _DUP = 0x08
 _RETAIN_HANDLINGS = tuple(RetainHandling)
+# How most CONNECT packets begin: MQTT 3.1.1 and, behind flags and keep alive, the client id.
+_HEAD_3_1_1, _CLIENT_ID_3_1_1 = b"\0\x04MQTT\x04", 10
 _PROTOCOLS = {("MQIsdp", 3): Version.MQTT_3_1, ("MQTT", 4): Version.MQTT_3_1_1, ("MQTT", 5): Version.MQTT_5}
 
 # 3.1.1, table 3.1, by return code.
@@ -135,6 +138,15 @@ def _decode_reserved(first_byte: int, body: bytes, version: int) -> Packet:
 
 def _decode_connect(first_byte: int, body: bytes, version: int) -> Connect:
     end = len(body)
+    if first_byte == 0x10 and body.startswith(_HEAD_3_1_1) and end > _CLIENT_ID_3_1_1 and body[7] in (0, 2):
+        # Neither a will nor a user name: nothing is behind the client id.
+        client_id, pos = read_string(body, _CLIENT_ID_3_1_1, end)
+        _require_end(pos, end)
+        keep_alive_s = body[8] << 8 | body[9]
+        clean_start = body[7] == 2
+        return Connect(
+            version=_MQTT_3_1_1, client_id=client_id, clean_start=clean_start, keep_alive_s=keep_alive_s
+        )
     name, pos = read_string(body, 0, end)
     level, pos = read_byte(body, pos, end)
     protocol = _PROTOCOLS.get((name, level))

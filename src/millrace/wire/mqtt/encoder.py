@@ -119,7 +119,7 @@ def _encode_connack(packet: Connack, version: int) -> bytes:
     if version == Version.MQTT_5:
         return _packet(0x20, bytes((packet.session_present, packet.reason)), blocks.CONNACK.put(packet))
     present = packet.session_present and version != Version.MQTT_3_1
-    return _packet(0x20, bytes((present, _RETURN_CODES.get(packet.reason, _RETURN_CODE_OTHER))))
+    return bytes((0x20, 2, present, _RETURN_CODES.get(packet.reason, _RETURN_CODE_OTHER)))
 
 
 def _encode_publish(packet: Publish, version: int) -> bytes:

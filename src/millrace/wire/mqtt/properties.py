@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, NamedTuple
 
+import msgspec
+
 from millrace.errors import LocalError, MalformedPacket, ProtocolError
 from millrace.limits import USER_PROPERTIES_MAX
 from millrace.reasons import Reason
@@ -140,6 +142,12 @@ _PROPERTIES: Mapping[int, _Property] = {
 }
 
 
+def _defaults(kind: Any) -> list[tuple[str, Any]]:
+    """The fields of a packet or of `Properties`."""
+    known = msgspec.structs.fields(kind) if issubclass(kind, msgspec.Struct) else fields(kind)
+    return [(field.name, field.default) for field in known]
+
+
 class Block:
     """The property block of one packet type: which properties it takes and how they are written."""
 
@@ -147,7 +155,7 @@ class Block:
 
     def __init__(self, kind: type, *extra: int, without: tuple[str, ...] = ()) -> None:
         """Takes the properties that `kind` has a field for, plus those of `extra` by identifier."""
-        defaults = {field.name: field.default for field in fields(kind) if field.name not in without}
+        defaults = {name: default for name, default in _defaults(kind) if name not in without}
         self._known: Mapping[int, _Property] = {
             identifier: known
             for identifier, known in _PROPERTIES.items()
@@ -158,7 +166,7 @@ class Block:
             for identifier, known in self._known.items()
             if known.name in defaults
         )
-        assert all(field.default is not MISSING for field in self._fields)
+        assert all(field.default not in (MISSING, msgspec.NODEFAULT) for field in self._fields)
 
     def read(self, data: bytes, pos: int, end: int) -> tuple[dict[str, Any], int]:
         """The properties of the block at `pos` by field name, and the position after the block."""
