@@ -152,9 +152,9 @@ class Broker:
     def belongs_to_another(self, client_id: str, username: str | None) -> bool:
         """Whether a session of this client id is that of another user [rule 31]. What an anonymous client
         made belongs to whoever comes first, so that a fleet that gets users keeps its sessions."""
+        mine = None, username
         session, record = self.sessions.get(client_id), self.records.find(client_id)
-        owners = (session and session.username, record and record.username)
-        return any(owner is not None and owner != username for owner in owners)
+        return (session and session.username) not in mine or (record and record.username) not in mine
 
     def opening(self, request: ConnectRequest, username: str | None) -> Opened | None:
         """What must be on disk before this client is accepted; None for one that leaves nothing behind and
@@ -468,10 +468,12 @@ class Broker:
     def _unsubscribe_all(self, session: Session) -> None:
         """The session goes, and its record is seen to."""
         assert not session.is_recorded
+        session.forget_holder()
+        if not session.subscriptions:
+            return
         filters, session.subscriptions = session.subscriptions, {}
         self.subscription_count -= len(filters)
         session.weigh(-session.filter_bytes)
-        session.forget_holder()
         plain = [filter for filter in filters if not filter.startswith(SHARE_PREFIX)]
         self.router.index.remove(plain, session)
         self.interest_changes += [(filter, False) for filter in plain if filter[0] != "$"]

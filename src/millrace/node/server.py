@@ -361,12 +361,10 @@ class Server:
         is_behind_proxy = self.config.listeners.proxy_protocol and context is None
         output_bytes_max = self.config.limits.output_buffer_bytes_max
 
-        def connection() -> Tuned:
-            return Tuned(lambda: make(name, is_behind_proxy), output_bytes_max)
-
+        tuned = Tuned(partial(make, name, is_behind_proxy), output_bytes_max)
         listener, self.ports[name] = await self._surroundings.listen(
             address,
-            connection,
+            lambda: tuned,
             self.descriptors,
             context=context,
             handshake_s=self.config.limits.connect_deadline_ms / 1000,
@@ -376,10 +374,7 @@ class Server:
         self._listeners.append(listener)
 
     def _new_connection(self, listener: str) -> MqttConnection:
-        connection = MqttConnection(self.door)
-        connection.listener = listener
-        connection.traffic = self.broker.stats.door(listener)
-        return connection
+        return MqttConnection(self.door, listener)
 
     def _tcp_connection(self, listener: str, is_behind_proxy: bool) -> Any:
         connection = self._new_connection(listener)

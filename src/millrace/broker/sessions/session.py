@@ -244,9 +244,10 @@ class Session:
 
     def belong(self, username: str | None, share: Share) -> None:
         """From now on it is this user's."""
-        for old_or_new, sign in ((self.share, -1), (share, 1)):
-            old_or_new.hold(sign * self.queued_bytes)
-            old_or_new.weigh(sign * self.filter_bytes)
+        if self.queued_bytes or self.filter_bytes:
+            for old_or_new, sign in ((self.share, -1), (share, 1)):
+                old_or_new.hold(sign * self.queued_bytes)
+                old_or_new.weigh(sign * self.filter_bytes)
         self.username, self.share = username, share
 
     def stand(self, place: Place | None) -> None:

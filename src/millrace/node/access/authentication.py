@@ -209,7 +209,7 @@ class Authentication:
 
     def _decide(self, connection: Connection, packet: Connect, done: Decide) -> None:
         name = packet.username
-        if name is None and self._is_bearer(packet.password or b""):
+        if name is None and packet.password is not None and self._is_bearer(packet.password):
             # MQTT 5 allows a password without a user name (3.1.2.9).
             name = ANY_USER
         if name is None:

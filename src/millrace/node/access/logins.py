@@ -14,6 +14,7 @@ import ipaddress
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Protocol
 
 from millrace.limits import LOGINS_WAITING_MAX, LOGINS_WAITING_PER_ADDRESS_MAX
@@ -24,6 +25,7 @@ _DELAY_S_LEAST, _DELAY_S_MOST = 0.05, 0.5
 _FORGIVEN_S = 60.0
 # Addresses, users and pairs of them of which failures and successes are remembered, each.
 _REMEMBERED_MAX = 10_000
+_ADDRESSES_KEPT = 1024
 
 
 class Outcome(Enum):
@@ -258,9 +260,12 @@ class Logins:
 
 def address_of(peer: Any) -> str:
     """The address as failures are counted by it: of IPv6 the network, for a client may have all of that."""
-    if not isinstance(peer, tuple) or not peer:
-        return "local"
-    text = str(peer[0]).partition("%")[0]
+    return _counted_as(str(peer[0])) if isinstance(peer, tuple) and peer else "local"
+
+
+@lru_cache(maxsize=_ADDRESSES_KEPT)
+def _counted_as(host: str) -> str:
+    text = host.partition("%")[0]
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

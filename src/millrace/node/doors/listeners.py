@@ -39,14 +39,15 @@ _PAUSE_S = 1.0
 
 
 class Tuned:
-    """Sets the transport's bounds, then steps aside: the loop calls the connection directly from then on."""
+    """Sets the transport's bounds, then steps aside: the loop calls the connection directly from then on. It
+    knows nothing of a connection, so one serves all of a listener."""
 
     def __init__(self, make: Callable[[], Any], output_bytes_max: int) -> None:
         self._make = make
-        self._output_bytes_max = output_bytes_max
+        self._slow_bytes = min(SLOW_BYTES, output_bytes_max)
 
     def connection_made(self, transport: Any) -> None:
-        slow_bytes = min(SLOW_BYTES, self._output_bytes_max)
+        slow_bytes = self._slow_bytes
         transport.set_write_buffer_limits(high=slow_bytes, low=slow_bytes // 4)
         inner = self._make()
         transport.set_protocol(inner)

@@ -11,9 +11,10 @@ An error of the client ends its connection with the reason code the standard nam
 
 import logging
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, assert_never
+
+from msgspec.structs import replace
 
 from millrace.broker.access import Principal
 from millrace.broker.entries.sessions import Opened
@@ -60,6 +61,7 @@ log = logging.getLogger("millrace.mqtt")
 
 # Parked: connected, and what else arrived waits for the next turn of the loop.
 _NEW, _AUTHENTICATING, _OPENING, _CONNECTED, _PARKED, _CLOSED = range(6)
+_MQTT_5 = Version.MQTT_5
 _PING = b"\xc0\x00"
 _PONG = b"\xd0\x00"
 # [MQTT-3.1.2-22]: one and a half times the keep alive.
@@ -103,7 +105,7 @@ class MqttConnection(PacedOutput):
         "version",
     )
 
-    def __init__(self, door: MqttDoor) -> None:
+    def __init__(self, door: MqttDoor, listener: str = "mqtt") -> None:
         super().__init__(door.output)
         self._door = door
         self._state = _NEW
@@ -124,8 +126,8 @@ class MqttConnection(PacedOutput):
         self.login: Cancellable | None = None
         self.peer: Any = None
         # For people: by which door it came, since when its session is open, messages from it.
-        self.listener, self.connected_us, self.received = "mqtt", 0, 0
-        self.traffic = door.broker.stats.door("mqtt")
+        self.listener, self.connected_us, self.received = listener, 0, 0
+        self.traffic = door.broker.stats.door(listener)
         # Heard last; and the beginning of the time before the session, or after it.
         self.seen_ms = self.since_ms = door.now_ms()
         # Silence allowed: the CONNECT deadline first, then the keep alive; 0 is for ever.
@@ -429,18 +431,16 @@ class MqttConnection(PacedOutput):
         results = broker.subscribe_all(session, packet.subscriptions)
         if denied := [s.filter for s, reason, _ in results if reason is Reason.NOT_AUTHORIZED]:
             self._door.events.denied(session, denied)
-        self._once_written(
-            session, AnswerSubscribe(session=session, packet_id=packet.packet_id, results=results)
-        )
+        duty = AnswerSubscribe(session=session, packet_id=packet.packet_id, results=results)
+        self._once_written(session, duty)
         # A subscription costs what is kept here, not what it takes to ask.
         self._park()
 
     def _on_unsubscribe(self, session: Session, packet: Unsubscribe) -> None:
         broker = self._door.broker
         reasons = tuple([broker.unsubscribe(session, filter) for filter in packet.filters])
-        self._once_written(
-            session, AnswerUnsubscribe(session=session, packet_id=packet.packet_id, reasons=reasons)
-        )
+        duty = AnswerUnsubscribe(session=session, packet_id=packet.packet_id, reasons=reasons)
+        self._once_written(session, duty)
 
     def _suback(self, duty: AnswerSubscribe) -> None:
         session = duty.session
@@ -500,7 +500,7 @@ class MqttConnection(PacedOutput):
         assert isinstance(packet, Connect)
         self.version = packet.version
         self._client_bytes_max = packet.packet_bytes_max or 0
-        self._v5 = packet.version == Version.MQTT_5
+        self._v5 = packet.version == _MQTT_5
         if packet.authentication_method is not None:
             self._begin_exchange(packet)
             return
@@ -608,25 +608,25 @@ class MqttConnection(PacedOutput):
         self.deadline_ms = int(keep_alive_s * 1000 * _KEEP_ALIVE_GRACE)
         if present and packet.version != Version.MQTT_3_1:
             answer = replace(answer, session_present=True)
-
-        def welcome() -> None:
-            if self.session is not session:
-                return
-            session.blocked = False
-            self._is_welcome = True
-            self._send(session, answer)
-            broker.resume(session, self.seen_ms)
-            if was_waiting:
-                self.transport.resume_reading()
-            if not self._inbox.is_empty:
-                self._resume_input()
-            self._wake()
-
         if present and was_waiting:
             # What is published after CONNACK, at whatever node, reaches a session that moved here.
-            door.when_known(welcome)
+            door.when_known(partial(self._welcome, session, answer, was_waiting))
         else:
-            welcome()
+            self._welcome(session, answer, was_waiting)
+
+    def _welcome(self, session: Session, answer: Connack, was_waiting: bool) -> None:
+        """Answer CONNECT, and go on with what the client sent meanwhile."""
+        if self.session is not session:
+            return
+        session.blocked = False
+        self._is_welcome = True
+        self._send(session, answer)
+        self._door.broker.resume(session, self.seen_ms)
+        if was_waiting:
+            self.transport.resume_reading()
+        if not self._inbox.is_empty:
+            self._resume_input()
+        self._wake()
 
     # ------------------------------------------------------------------- enhanced authentication
 

@@ -19,6 +19,10 @@ from millrace.wire.mqtt.codec import encode_properties, encode_publish
 from millrace.wire.mqtt.packets import Connack, Connect, Disconnect, Puback, Pubcomp, Pubrec, Pubrel
 
 _NOTHING = Properties()
+# Before MQTT 5 there is nothing more to say.
+_ACCEPTED = Connack(reason=Reason.SUCCESS)
+# Member look-ups on an enumeration cost more than the comparison they serve.
+_MQTT_5 = Version.MQTT_5
 # Retained messages that are taken before a connection looks whether it used up its turn.
 _RETAINED_AT_ONCE_MAX = 100
 # How an acknowledgement begins, which is what the broker knows it by.
@@ -26,7 +30,7 @@ ANSWER_FIRST_BYTES = {Puback: 0x40, Pubrec: 0x50, Pubrel: 0x62, Pubcomp: 0x70}
 
 
 def expiry_s(packet: Connect, limits: Limits) -> int:
-    if packet.version == Version.MQTT_5:
+    if packet.version == _MQTT_5:
         return min(packet.session_expiry_s or 0, limits.session_expiry_s_max)
     # 3.1.1 knows only "clean" and "keep"; how long is ours to say.
     return 0 if packet.clean_start else limits.session_expiry_s_max
@@ -34,7 +38,7 @@ def expiry_s(packet: Connect, limits: Limits) -> int:
 
 def keep_alive_s(packet: Connect, settings: Mqtt, limits: Limits) -> int:
     """What the connection is held to: MQTT 5 clients can be told, others keep their own."""
-    if packet.version != Version.MQTT_5:
+    if packet.version != _MQTT_5:
         return packet.keep_alive_s
     most = limits.keep_alive_s_max
     asked = settings.server_keep_alive_s or packet.keep_alive_s
@@ -52,7 +56,7 @@ def request_of(
     door: str,
 ) -> ConnectRequest:
     """What the client asks the broker for, within the limits."""
-    v5 = packet.version == Version.MQTT_5
+    v5 = packet.version == _MQTT_5
     return ConnectRequest(
         client_id=client_id,
         clean_start=packet.clean_start,
@@ -82,6 +86,8 @@ def connack(
     authentication_data: bytes | None,
 ) -> Connack:
     """Yes to a CONNECT; whether a session was present is known only once it is opened."""
+    if packet.version != _MQTT_5:
+        return _ACCEPTED
     keep_s = keep_alive_s(packet, settings, limits)
     return Connack(
         reason=Reason.SUCCESS,
@@ -128,8 +134,9 @@ def refused_client(
 ) -> tuple[Reason, str] | None:
     """Why a client of this id, perhaps one that was given to it, is not served; None where it is."""
     broker, limits = door.broker, door.limits
-    keeps_session = not packet.clean_start and packet.version != Version.MQTT_5
-    if not packet.client_id and (keeps_session or packet.version == Version.MQTT_3_1):
+    if not packet.client_id and (
+        packet.version == Version.MQTT_3_1 or (packet.version != _MQTT_5 and not packet.clean_start)
+    ):
         # [MQTT-3.1.3-8] of 3.1.1; 3.1 knows no empty id
         return Reason.CLIENT_ID_NOT_VALID, "a session without a client id cannot be kept"
     if len(client_id.encode()) > limits.client_id_bytes_max:

@@ -24,8 +24,8 @@ class Quotas:
         self._reached = reached
         # Whoever came in, with its address, until it leaves.
         self._addresses: dict[Any, str] = {}
-        self._connections: Counter[str] = Counter()
-        self._unfinished: Counter[str] = Counter()
+        self._connections: dict[str, int] = {}
+        self._unfinished: dict[str, int] = {}
         self._unfinished_count = 0
         self._is_unfinished: set[Any] = set()
         # Behind a balancer that has yet to say their address: whether they have begun.
@@ -44,6 +44,7 @@ class Quotas:
         }
         self.paces = any(most for bound, most in self._most.items() if "publish" in bound)
         """Whether publishing has a bound at all: it is asked for every chunk."""
+        self._bounds_connects = bool(limits.connects_per_s_max or limits.address_connects_per_s_max)
 
     # ------------------------------------------------------------------------------- connections
 
@@ -58,10 +59,10 @@ class Quotas:
         address = address_of(peer)
         bound = self._full(address, is_finished)
         self._addresses[connection] = address
-        self._connections[address] += 1
+        self._connections[address] = self._connections.get(address, 0) + 1
         if not is_finished:
             self._is_unfinished.add(connection)
-            self._unfinished[address] += 1
+            self._unfinished[address] = self._unfinished.get(address, 0) + 1
             self._unfinished_count += 1
         if bound is not None:
             self._reached.count(bound)
@@ -77,16 +78,17 @@ class Quotas:
 
     def _full(self, address: str, is_finished: bool) -> str | None:
         most = self._limits.address_connections_max
-        if most and self._connections[address] >= most:
+        if most and self._connections.get(address, 0) >= most:
             return "address_connections"
-        for bound, key in (("connects_per_s", ""), ("address_connects_per_s", address)):
-            # What is refused is not owed: who comes again later is let in.
-            if 0 < self._most[bound] <= self._spent[bound, key]:
-                return bound
-        self._spend({"connects_per_s": "", "address_connects_per_s": address}, 1)
+        if self._bounds_connects:
+            for bound, key in (("connects_per_s", ""), ("address_connects_per_s", address)):
+                # What is refused is not owed: who comes again later is let in.
+                if 0 < self._most[bound] <= self._spent[bound, key]:
+                    return bound
+            self._spend({"connects_per_s": "", "address_connects_per_s": address}, 1)
         if is_finished:
             return None
-        if self._unfinished[address] >= UNFINISHED_CONNECTS_PER_ADDRESS_MAX:
+        if self._unfinished.get(address, 0) >= UNFINISHED_CONNECTS_PER_ADDRESS_MAX:
             return "address_unfinished_connects"
         return "unfinished_connects" if self._unfinished_count >= UNFINISHED_CONNECTS_MAX else None
 
@@ -183,7 +185,9 @@ def _publisher(what: str, address: str, username: str | None) -> dict[str, str]:
     return keys if username is None else {**keys, f"user_{what}": username}
 
 
-def _less(counter: Counter[str], key: str) -> None:
-    counter[key] -= 1
-    if counter[key] <= 0:
-        del counter[key]
+def _less(counts: dict[str, int], key: str) -> None:
+    count = counts[key] - 1
+    if count > 0:
+        counts[key] = count
+    else:
+        del counts[key]

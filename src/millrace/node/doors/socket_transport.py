@@ -54,7 +54,7 @@ class SocketPoll:
         """A connection that was accepted. From here on its transport closes the descriptor."""
         os.set_blocking(descriptor, False)
         transport = self._transports[descriptor] = SocketTransport(self, descriptor, peer, protocol)
-        transport.watch()
+        self._epoll.register(descriptor, _READABLE)
         try:
             protocol.connection_made(transport)
         except Exception as error:
@@ -158,8 +158,8 @@ class SocketTransport:
         self.is_reading = True
         self.read_bytes = _READ_BYTES
         self._state = _OPEN
-        # What the poll tells of it now.
-        self._events = 0
+        # What the poll tells of it now; it was told to when the transport was made.
+        self._events = _READABLE
         self._unsent: list[bytes] | None = None
         self._unsent_bytes = 0
         # The protocol was told to pause.

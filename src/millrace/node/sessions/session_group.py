@@ -90,11 +90,11 @@ class SessionGroup:
 
     def find(self, client_id: str) -> Record | None:
         """The record of this client's session, as the broker asks for it."""
-        return self.store.find(client_id)
+        return self.store.records.find(client_id)
 
     def displaced_wills(self, client_id: str) -> Sequence[DisplacedWill]:
         """Of this client, likewise."""
-        return self.store.displaced_wills(client_id)
+        return self.store.displaced.get(client_id, ())
 
     def begin(self) -> None:
         """The records are complete: make the broker's sessions of them, and write from now on."""
