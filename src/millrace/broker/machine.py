@@ -5,7 +5,6 @@ only thing done with it is to hand it back when another one displaces it. Output
 `outbound.dirty` lists the sessions that have some.
 """
 
-import heapq
 from collections.abc import Iterable
 from typing import Any, assert_never
 
@@ -41,6 +40,7 @@ from millrace.broker.sessions.session import Session, WillPlan
 from millrace.broker.sessions.session_store import Record, SessionRecords, SessionStore
 from millrace.broker.sessions.share import NO_SHARE
 from millrace.broker.sessions.shares import Shares
+from millrace.broker.sessions.timers import Timers
 from millrace.broker.sessions.wills import LoggedWill, Wills
 from millrace.broker.shards.retained import Retained
 from millrace.broker.stats import Stats
@@ -53,8 +53,6 @@ from millrace.reasons import Reason
 from millrace.types import RetainHandling, Subscription
 
 _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
-# Timers that may be out of date before it is worth to look for them.
-_TIMERS_SPARE = 64
 # By QoS; a look-up by value costs an enumeration more than all the rest of an answer.
 _QOS_GRANTED = (Reason.SUCCESS, Reason.GRANTED_QOS_1, Reason.GRANTED_QOS_2)
 _REFUSED = 0x80  # and above
@@ -110,9 +108,7 @@ class Broker:
         self.is_settled = True
         # The wall clock, which only records need; the node sets it now and then.
         self.wall_us = 0
-        # (due, order, epoch, session, will): the session ends where will is None, else a delayed will.
-        self._timers: list[tuple[int, int, int, Session, WillPlan | None]] = []
-        self._timer_order = 0
+        self._timers = Timers()
 
     @property
     def has_work(self) -> bool:
@@ -198,7 +194,10 @@ class Broker:
             session = self._take_over(request, now_ms)
         present = session is not None
         if session is None:
-            session = self.sessions[request.client_id] = Session(request.client_id, request.principal)
+            record = self.records.find(request.client_id) if is_opened else None
+            # The text that the records have is kept; that of CONNECT goes.
+            client_id = request.client_id if record is None else record.client_id
+            session = self.sessions[client_id] = Session(client_id, request.principal)
         other = present and (
             session.v5 != request.v5
             or session.principal is not request.principal
@@ -206,6 +205,7 @@ class Broker:
             or bool(session.packet_bytes_max) != bool(request.packet_bytes_max)
         )
         session.epoch += 1
+        session.ends_ms = None
         session.connection = connection
         session.v5 = request.v5
         session.principal = request.principal
@@ -262,6 +262,7 @@ class Broker:
         of a group and not in the record goes to members that are here."""
         session.is_recorded = False
         session.epoch += 1
+        session.ends_ms = None
         if session.connection is not None:
             session.connection = None
             session.blocked = True
@@ -280,7 +281,7 @@ class Broker:
         record = self.records.find(session.client_id)
         assert record is not None, "the record is on disk before the client is accepted"
         session.record_epoch = record.epoch
-        session.producer = record.producer
+        session.incarnation = record.incarnation
         session.next_token = max(session.next_token, record.next_token)
 
     def resume(self, session: Session, now_ms: int) -> None:
@@ -311,7 +312,7 @@ class Broker:
             delay_s = min(plan.delay_s, session.expiry_s) if keep else 0
             if delay_s:
                 session.delayed_will = plan
-                self._timer(now_ms + delay_s * 1000, session, plan)
+                self._timers.publish_in(session, plan, delay_s * 1000, now_ms, len(self.sessions))
             else:
                 self.wills.publish(session, plan, now_ms)
         if keep:
@@ -321,30 +322,19 @@ class Broker:
         if not keep:
             self._end(session, now_ms)
         elif session.expiry_s != SESSION_EXPIRY_S_NEVER:
-            self._timer(now_ms + session.expiry_s * 1000, session, None)
+            self._timers.end_in(session, session.expiry_s * 1000, now_ms, len(self.sessions))
 
     def tick(self, now_ms: int) -> int | None:
         """Do what is due; returns when to call again at the latest, if ever."""
-        while self._timers and self._timers[0][0] <= now_ms:
-            _, _, epoch, session, plan = heapq.heappop(self._timers)
-            if session.epoch != epoch:
-                continue
+        for session, plan in self._timers.due(now_ms):
             if plan is None:
                 self._end(session, now_ms)
-            elif session.delayed_will is plan:
+            else:
                 session.delayed_will = None
                 self.wills.publish(session, plan, now_ms)
                 self._record_away(session)
         self.wills.retry(now_ms, self.records, self.node)
-        return self._timers[0][0] if self._timers else None
-
-    def _timer(self, due_ms: int, session: Session, plan: WillPlan | None) -> None:
-        self._timer_order += 1
-        if len(self._timers) > 4 * len(self.sessions) + _TIMERS_SPARE:
-            # Two timers of a session count at most; the others are of its earlier lives.
-            self._timers = [timer for timer in self._timers if timer[2] == timer[3].epoch]
-            heapq.heapify(self._timers)
-        heapq.heappush(self._timers, (due_ms, self._timer_order, session.epoch, session, plan))
+        return self._timers.next_ms()
 
     def _end(self, session: Session, now_ms: int) -> None:
         # A will still delayed goes out at the latest when the session ends ([MQTT-3.1.3-9]).
@@ -352,6 +342,7 @@ class Broker:
         if plan is not None:
             self.wills.publish(session, plan, now_ms)
         session.epoch += 1
+        session.ends_ms = None
         if session.is_recorded:
             session.is_recorded = False
             will = None if session.firing_will is None else session.firing_will.saved()
@@ -761,7 +752,7 @@ class Broker:
         self._belongs(session, record.username)
         session.add_cursors(record.cursors)
         session.next_token = record.next_token
-        session.producer = record.producer
+        session.incarnation = record.incarnation
         session.received = set(record.received) or None
         session.logged_ids = set(record.received) or None
         session.uncertain = dict(record.received) or None
@@ -782,10 +773,11 @@ class Broker:
             plan = WillPlan.restored(record.will)
             session.delayed_will = plan
             delay_ms = min(plan.delay_s, record.expiry_s) * 1000
-            self._timer(now_ms + max(0, delay_ms - (self.wall_us - away_us) // 1000), session, plan)
+            wait_ms = max(0, delay_ms - (self.wall_us - away_us) // 1000)
+            self._timers.publish_in(session, plan, wait_ms, now_ms, len(self.sessions))
         if session.expiry_s != SESSION_EXPIRY_S_NEVER:
             left_ms = session.expiry_s * 1000 - (self.wall_us - away_us) // 1000
-            self._timer(now_ms + max(0, left_ms), session, None)
+            self._timers.end_in(session, max(0, left_ms), now_ms, len(self.sessions))
 
     def log_opened(self, shard: int) -> None:
         """A log that this node did not know yet. Sessions may have been there before: a node that was away

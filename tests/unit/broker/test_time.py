@@ -1,5 +1,7 @@
 """What time does: wills that are delayed, sessions that end, and the timers behind both."""
 
+from itertools import islice
+
 import pytest
 
 from millrace.limits import SESSION_EXPIRY_S_NEVER
@@ -267,6 +269,40 @@ class TestTimers:
         assert len(watcher.messages()) == 300
         house.pass_s(50)
         assert len(house.broker.sessions) == 2
+
+    def test_a_fault_at_one_end_leaves_the_others_due(self) -> None:
+        house = House()
+        for number in range(3):
+            house.connect(f"s{number}", session_expiry_s=10).drop()
+        ended = list(islice(house.broker._timers.due(house.now_ms + 10_000), 1))
+        assert len(ended) == 1
+        house.pass_s(11)
+        left = [ended[0][0].client_id]
+        assert list(house.broker.sessions) == left, "of whom the first look told in vain"
+
+    @pytest.mark.parametrize(("expiry_s", "is_rounded"), [(3_599, False), (3_600, True), (86_400, True)])
+    def test_long_expiries_end_together_and_never_early(self, expiry_s: int, is_rounded: bool) -> None:
+        house = House()
+        for number in range(5):
+            house.connect(f"s{number}", session_expiry_s=expiry_s).drop()
+            house.now_ms += 7
+        first_ms = house.now_ms - 35 + expiry_s * 1000
+        ends = {session.ends_ms for session in house.broker.sessions.values()}
+        assert len(ends) <= 2 if is_rounded else len(ends) == 5
+        assert all(first_ms <= end_ms <= house.now_ms + (expiry_s + 1) * 1000 for end_ms in ends if end_ms)
+
+    def test_one_that_is_back_does_not_end(self) -> None:
+        house = House()
+        house.connect("c", session_expiry_s=100).drop()
+        house.pass_s(99)
+        client = house.connect("c", clean_start=False, session_expiry_s=100)
+        house.pass_s(50)
+        assert "c" in house.broker.sessions
+        client.drop()
+        house.pass_s(99)
+        assert "c" in house.broker.sessions
+        house.pass_s(2)
+        assert "c" not in house.broker.sessions
 
 
 class TestKeepAlive:

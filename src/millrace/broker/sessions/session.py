@@ -30,6 +30,11 @@ def _shared(shards: frozenset[int]) -> frozenset[int]:
     return _cursor_sets.setdefault(shards, shards)
 
 
+def producer_of(incarnation: int, client_id: str) -> bytes:
+    """The producer under which the QoS 2 messages of a recorded session are keyed in their shards."""
+    return f"qos2/{incarnation}/{client_id}".encode()
+
+
 class WillPlan:
     """The will of one connection, checked and encoded when it connected."""
 
@@ -72,10 +77,12 @@ class Session:
         "delayed_will",
         "dirty",
         "dropped",
+        "ends_ms",
         "epoch",
         "expiry_s",
         "filter_bytes",
         "firing_will",
+        "incarnation",
         "inflight",
         "inflight_bytes",
         "inflight_count",
@@ -88,7 +95,6 @@ class Session:
         "packet_bytes_max",
         "place",
         "principal",
-        "producer",
         "queue",
         "queued_bytes",
         "queued_messages",
@@ -129,6 +135,8 @@ class Session:
         self.v5 = False
         # Raised by every connect and close, so that a timer of an earlier life is recognised.
         self.epoch = 0
+        # When it ends, while the client is away and that is not for ever; see `Timers`.
+        self.ends_ms: int | None = None
         self.expiry_s = 0
         self.will: WillPlan | None = None
         # The will of a connection that is gone, until its delay has passed or the client is back.
@@ -187,8 +195,8 @@ class Session:
         self.record_epoch = 0
         # Shards in which the record has a cursor; shared by all sessions that have them in the same.
         self.cursors: frozenset[int] | None = None
-        # Its QoS 2 messages are keyed (producer, token) in their shards.
-        self.producer = b""
+        # Of the record; 0 without one.
+        self.incarnation = 0
         self.next_token = 1
         # After a restart: ids in `received` with their tokens, where it is not known whether the message
         # reached its shard; messages sent and not answered, in the order in which they were; and ranges of
@@ -219,6 +227,11 @@ class Session:
     @property
     def is_durable(self) -> bool:
         return self.expiry_s > 0
+
+    @property
+    def producer(self) -> bytes:
+        """Its QoS 2 messages are keyed (producer, token) in their shards; nothing without a record."""
+        return producer_of(self.incarnation, self.client_id) if self.incarnation else b""
 
     def add_cursors(self, shards: Iterable[int]) -> None:
         """Its record has, or will have, a cursor in each of these."""

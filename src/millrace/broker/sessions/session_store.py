@@ -81,11 +81,6 @@ class Record(msgspec.Struct, array_like=True):
     unanswered: tuple[Unanswered, ...] = ()
     """As the last `CursorsMoved` has it. Of those at QoS 2, `sent` says which still are."""
 
-    @property
-    def producer(self) -> bytes:
-        """The producer under which the QoS 2 messages of this session are keyed in their shards."""
-        return f"qos2/{self.incarnation}/{self.client_id}".encode()
-
 
 class DisplacedWill(msgspec.Struct, array_like=True):
     """The will of a connection whose record is another's by now, and that is due all the same: kept until it
@@ -121,7 +116,12 @@ class Records(Mapping[str, Record]):
 
     def __getitem__(self, client_id: str) -> Record:
         held = self._held[client_id]
-        return held if isinstance(held, Record) else _record_decoder.decode(held)
+        if isinstance(held, Record):
+            return held
+        record = _record_decoder.decode(held)
+        # Whoever walks over all has the text by which it is kept here: there need not be another one.
+        record.client_id = client_id
+        return record
 
     def find(self, client_id: str) -> Record | None:
         held = self._held.get(client_id)
