@@ -69,12 +69,38 @@ class Will:
     delay_s: int = 0
 
 
-class Subscription(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One topic filter with its options, as asked for in SUBSCRIBE. There may be a million of them."""
+class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How messages that a filter takes are to be sent. A million subscriptions share a few of these."""
 
-    filter: str
     qos: int = 0
     no_local: bool = False
     retain_as_published: bool = False
     retain_handling: RetainHandling = RetainHandling.SEND
     identifier: int | None = None
+
+
+class Subscription(SubscriptionOptions, frozen=True, kw_only=True, gc=False):
+    """One topic filter with its options, as asked for in SUBSCRIBE."""
+
+    filter: str
+
+    @property
+    def options(self) -> SubscriptionOptions:
+        """The same for all subscriptions that differ in their filters alone."""
+        plain = self.qos, self.no_local, self.retain_as_published, self.retain_handling, self.identifier
+        known = _options.get(plain)
+        if known is None:
+            if len(_options) >= _OPTIONS_KEPT:
+                _options.clear()
+            known = _options[plain] = SubscriptionOptions(
+                qos=self.qos,
+                no_local=self.no_local,
+                retain_as_published=self.retain_as_published,
+                retain_handling=self.retain_handling,
+                identifier=self.identifier,
+            )
+        return known
+
+
+_options: dict[tuple[int, bool, bool, RetainHandling, int | None], SubscriptionOptions] = {}
+_OPTIONS_KEPT = 1024

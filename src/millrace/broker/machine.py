@@ -5,7 +5,7 @@ only thing done with it is to hand it back when another one displaces it. Output
 `outbound.dirty` lists the sessions that have some.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 from millrace.broker.access import AccessRules, Principal
@@ -36,10 +36,11 @@ from millrace.broker.sessions.journal import (
     TakeArrival,
 )
 from millrace.broker.sessions.recording import Recording
-from millrace.broker.sessions.session import Session, WillPlan
+from millrace.broker.sessions.session import Session
 from millrace.broker.sessions.session_store import Record, SessionRecords, SessionStore
 from millrace.broker.sessions.share import NO_SHARE
 from millrace.broker.sessions.shares import Shares
+from millrace.broker.sessions.subscribing import QOS_GRANTED, Subscribed, add_plain
 from millrace.broker.sessions.timers import Timers
 from millrace.broker.sessions.wills import LoggedWill, Wills
 from millrace.broker.shards.retained import Retained
@@ -53,12 +54,7 @@ from millrace.reasons import Reason
 from millrace.types import RetainHandling, Subscription
 
 _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
-# By QoS; a look-up by value costs an enumeration more than all the rest of an answer.
-_QOS_GRANTED = (Reason.SUCCESS, Reason.GRANTED_QOS_1, Reason.GRANTED_QOS_2)
 _REFUSED = 0x80  # and above
-
-Subscribed = list[tuple[Subscription, Reason, bool]]
-"""Subscriptions that were asked for, what became of each, and whether it is new."""
 
 
 class Broker:
@@ -194,10 +190,7 @@ class Broker:
             session = self._take_over(request, now_ms)
         present = session is not None
         if session is None:
-            record = self.records.find(request.client_id) if is_opened else None
-            # The text that the records have is kept; that of CONNECT goes.
-            client_id = request.client_id if record is None else record.client_id
-            session = self.sessions[client_id] = Session(client_id, request.principal)
+            session = self._make(request, is_opened=is_opened)
         other = present and (
             session.v5 != request.v5
             or session.principal is not request.principal
@@ -239,6 +232,13 @@ class Broker:
         if other:
             self.router.changed(session.subscriptions)
         return session, present, displaced
+
+    def _make(self, request: ConnectRequest, *, is_opened: bool) -> Session:
+        record = self.records.find(request.client_id) if is_opened else None
+        # The text that the records have is kept; that of CONNECT goes.
+        client_id = request.client_id if record is None else record.client_id
+        session = self.sessions[client_id] = Session(client_id, request.principal)
+        return session
 
     def _take_over(self, request: ConnectRequest, now_ms: int) -> Session | None:
         """A session that another node served: its record is all there is, and all that is needed."""
@@ -375,10 +375,18 @@ class Broker:
         """Add or replace one subscription; the granted QoS or why not, and whether it is new."""
         return self.subscribe_all(session, (subscription,))[0][1:]
 
-    def subscribe_all(self, session: Session, subscriptions: Iterable[Subscription]) -> Subscribed:
+    def subscribe_all(self, session: Session, subscriptions: Sequence[Subscription]) -> Subscribed:
         """As `subscribe`, for all of a packet: there may be a thousand."""
         results: Subscribed = []
-        for asked in subscriptions:
+        if session.principal.unrestricted:
+            common = self.router.index, self.limits, self.shares.room(session)
+            results, weight = add_plain(session, subscriptions, *common)
+            self.subscription_count += len(results)
+            session.weigh(weight)
+            self.interest_changes += [(one.filter, True) for one, _, _ in results]
+            if session.is_recorded and results:
+                self.recording.subscribed(session, [one for one, _, _ in results])
+        for asked in subscriptions[len(results) :]:
             filter = asked.filter
             is_new = filter not in session.subscriptions
             weight = weight_of(filter) if is_new else 0
@@ -391,8 +399,8 @@ class Broker:
                 one = granted(asked)
             self._attach(session, one, weight)
             if session.is_recorded:
-                self.recording.subscribed(session, one)
-            results.append((one, _QOS_GRANTED[one.qos], is_new))
+                self.recording.subscribed(session, (one,))
+            results.append((one, QOS_GRANTED[one.qos], is_new))
         self.router.changed([one.filter for one, _, _ in results])
         return results
 
@@ -418,10 +426,13 @@ class Broker:
         if weight:
             self.subscription_count += 1
             session.weigh(weight)
-        session.subscriptions[filter] = subscription
         if filter.startswith(SHARE_PREFIX):
+            session.subscriptions[filter] = subscription.options
             self._attach_shared(session, subscription)
-        elif self.router.index.add(filter, session.holder(subscription)) and filter[0] != "$":
+            return
+        holder = session.holder(subscription)
+        session.subscriptions[filter] = holder.options
+        if self.router.index.add(filter, holder) and filter[0] != "$":
             self.interest_changes.append((filter, True))
 
     def _attach_shared(self, session: Session, subscription: Subscription) -> None:
@@ -503,11 +514,12 @@ class Broker:
         for subscription, reason, is_new in results:
             if reason >= _REFUSED:
                 continue
-            if subscription.filter.startswith(SHARE_PREFIX):
-                group = self._group(subscription.filter)
+            filter = subscription.filter
+            if filter.startswith(SHARE_PREFIX):
+                group = self._group(filter)
                 if group is not None:
                     self._drain(group, now_ms)
-            elif self.retained.may_match(subscription.filter):
+            elif self.retained.may_match(filter):
                 handling = subscription.retain_handling
                 if handling is RetainHandling.SEND or (handling is RetainHandling.SEND_IF_NEW and is_new):
                     self.replay.add(session, subscription, now_ms)
@@ -768,16 +780,7 @@ class Broker:
                 continue
             session.add_cursors((shard,))
             self.recording.restore_cursor(session, record, shard, end)
-        away_us = self.wall_us if record.away_us is None else record.away_us
-        if record.will is not None:
-            plan = WillPlan.restored(record.will)
-            session.delayed_will = plan
-            delay_ms = min(plan.delay_s, record.expiry_s) * 1000
-            wait_ms = max(0, delay_ms - (self.wall_us - away_us) // 1000)
-            self._timers.publish_in(session, plan, wait_ms, now_ms, len(self.sessions))
-        if session.expiry_s != SESSION_EXPIRY_S_NEVER:
-            left_ms = session.expiry_s * 1000 - (self.wall_us - away_us) // 1000
-            self._timers.end_in(session, max(0, left_ms), now_ms, len(self.sessions))
+        self._timers.resume(session, record, self.wall_us, now_ms, len(self.sessions))
 
     def log_opened(self, shard: int) -> None:
         """A log that this node did not know yet. Sessions may have been there before: a node that was away

@@ -162,7 +162,7 @@ class TestReplay:
         reader = house.connect("s")
         house.broker.subscribe(house.broker.sessions["s"], Subscription(filter="r/#", qos=0))
         session = house.broker.sessions["s"]
-        again = [(session.subscriptions["r/#"], Reason.GRANTED_QOS_1, True)]
+        again = [(Subscription(filter="r/#", qos=0), Reason.GRANTED_QOS_1, True)]
         house.broker.subscribed(session, again, house.now_ms)
         assert 0 < session.sent < 1_000, "the first part at once, the rest later"
         assert house.broker.has_work

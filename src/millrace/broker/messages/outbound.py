@@ -201,7 +201,8 @@ class Outbound:
     @staticmethod
     def own_subscriptions(session: Session, topic: str) -> tuple[int, bool, bytes] | None:
         """What the session's subscriptions without no local ask of this topic, merged."""
-        found = [s for s in session.subscriptions.values() if not s.no_local and matches(s.filter, topic)]
+        own = session.subscriptions.items()
+        found = [one for filter, one in own if not one.no_local and matches(filter, topic)]
         return merge(found) if found else None
 
     def deliver_group(self, group: ShareGroup, run: Run, now_ms: int) -> None:

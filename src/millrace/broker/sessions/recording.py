@@ -53,7 +53,7 @@ class Recording:
             )
         )
 
-    def subscribed(self, session: Session, subscription: Subscription) -> None:
+    def subscribed(self, session: Session, subscriptions: Iterable[Subscription]) -> None:
         """The start in every log is fixed before SUBACK; those opened later are read from 0 [rule 9]. All
         its subscriptions have one position in a log, so that is brought up to now."""
         known = session.cursors or ()
@@ -62,7 +62,9 @@ class Recording:
         starts = tuple([(shard, end) for shard, end in self._log_ends.items() if shard not in known])
         if starts or session.cursors is None:
             session.add_cursors([shard for shard, _ in starts])
-        self._journal.add(Subscribed(session.client_id, SavedSubscription.of(subscription), starts))
+        for one in subscriptions:
+            self._journal.add(Subscribed(session.client_id, SavedSubscription.of(one), starts))
+            starts = ()
 
     def cursors_moved(self, session: Session) -> None:
         """Write how far the session is in every log."""

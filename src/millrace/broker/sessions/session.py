@@ -17,7 +17,7 @@ from millrace.broker.stats import NO_DOOR, DoorTraffic
 from millrace.broker.topics.subscription_index import Holder
 from millrace.errors import ProtocolError
 from millrace.kernels import PACKET_ID_MAX
-from millrace.types import Subscription
+from millrace.types import Subscription, SubscriptionOptions
 
 # Sets of shards that sessions have cursors in: nearly all sessions of a node have the same.
 _cursor_sets: dict[frozenset[int], frozenset[int]] = {}
@@ -143,7 +143,8 @@ class Session:
         self.delayed_will: WillPlan | None = None
         # On its way into a log; its record keeps it until it is there.
         self.firing_will: WillPlan | None = None
-        self.subscriptions: dict[str, Subscription] = {}
+        # By filter; options are shared.
+        self.subscriptions: dict[str, SubscriptionOptions] = {}
         # What their filters weigh; see `limits.SESSION_FILTER_BYTES_MAX`.
         self.filter_bytes = 0
         # See `holder`.
@@ -209,15 +210,16 @@ class Session:
         """What filters with the options of this subscription lead to: mostly the same for all."""
         last = self._holder
         if last is not None:
-            known = last.subscription
+            known = last.options
             if (
                 known.qos == subscription.qos
                 and known.identifier == subscription.identifier
                 and known.no_local == subscription.no_local
                 and known.retain_as_published == subscription.retain_as_published
+                and known.retain_handling == subscription.retain_handling
             ):
                 return last
-        self._holder = last = Holder(self, subscription)
+        self._holder = last = Holder(self, subscription.options)
         return last
 
     def forget_holder(self) -> None:

@@ -62,6 +62,19 @@ class Shares:
             return "user_sessions"
         return None
 
+    def room(self, session: Session) -> tuple[int, int]:
+        """How many more subscriptions this session may have, and what their filters may weigh together,
+        before `filled` names a bound."""
+        limits = self._limits
+        filter_bytes = min(
+            SESSION_FILTER_BYTES_MAX - session.filter_bytes, NODE_FILTER_BYTES_MAX - self.total.filter_bytes
+        )
+        if session.username is not None and limits.user_filter_bytes_max:
+            filter_bytes = min(filter_bytes, limits.user_filter_bytes_max - session.share.filter_bytes)
+        if session.place is not None and limits.address_filter_bytes_max:
+            filter_bytes = min(filter_bytes, limits.address_filter_bytes_max - session.place.filter_bytes)
+        return max(0, limits.subscriptions_max - len(session.subscriptions)), filter_bytes
+
     def filled(self, session: Session, weight: int) -> str | None:
         """The bound that a session exceeds with one more subscription, whose filter has this weight."""
         limits = self._limits

@@ -9,6 +9,8 @@ import heapq
 from collections.abc import Iterator
 
 from millrace.broker.sessions.session import Session, WillPlan
+from millrace.broker.sessions.session_store import Record
+from millrace.limits import SESSION_EXPIRY_S_NEVER
 
 # Ends and wills that may be out of date before it is worth to look for them.
 _SPARE = 64
@@ -57,6 +59,17 @@ class Timers:
             heapq.heapify(self._wills)
         self._order += 1
         heapq.heappush(self._wills, (now_ms + wait_ms, self._order, session.epoch, session, plan))
+
+    def resume(self, session: Session, record: Record, wall_us: int, now_ms: int, sessions: int) -> None:
+        """After a restart: what its record says is due, by the time of day at which its client went."""
+        away_us = wall_us if record.away_us is None else record.away_us
+        away_ms = (wall_us - away_us) // 1000
+        if record.will is not None:
+            plan = session.delayed_will = WillPlan.restored(record.will)
+            delay_ms = min(plan.delay_s, record.expiry_s) * 1000
+            self.publish_in(session, plan, max(0, delay_ms - away_ms), now_ms, sessions)
+        if session.expiry_s != SESSION_EXPIRY_S_NEVER:
+            self.end_in(session, max(0, session.expiry_s * 1000 - away_ms), now_ms, sessions)
 
     def due(self, now_ms: int) -> Iterator[Due]:
         """What is due by now, each taken out as it is told."""

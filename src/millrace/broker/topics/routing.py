@@ -24,7 +24,7 @@ from millrace.broker.topics.trees import SHARE_PREFIX, has_wildcard, split_share
 from millrace.kernels import new_topics
 from millrace.kernels.pure import varint
 from millrace.limits import ROUTES_CACHED_BYTES_MAX, Limits
-from millrace.types import Subscription
+from millrace.types import SubscriptionOptions
 
 _IDENTIFIER = 0x0B
 # How often a remembered topic may be compared with a changed filter before it is cheaper to find it again.
@@ -147,7 +147,7 @@ class _NoRemotes:
         return (), ()
 
 
-def merge(subscriptions: Iterable[Subscription]) -> tuple[int, bool, bytes]:
+def merge(subscriptions: Iterable[SubscriptionOptions]) -> tuple[int, bool, bytes]:
     """Overlapping subscriptions of one session: one copy, the highest QoS, all identifiers (3.3.4)."""
     qos, retain, ids = 0, False, []
     for s in subscriptions:
@@ -158,14 +158,14 @@ def merge(subscriptions: Iterable[Subscription]) -> tuple[int, bool, bytes]:
     return qos, retain, b"".join(bytes((_IDENTIFIER,)) + varint(i) for i in sorted(set(ids)))
 
 
-def _subscribers(hit: Hit) -> Iterable[tuple[Session, Subscription]]:
-    return ((hit.subscriber, hit.subscription),) if isinstance(hit, Holder) else hit.subscribers.items()
+def _subscribers(hit: Hit) -> Iterable[tuple[Session, SubscriptionOptions]]:
+    return ((hit.subscriber, hit.options),) if isinstance(hit, Holder) else hit.subscribers.items()
 
 
-def _taking(session: Session, topic: str) -> list[Subscription]:
-    """The plain subscriptions of a session that take a topic."""
-    own = session.subscriptions.values()
-    return [s for s in own if not s.filter.startswith(SHARE_PREFIX) and matches(s.filter, topic)]
+def taking(session: Session, topic: str) -> list[tuple[str, SubscriptionOptions]]:
+    """The plain subscriptions of a session that take a topic; shared ones have their own cursor."""
+    own = session.subscriptions.items()
+    return [one for one in own if not one[0].startswith(SHARE_PREFIX) and matches(one[0], topic)]
 
 
 class Router:
@@ -344,20 +344,23 @@ class Router:
             self._holders.clear()
         self._remembered = self._held_bytes = self._comparisons = 0
 
-    def matches(self, topic: str) -> tuple[dict[Session, list[Subscription]], list[ShareGroup]]:
+    def matches(
+        self, topic: str
+    ) -> tuple[dict[Session, list[tuple[str, SubscriptionOptions]]], list[ShareGroup]]:
         """Plain subscriptions per session and shared groups that take this topic."""
         found, groups = self._receivers(topic, self.index.match(topic))
-        return {session: _taking(session, topic) for session in found}, groups
+        return {session: taking(session, topic) for session in found}, groups
 
     @staticmethod
-    def _receivers(topic: str, hits: list[Hit]) -> tuple[dict[Session, list[Subscription]], list[ShareGroup]]:
-        """Of the subscriptions only the options count here."""
-        found: dict[Session, list[Subscription]] = {}
+    def _receivers(
+        topic: str, hits: list[Hit]
+    ) -> tuple[dict[Session, list[SubscriptionOptions]], list[ShareGroup]]:
+        found: dict[Session, list[SubscriptionOptions]] = {}
         groups: list[ShareGroup] = []
         for hit in hits:
-            for session, subscription in _subscribers(hit):
+            for session, options in _subscribers(hit):
                 if session.principal.may_receive(topic):
-                    found.setdefault(session, []).append(subscription)
+                    found.setdefault(session, []).append(options)
             if isinstance(hit, Node) and hit.groups:
                 groups.extend(hit.groups.values())
         return found, groups

@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from millrace.kernels import find_filters, shape_of
-from millrace.types import Subscription
+from millrace.types import SubscriptionOptions
 
 # Shapes whose filters are in the table.
 _SHAPES_MAX = 32
 
-_LEVEL_BYTES = 64
+LEVEL_BYTES = 64
 
 Subscriber = TypeVar("Subscriber")
 Group = TypeVar("Group")
@@ -26,17 +26,17 @@ Group = TypeVar("Group")
 
 def weight_of(filter: str) -> int:
     """About what a filter costs in memory; see `limits.SESSION_FILTER_BYTES_MAX`."""
-    return len(filter) + _LEVEL_BYTES * (filter.count("/") + 1)
+    return len(filter) + LEVEL_BYTES * (filter.count("/") + 1)
 
 
 class Holder(Generic[Subscriber]):
-    """A subscriber with the options of its subscription; whose filter that names does not matter."""
+    """A subscriber with the options of its subscription."""
 
-    __slots__ = ("subscriber", "subscription")
+    __slots__ = ("options", "subscriber")
 
-    def __init__(self, subscriber: Subscriber, subscription: Subscription) -> None:
+    def __init__(self, subscriber: Subscriber, options: SubscriptionOptions) -> None:
         self.subscriber = subscriber
-        self.subscription = subscription
+        self.options = options
 
 
 class Node(Generic[Subscriber, Group]):
@@ -46,7 +46,7 @@ class Node(Generic[Subscriber, Group]):
 
     def __init__(self) -> None:
         self.children: dict[str, Node[Subscriber, Group]] | None = None
-        self.subscribers: dict[Subscriber, Subscription] = {}
+        self.subscribers: dict[Subscriber, SubscriptionOptions] = {}
         self.groups: dict[str, Group] | None = None
 
 
@@ -69,6 +69,15 @@ class SubscriptionIndex(Generic[Subscriber, Group]):
         """Add or replace a subscription; False where this subscriber had one to the filter."""
         found = self._filters.get(filter)
         if found is None:
+            if not self._root.children:
+                # Nearly always: one more of a shape that is in use, or one without wildcards.
+                shape = shape_of(filter)
+                count = 0 if shape is None else self._shape_counts.get(shape, 0)
+                if shape is None or count:
+                    if shape is not None:
+                        self._shape_counts[shape] = count + 1
+                    self._filters[filter] = holder
+                    return True
             if self._belongs_in_table(filter):
                 self._filters[filter] = holder
                 return True
@@ -77,7 +86,7 @@ class SubscriptionIndex(Generic[Subscriber, Group]):
             return False
         node = self.node(filter)
         is_new = holder.subscriber not in node.subscribers
-        node.subscribers[holder.subscriber] = holder.subscription
+        node.subscribers[holder.subscriber] = holder.options
         return is_new
 
     def remove(self, filters: Iterable[str], subscriber: Subscriber) -> None:
@@ -90,7 +99,11 @@ class SubscriptionIndex(Generic[Subscriber, Group]):
                 del table[filter]
                 shape = shape_of(filter)
                 if shape is not None:
-                    self._leave_shape(shape)
+                    count = self._shape_counts[shape]
+                    if count > 1:
+                        self._shape_counts[shape] = count - 1
+                    else:
+                        self._leave_shape(shape)
                 continue
             node = found or self._find_path(filter)
             assert node is not None
@@ -106,7 +119,7 @@ class SubscriptionIndex(Generic[Subscriber, Group]):
             return self._path(filter)
         node: Node[Subscriber, Group] = Node()
         if found is not None:
-            node.subscribers[found.subscriber] = found.subscription
+            node.subscribers[found.subscriber] = found.options
         self._filters[filter] = node
         return node
 

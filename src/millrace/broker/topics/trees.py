@@ -104,10 +104,11 @@ class TopicTree(Generic[Value]):
 
     def may_match(self, filter: str) -> bool:
         """False where no topic is taken by this filter, as far as its first level and its text tell."""
-        if not has_wildcard(filter):
+        if "+" not in filter and "#" not in filter:
             return filter in self._by_topic
-        first = filter.split("/", 1)[0]
-        return first in ("+", "#") or first in (self._root.children or ())
+        first = filter.partition("/")[0]
+        children = self._root.children
+        return first in ("+", "#") or (children is not None and first in children)
 
     def match(self, filter: str) -> Iterator[tuple[str, Value]]:
         """All topics that this filter takes. The tree must not change while the iterator is used."""

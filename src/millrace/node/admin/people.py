@@ -21,7 +21,7 @@ from millrace.node.admin.shapes import (
     SessionDetail,
     SubscriptionRow,
 )
-from millrace.types import Subscription, Version
+from millrace.types import SubscriptionOptions, Version
 
 Place = tuple[str, str]
 """Where a row stands in the order of pages: client id and node."""
@@ -74,7 +74,7 @@ def client_row(connection: ConnectedClient, session: LiveSession, node: str) -> 
 def client_detail(connection: ConnectedClient, session: LiveSession, node: str) -> ClientDetail:
     return ClientDetail(
         **_client_fields(connection, session, node),
-        filters=tuple(subscription_row(one) for one in session.subscriptions.values()),
+        filters=tuple(subscription_row(filter, one) for filter, one in session.subscriptions.items()),
         will_topic=None if session.will is None else session.will.topic,
         session_expiry_s=session.expiry_s,
     )
@@ -101,8 +101,8 @@ def _client_fields(connection: ConnectedClient, session: LiveSession, node: str)
     }
 
 
-def subscription_row(subscription: Subscription | SavedSubscription) -> SubscriptionRow:
-    name, inner = split_share(subscription.filter)
+def subscription_row(filter: str, subscription: SubscriptionOptions | SavedSubscription) -> SubscriptionRow:
+    name, inner = split_share(filter)
     return SubscriptionRow(
         filter=inner,
         qos=subscription.qos,
@@ -154,7 +154,7 @@ class Sessions:
     def detail(self, record: Record) -> SessionDetail:
         return SessionDetail(
             **self._fields(record),
-            filters=tuple(subscription_row(one) for one in record.subscriptions.values()),
+            filters=tuple(subscription_row(filter, one) for filter, one in record.subscriptions.items()),
             cursors=tuple(
                 SessionCursor(shard=shard, offset=cursor.position, lag=self._lag(shard, cursor.position))
                 for shard, cursor in sorted(record.cursors.items())

@@ -32,10 +32,8 @@ def _of_topic(broker: Broker, engine: Engine, node: str, topic: str) -> Iterator
     shared: ReceiverKind = "leaderless group" if is_leaderless else "group"
     sessions, groups = broker.router.matches(topic)
     for session, subscriptions in sessions.items():
-        for one in subscriptions:
-            yield Receiver(
-                client_id=session.client_id, node=node, filter=one.filter, qos=one.qos, kind="session"
-            )
+        for filter, one in subscriptions:
+            yield Receiver(client_id=session.client_id, node=node, filter=filter, qos=one.qos, kind="session")
     for group in groups:
         for session, one in group.members.items():
             yield Receiver(
@@ -54,9 +52,9 @@ def _of_client(broker: Broker, node: str, client_id: str | None) -> Iterator[Rec
     session = broker.sessions.get(client_id or "")
     if session is None:
         return
-    for one in session.subscriptions.values():
-        kind: ReceiverKind = "group" if one.filter.startswith("$share/") else "session"
-        yield Receiver(client_id=session.client_id, node=node, filter=one.filter, qos=one.qos, kind=kind)
+    for filter, one in session.subscriptions.items():
+        kind: ReceiverKind = "group" if filter.startswith("$share/") else "session"
+        yield Receiver(client_id=session.client_id, node=node, filter=filter, qos=one.qos, kind=kind)
 
 
 def durable_groups(engine: Engine, node: str, topic: str) -> list[Receiver]:

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from millrace.broker.machine import Subscribed
 from millrace.broker.sessions.connect_request import ConnectRequest
 from millrace.broker.sessions.session import Session
+from millrace.broker.sessions.subscribing import Subscribed
 from millrace.reasons import Reason
 from millrace.wire.mqtt.packets import Connack, Connect
 

@@ -61,7 +61,7 @@ log = logging.getLogger("millrace.mqtt")
 
 # Parked: connected, and what else arrived waits for the next turn of the loop.
 _NEW, _AUTHENTICATING, _OPENING, _CONNECTED, _PARKED, _CLOSED = range(6)
-_MQTT_5 = Version.MQTT_5
+_MQTT_5, _NOT_AUTHORIZED = Version.MQTT_5, Reason.NOT_AUTHORIZED
 _PING = b"\xc0\x00"
 _PONG = b"\xd0\x00"
 # [MQTT-3.1.2-22]: one and a half times the keep alive.
@@ -429,7 +429,7 @@ class MqttConnection(PacedOutput):
     def _on_subscribe(self, session: Session, packet: Subscribe) -> None:
         broker = self._door.broker
         results = broker.subscribe_all(session, packet.subscriptions)
-        if denied := [s.filter for s, reason, _ in results if reason is Reason.NOT_AUTHORIZED]:
+        if denied := [one.filter for one, reason, _ in results if reason is _NOT_AUTHORIZED]:
             self._door.events.denied(session, denied)
         duty = AnswerSubscribe(session=session, packet_id=packet.packet_id, results=results)
         self._once_written(session, duty)

@@ -18,8 +18,7 @@ from millrace.broker.messages.message import Segment, stored_run
 from millrace.broker.sessions.session import Session
 from millrace.broker.shards.block_facts import edge_inputs
 from millrace.broker.topics.filters import matches
-from millrace.broker.topics.routing import merge
-from millrace.broker.topics.trees import SHARE_PREFIX
+from millrace.broker.topics.routing import merge, taking
 from millrace.errors import StorageError
 from millrace.kernels.blocks import FLAG_RETAIN, FLAG_VERSION_SHIFT, Columns, select_rows
 from millrace.node.logs.reading import read_blocks
@@ -456,17 +455,13 @@ class LogReader:
         if name >= len(columns.names) or columns.names[name] != session.client_id.encode():
             return False
         topic = topics[columns.topic_ids[row]].decode()
-        taking = [s for s in session.subscriptions.values() if matches(s.filter, topic)]
-        return all(s.no_local for s in taking)
+        own = session.subscriptions.items()
+        return all(one.no_local for filter, one in own if matches(filter, topic))
 
 
 def _wish(session: Session, topic: str) -> Wish:
-    """What the session's subscriptions ask of a topic, merged; shared ones have their own cursor."""
-    found = [
-        s
-        for s in session.subscriptions.values()
-        if not s.filter.startswith(SHARE_PREFIX) and matches(s.filter, topic)
-    ]
+    """What the session's subscriptions ask of a topic, merged."""
+    found = [options for _, options in taking(session, topic)]
     if not found or not session.principal.may_receive(topic):
         return None
     qos, retain, extra = merge(found)

@@ -270,17 +270,21 @@ class Routed:
     def _note(self, changes: Iterable[tuple[str, bool]]) -> list[Send]:
         """The first subscription announces a filter [E3], the last one to go withdraws it. What comes and
         goes in one step is not spoken of."""
-        counts = self._counts
+        counts, unannounced, most = self._counts, self._unannounced, self._options.filters_per_node_max
         news: dict[str, bool] = {}
+        # Of each filter, and in a loop: there may be a million.
         for filter, is_added in changes:
-            if is_added:
-                count = counts.get(filter, 0)
-                counts[filter] = count + 1
-                if not count or filter in self._unannounced:
-                    if self._may_announce(filter) and news.pop(filter, True):
-                        news[filter] = True
-            elif self._unsubscribed(filter) and not news.pop(filter, False):
-                news[filter] = False
+            if not is_added:
+                if self._unsubscribed(filter) and not news.pop(filter, False):
+                    news[filter] = False
+                continue
+            count = counts.get(filter, 0)
+            counts[filter] = count + 1
+            if count and filter not in unannounced:
+                continue
+            is_room = not unannounced and len(counts) <= most
+            if (is_room or self._may_announce(filter)) and news.pop(filter, True):
+                news[filter] = True
         return self._tell(news) if news else []
 
     def _unsubscribed(self, filter: str) -> bool:

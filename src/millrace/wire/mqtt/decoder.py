@@ -308,7 +308,10 @@ def _decode_subscribe(first_byte: int, body: bytes, version: int) -> Subscribe:
         identifier = identifiers[0]
     pos, found = read_filters(body, pos, True, FILTERS_PER_PACKET_MAX)
     plain = zip(found[::2], found[1::2], strict=True)
-    subscriptions = [_subscription(text, options, identifier, version) for text, options in plain]
+    if version == _MQTT_3_1_1 and (not found or max(found[1::2]) <= 2):
+        subscriptions = [Subscription(filter=text, qos=qos) for text, qos in plain]
+    else:
+        subscriptions = [_subscription(text, options, identifier, version) for text, options in plain]
     while pos < end:
         text, pos = read_string(body, pos, end)
         options, pos = read_byte(body, pos, end)
