@@ -3,14 +3,15 @@
 import math
 from collections.abc import Sequence
 
-from millrace.lab.bench import growth, svg
+from millrace.lab.bench import svg
+from millrace.lab.bench.accounts import Cost
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 300, 200, 50, 34, 40
 _COLUMNS = 4
 _COLOURS = ("#2a6f97", "#e07a5f")
 
 
-def plot(costs: Sequence[growth.Cost]) -> str:
+def plot(costs: Sequence[Cost]) -> str:
     """An SVG: a panel for each row, CPU of one unit upwards, the logarithm of their number to the right."""
     brokers = list(dict.fromkeys(cost.broker for cost in costs))
     colours = dict(zip(brokers, _COLOURS, strict=False))
@@ -26,7 +27,7 @@ def plot(costs: Sequence[growth.Cost]) -> str:
     return svg.page(width, _HEIGHT * math.ceil(len(rows) / _COLUMNS) + 24, panels, legend)
 
 
-def _panel(row: str, costs: list[growth.Cost], colours: dict[str, str], x: int, y: int) -> list[str]:
+def _panel(row: str, costs: list[Cost], colours: dict[str, str], x: int, y: int) -> list[str]:
     top = max(cost.cpu_us for cost in costs) or 1.0
     first, last = (math.log10(choose(cost.units for cost in costs)) for choose in (min, max))
     right, low = _WIDTH - _LEFT - 40, _HEIGHT - _BOTTOM

@@ -6,16 +6,15 @@ are measured in turn. A row is run at several sizes: the cost of one unit at the
 at the size before, else it grows faster than the work.
 """
 
-import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
-from millrace.lab.bench import peers
+from millrace.lab.bench import idle_streams, peers
+from millrace.lab.bench.accounts import Account, Cost
 from millrace.types import Subscription, Version
 from millrace.wire.mqtt.codec import encode, encode_publish
 from millrace.wire.mqtt.packets import Connect, Disconnect, Pingreq, Subscribe
@@ -23,70 +22,14 @@ from millrace.wire.mqtt.packets import Connect, Disconnect, Pingreq, Subscribe
 _HOST = "127.0.0.1"
 _SOCKET_S_MAX = 120.0
 _READ_BYTES = 1 << 18
-_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-# The broker is still when it used less CPU than this in a quarter of a second.
-_STILL_S = 0.015
 _LOOK_S = 0.25
 # The cost of one unit may rise by so much from the last size but one to the last: caches, and the machine.
 GROWTH_MAX = 2.0
-# How long a broker is watched that has nothing to do.
-_IDLE_S = 5.0
 _PAYLOAD = bytes(64)
 _FILTERS_PER_CLIENT = 1_000
 _FILTERS_PER_PACKET = 100
 _DEVICES_AT_ONCE = 100
 _PONG = b"\xd0\x00"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """Of one unit, over a whole run."""
-
-    row: str
-    broker: str
-    units: int
-    cpu_us: float
-    memory_bytes: float
-    seconds: float
-
-
-class Account:
-    """CPU time and memory of a running broker."""
-
-    def __init__(self, started: peers.Running) -> None:
-        self._started = started
-        self.port = started.port
-
-    def cpu_s(self) -> float:
-        used = 0
-        for pid in self._started.pids():
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            used += int(fields[11]) + int(fields[12])
-        return used / _TICKS_A_SECOND
-
-    def still_cpu_s(self) -> float:
-        """The same, once the broker has nothing left to do."""
-        last = self.cpu_s()
-        while True:
-            time.sleep(_LOOK_S)
-            now = self.cpu_s()
-            if now - last < _STILL_S:
-                return now
-            last = now
-
-    def exact_cpu_s(self) -> float:
-        """To the nanosecond, for one that does almost nothing; a thread that ended meanwhile is left out."""
-        used_ns = 0
-        for pid in self._started.pids():
-            for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-                with suppress(OSError):
-                    used_ns += int(thread.read_text().split()[0])
-        return used_ns / 1e9
-
-    def memory_bytes(self) -> int:
-        pages = (Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in self._started.pids())
-        return sum(map(int, pages)) * _PAGE_BYTES
 
 
 class Device:
@@ -251,29 +194,6 @@ def _starts(broker: peers.Broker, count: int) -> Cost:
     )
 
 
-def _idle_streams(broker: peers.Broker, count: int) -> Cost:
-    """Streams that nobody uses. The CPU time is that of one second of one of them."""
-    with peers.running(broker, durable=True) as started:
-        account = Account(started)
-        before_bytes = account.memory_bytes()
-        for number in range(count):
-            peers.make_stream(started, f"idle-{number}", f"idle/{number}/#")
-        account.still_cpu_s()
-        before_s, begin_s = account.exact_cpu_s(), time.monotonic()
-        time.sleep(_IDLE_S)
-        seconds = time.monotonic() - begin_s
-        cpu_s = account.exact_cpu_s() - before_s
-        memory_bytes = max(0, account.memory_bytes() - before_bytes)
-    return Cost(
-        row="idle-streams",
-        broker=broker.name,
-        units=count,
-        cpu_us=cpu_s / seconds / count * 1e6,
-        memory_bytes=memory_bytes / count,
-        seconds=seconds,
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     name: str
@@ -285,6 +205,8 @@ class Row:
     """In its place, for what is more than that."""
     is_ours_alone: bool = False
     """The peer has nothing of the kind."""
+    is_long: bool = False
+    """Takes minutes, so it is run where it is asked for by name."""
     large_units: int = 0
     """At the largest where many are asked for; 0: no more than that."""
     prepare: Callable[[Account, int], None] | None = None
@@ -318,7 +240,14 @@ ROWS = (
     Row(name="sessions-away", operate=_sessions_away, units=8_000),
     Row(name="connections", operate=_connections, units=2_000),
     Row(name="start", observe=_starts, units=8),
-    Row(name="idle-streams", observe=_idle_streams, units=100, is_ours_alone=True),
+    Row(name="idle-streams", observe=idle_streams.at_one_node, units=100, is_ours_alone=True),
+    Row(
+        name="idle-streams-of-three",
+        observe=idle_streams.at_three_nodes,
+        units=1_000,
+        is_ours_alone=True,
+        is_long=True,
+    ),
 )
 
 
