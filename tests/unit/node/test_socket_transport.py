@@ -1,8 +1,10 @@
 """Connections that are no transports of the event loop keep the contract of one, on both loops."""
 
 import asyncio
+import gc
 import os
 import socket
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -201,6 +203,26 @@ def test_after_the_end_nothing_is_written(make_loop: MakeLoop) -> None:
         pair.transport.abort()
         await pair.until_lost()
         assert isinstance(pair.ours.lost[0], BrokenPipeError) and pair.transport.is_closing()
+
+    run(make_loop, scenario)
+
+
+@LOOPS
+def test_what_ended_is_freed_without_a_collection(make_loop: MakeLoop) -> None:
+    """Transport and protocol name each other; ten thousand pairs that wait for the collector are memory that
+    nobody has."""
+
+    async def scenario(poll: SocketPoll) -> None:
+        pair = Pair(poll)
+        gone = weakref.ref(pair.ours)
+        pair.transport.close()
+        await pair.until_lost()
+        gc.disable()
+        try:
+            del pair
+            assert gone() is None
+        finally:
+            gc.enable()
 
     run(make_loop, scenario)
 

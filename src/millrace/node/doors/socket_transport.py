@@ -306,8 +306,9 @@ class SocketTransport:
     def _lost(self, error: Exception | None) -> None:
         os.close(self._descriptor)
         self._poll.forget(self._descriptor)
+        protocol, self.protocol = self.protocol, None
         try:
-            self.protocol.connection_lost(error)
+            protocol.connection_lost(error)
         except Exception:
             log.exception("what followed the end of %s failed", self._peer)
 
