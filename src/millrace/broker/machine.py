@@ -36,7 +36,7 @@ from millrace.broker.sessions.journal import (
     TakeArrival,
 )
 from millrace.broker.sessions.recording import Recording
-from millrace.broker.sessions.session import Session
+from millrace.broker.sessions.session import NO_OUTPUT, Session
 from millrace.broker.sessions.session_store import Record, SessionRecords, SessionStore
 from millrace.broker.sessions.share import NO_SHARE
 from millrace.broker.sessions.shares import Shares
@@ -300,7 +300,6 @@ class Broker:
         session.connection = None
         session.blocked = True
         session.epoch += 1
-        session.out.clear()
         session.leave_door()
         self.replay.forget(session)
         self.connected -= 1
@@ -758,6 +757,7 @@ class Broker:
     def restore(self, record: Record, principal: Principal, now_ms: int) -> None:
         """A session from its record, after a restart: away, and behind in every log by its cursor."""
         session = self.sessions[record.client_id] = Session(record.client_id, principal)
+        session.out = NO_OUTPUT
         session.expiry_s = record.expiry_s
         session.is_recorded = True
         session.record_epoch = record.epoch

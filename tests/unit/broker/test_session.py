@@ -508,3 +508,20 @@ class TestQosTwoFromAClient:
         assert publisher.reason_of_close() is Reason.RECEIVE_MAXIMUM_EXCEEDED
         assert len(subscriber.payloads()) <= 3, "messages after the violation were still taken"
         subscriber.ping()
+
+
+class TestAway:
+    def test_what_is_put_for_a_client_that_is_away_reaches_nobody(self) -> None:
+        """All sessions whose clients are away share one place for their output."""
+        house = House()
+        for name in ("a", "b"):
+            house.connect(name, resume=True).drop()
+        for name in ("a", "b"):
+            house.broker.outbound.put(house.broker.sessions[name], b"\xd0\x00")
+        assert not house.broker.sessions["a"].out
+        house.turn()
+        client = house.connect("b", resume=True)
+        assert client.read() == [] and client.connack.session_present
+        client.subscribe("t", qos=1)
+        house.connect("p").publish("t", b"x", qos=1)
+        assert client.payloads() == [b"x"]

@@ -64,6 +64,16 @@ class WillPlan:
         return Run(run.data, 1, run.qos, run.v5, run.retain, expires_ms)
 
 
+class _NoOutput(list[bytes]):
+    """Of all sessions whose clients are away: a list of its own is memory that they do not need."""
+
+    def append(self, data: bytes) -> None:
+        """Nobody is there to take it."""
+
+
+NO_OUTPUT = _NoOutput()
+
+
 class Session:
     __slots__ = (
         "_holder",
@@ -449,12 +459,14 @@ class Session:
 
     def enter_by(self, traffic: DoorTraffic) -> None:
         """A connection begins, by the door that this is the traffic of."""
+        self.out = []
         self.traffic = traffic
         traffic.connects += 1
         traffic.open += 1
 
     def leave_door(self) -> None:
         """The connection ends: what it was sent counts for its door."""
+        self.out = NO_OUTPUT
         self.traffic.open -= 1
         sent = self.traffic.sent
         sent[0] += self.sent_qos0
