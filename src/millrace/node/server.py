@@ -51,7 +51,9 @@ log = logging.getLogger("millrace.node")
 
 # Session ends, delayed wills and keep alives are due to the second; this is how late they may be noticed.
 _TICK_S = 0.1
-_SWEEP_EVERY_TICKS = 10
+# While no client is connected, and nothing of one waits to be written.
+_IDLE_TICK_S = 0.5
+_SWEEP_S = 1.0
 # Clients get this long to take their last bytes when the node stops.
 _GOODBYE_S = 1.0
 _OVER_TLS = frozenset(("mqtts", "wss", "https", "texts"))
@@ -94,7 +96,8 @@ class Server:
         self.admin: Admin
         self.descriptors = Descriptors(self.broker.stats)
         self._listeners: list[Closeable] = []
-        self._ticks = 0
+        self._is_idle = False
+        self._sweep_due_s = 0.0
         self._rules_generation = 0
         self._users: frozenset[str] = frozenset()
         self._reloading: asyncio.Task[None] | None = None
@@ -374,6 +377,13 @@ class Server:
         self._listeners.append(listener)
 
     def _new_connection(self, listener: str) -> MqttConnection:
+        if self._is_idle and self._timer is not None:
+            # What its client acknowledges is written ten times a second [rule 8].
+            self._is_idle = False
+            self.broker.wall_us = self.wall_us()
+            self._timer.cancel()
+            self._tick_due_s = self._loop.time() + _TICK_S
+            self._timer = self._loop.call_later(_TICK_S, self._tick)
         return MqttConnection(self.door, listener)
 
     def _tcp_connection(self, listener: str, is_behind_proxy: bool) -> Any:
@@ -430,14 +440,17 @@ class Server:
         if self._tick_due_s:
             # How much later than asked for the loop comes round.
             self.admin.add_lag(max(0.0, now_s - self._tick_due_s) * 1000)
-        self._tick_due_s = now_s + _TICK_S
-        self._timer = self._loop.call_later(_TICK_S, self._tick)
-        self._ticks += 1
+        broker = self.broker
+        self._is_idle = not (self.door.connections or broker.touched or broker.journal.operations)
+        delay_s = _IDLE_TICK_S if self._is_idle else _TICK_S
+        self._tick_due_s = now_s + delay_s
+        self._timer = self._loop.call_later(delay_s, self._tick)
         self.broker.wall_us = self.wall_us()
         self.broker.tick(self._now_ms())
         # QoS 1 cursors: a crash repeats at most what was acknowledged since [rule 8].
         self.broker.checkpoint()
-        if self._ticks % _SWEEP_EVERY_TICKS == 0:
+        if now_s > self._sweep_due_s - _TICK_S / 2:
+            self._sweep_due_s = now_s + _SWEEP_S
             self.door.sweep()
             self._renewal.look()
             if (jump := self.wall_us.look()) is not None:

@@ -18,6 +18,7 @@ from millrace.node.doors.http.context import CERTIFICATE
 from millrace.node.doors.quotas import Quotas
 
 _GOODBYE_S = 1.0
+_DATE_S = 1.0
 # How long a body may stay away in the middle, or an answer be left where it is.
 _STILL_S = 60.0
 
@@ -109,7 +110,14 @@ class Serving:
 
     async def start(self) -> None:
         await self._server.startup(sockets=[])
-        self._loop_task = asyncio.create_task(self._server.main_loop())
+        self._loop_task = asyncio.create_task(self._keep_date())
+
+    async def _keep_date(self) -> None:
+        """The date in the head of answers. uvicorn would come round ten times as often, to see whether it is
+        to end."""
+        while True:
+            await self._server.on_tick(0)
+            await asyncio.sleep(_DATE_S)
 
     def connection(self) -> HttpConnection:
         connection = HttpConnection(
@@ -135,5 +143,5 @@ class Serving:
             await asyncio.wait(answering, timeout=_GOODBYE_S)
         self._server.should_exit = True
         self._server.force_exit = True
-        await self._loop_task
+        self._loop_task.cancel()
         await self._server.shutdown()
