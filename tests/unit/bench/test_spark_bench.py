@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from millrace.lab.bench import kafka, spark_bench, spark_sides
+from millrace.lab.bench import kafka, maven, spark_bench, spark_sides
 from millrace.lab.bench.spark_bench import COUNT, TO_SINK, WRITE, Sample
 from millrace.lab.bench.spark_sides import Cpu
 
@@ -55,7 +55,7 @@ def test_without_a_peer_the_target_is_shown_and_not_judged() -> None:
 
 def test_maven_is_asked_for_the_connector_alone_and_for_all_that_the_broker_needs() -> None:
     for artifacts, alone in ((kafka.BROKER, False), (kafka.CONNECTOR, True)):
-        text = kafka.pom(artifacts, alone=alone)
+        text = maven.pom(artifacts, alone=alone)
         names = [one.findtext("artifactId") for one in ElementTree.fromstring(text).iter("dependency")]
         assert names == [one.name for one in artifacts]
         assert ("<exclusion>" in text) is alone

@@ -390,6 +390,7 @@ def routed(
 @app.command(
     epilog=example(
         "millrace bench spark",
+        "millrace bench spark --case count,available --rows 3000000",
         "millrace bench spark --against kafka --rows 100000 --rounds 1 --json spark.json",
     )
 )
@@ -400,6 +401,13 @@ def spark(
             metavar="PEERS", help="kafka, kafka-tuned, both with a comma between them, or '' for neither."
         ),
     ] = "kafka,kafka-tuned",
+    case: Annotated[
+        str,
+        typer.Option(
+            metavar="CASES",
+            help="Some of count, available, parse, copy, batches, write, by comma; empty: all.",
+        ),
+    ] = "",
     rows: Annotated[int, typer.Option(min=1000, max=1_000_000_000, help="Rows of each case.")] = 1_000_000,
     rounds: Rounds = 3,
     write_rounds: Annotated[
@@ -408,14 +416,13 @@ def spark(
     json: JsonFile = None,
 ) -> None:
     """Spark reads and writes this broker and Kafka in turn: rates, micro-batches, CPU of a row, disk."""
-    from dataclasses import asdict
-
     from millrace.lab.bench import report, spark_bench
     from millrace.lab.bench.kafka import SPARK_PEERS, fetch_jars
     from millrace.lab.bench.peers import MILLRACE
     from millrace.lab.bench.spark_sides import PAYLOAD_BYTES
 
     wanted = _choices(against, SPARK_PEERS, "--against") if against else []
+    cases = _choices(case, tuple(spark_bench.CASES), "--case") if case else list(spark_bench.CASES)
     jars = fetch_jars() if wanted else None
     if wanted and jars is None:
         sys.stderr.write("mvn, which fetches Kafka's jars, is not installed here: Kafka is left out\n")
@@ -435,6 +442,7 @@ def spark(
             rounds=rounds,
             write_rounds=write_rounds,
             before=before,
+            cases=cases,
         )
     )
     found = spark_bench.figures(samples, PAYLOAD_BYTES)
@@ -442,14 +450,8 @@ def spark(
     if json != "-":
         print_rows(shown, tuple(shown[0]), as_json=False)
     if json is not None:
-        document = {
-            "machine": report.machine(),
-            "rows": rows,
-            "rounds": rounds,
-            "write_rounds": write_rounds,
-            "figures": [asdict(one) for one in found],
-            "samples": [asdict(one) for one in samples],
-        }
+        counts = {"rows": rows, "rounds": rounds, "write_rounds": write_rounds}
+        document = {"machine": report.machine(), **counts, **spark_bench.document(found, samples)}
         _write(json, json_module.dumps(document, indent=2) + "\n")
 
 

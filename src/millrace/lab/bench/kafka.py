@@ -1,40 +1,26 @@
 """Apache Kafka as a peer of the Spark benchmark: jars from Maven, one broker on the loopback.
 
-Nothing of Kafka is part of this package. `mvn` resolves the artifacts named here, as it is configured on this
-machine, into a directory of the user's cache whose name holds the hash of what was asked for. The directory
-is filled aside and renamed: two programs that start at once both find a whole one.
+Nothing of Kafka is part of this package; `maven` fetches it.
 
 The broker runs as it comes: one node that is its own controller, and flushes left to the operating system.
 """
 
-import hashlib
-import os
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from millrace.errors import LocalError
-from millrace.lab.bench.generator import cache_directory
+from millrace.lab.bench import maven
+from millrace.lab.bench.maven import Artifact
 from millrace.lab.bench.peers import Broker, Ports
 
 KAFKA = "kafka"
 KAFKA_TUNED = "kafka-tuned"
 SPARK_PEERS = (KAFKA, KAFKA_TUNED)
 
-_FETCH_S_MAX = 900
 _FORMAT_S_MAX = 60
 _HOST = "127.0.0.1"
 _CLUSTER_ID = "bWlsbHJhY2UtYmVuY2gtMQ"
-
-
-class Artifact(NamedTuple):
-    group: str
-    name: str
-    version: str
 
 
 BROKER = (Artifact("org.apache.kafka", "kafka_2.13", "4.1.0"),)
@@ -46,7 +32,6 @@ CONNECTOR = (
     Artifact("org.apache.commons", "commons-pool2", "2.12.1"),
 )
 
-_ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 _CONFIGURATION = """\
 process.roles=broker,controller
 node.id=1
@@ -63,7 +48,7 @@ group.initial.rebalance.delay.ms=0
 
 
 class KafkaError(LocalError):
-    """Kafka's jars cannot be had, or its storage cannot be made; one line says why."""
+    """Kafka's storage cannot be made; one line says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,54 +59,13 @@ class KafkaJars:
     """The jars that Spark needs to speak to it."""
 
 
-def pom(artifacts: Sequence[Artifact], *, alone: bool) -> str:
-    """A project that depends on these; `alone`: on nothing that they depend on."""
-    wanted = "".join(
-        f"<dependency><groupId>{one.group}</groupId><artifactId>{one.name}</artifactId>"
-        f"<version>{one.version}</version>{_ALONE if alone else ''}</dependency>"
-        for one in artifacts
-    )
-    return (
-        "<project><modelVersion>4.0.0</modelVersion><groupId>millrace</groupId><artifactId>bench</artifactId>"
-        f"<version>1</version><packaging>pom</packaging><dependencies>{wanted}</dependencies></project>\n"
-    )
-
-
 def fetch_jars() -> KafkaJars | None:
     """The jars, fetched on first use; None where there is no `mvn`."""
-    program = shutil.which("mvn")
-    if program is None:
+    broker = maven.fetch(BROKER)
+    connector = maven.fetch(CONNECTOR, alone=True)
+    if broker is None or connector is None:
         return None
-    broker = _fetch(program, pom(BROKER, alone=False))
-    connector = _fetch(program, pom(CONNECTOR, alone=True))
     return KafkaJars(broker=broker, connector=tuple(sorted(connector.glob("*.jar"))))
-
-
-def _fetch(program: str, project: str) -> Path:
-    target = cache_directory(dict(os.environ)) / f"jars-{hashlib.sha256(project.encode()).hexdigest()[:16]}"
-    if target.exists():
-        return target
-    with tempfile.TemporaryDirectory(dir=target.parent) as aside:
-        file, jars = Path(aside) / "pom.xml", Path(aside) / "jars"
-        file.write_text(project, encoding="utf-8")
-        command = [program, "-q", "-B", "-f", str(file), "dependency:copy-dependencies"]
-        try:
-            done = subprocess.run(
-                [*command, f"-DoutputDirectory={jars}"],
-                capture_output=True,
-                text=True,
-                timeout=_FETCH_S_MAX,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise KafkaError(f"mvn did not bring Kafka's jars within {_FETCH_S_MAX} s") from error
-        if done.returncode or not jars.is_dir():
-            lines = [line for line in done.stdout.splitlines() if "ERROR" in line]
-            raise KafkaError(
-                f"mvn could not fetch Kafka's jars: {lines[0] if lines else done.stderr.strip()}"
-            )
-        jars.rename(target)
-    return target
 
 
 def kafka_broker(jars: KafkaJars) -> Broker:

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -48,6 +48,10 @@ COPY = "copy source to sink"
 WRITE = "write"
 TO_NOOP = "500-row batch to noop"
 TO_SINK = "500-row batch to own sink"
+
+SMALL = "batches"
+CASES = {"count": COUNT, "available": AVAILABLE, "parse": PARSE, "copy": COPY, SMALL: TO_NOOP, "write": WRITE}
+"""What `--case` chooses from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,7 @@ class Bench:
     rounds: int
     write_rounds: int
     before: Callable[[str, str, int], None] = lambda case, side, round: None
+    cases: Sequence[str] = tuple(CASES)
     _names: Iterator[int] = field(default_factory=count)
     _jvm_pid: int = 0
 
@@ -87,17 +92,21 @@ class Bench:
     # ------------------------------------------------------------------------------------------- cases
 
     def run(self, found: Sequence[Side]) -> Iterator[Sample]:
-        """Every case, round by round, the sides in turn."""
-        full = {side.name: self._fill(side, PARTS, self.rows) for side in found}
-        reads = ((COUNT, self._count), (AVAILABLE, self._available), (PARSE, self._parse), (COPY, self._copy))
-        for case, act in reads:
+        """The chosen cases, round by round, the sides in turn."""
+        acts = {"count": self._count, "available": self._available, "parse": self._parse, "copy": self._copy}
+        chosen = [name for name in acts if name in self.cases]
+        full = {side.name: self._fill(side, PARTS, self.rows) for side in found} if chosen else {}
+        for name in chosen:
             for number in range(self.rounds + 1):
                 for side in found:
-                    sample = self._timed(case, side, number, partial(act, side, full[side.name]))
+                    act = partial(acts[name], side, full[side.name])
+                    sample = self._timed(CASES[name], side, number, act)
                     if number:
                         yield sample
-        yield from self._small(found)
-        yield from self._writes(found)
+        if SMALL in self.cases:
+            yield from self._small(found)
+        if "write" in self.cases:
+            yield from self._writes(found)
 
     def _small(self, found: Sequence[Side]) -> Iterator[Sample]:
         for parts in (PARTS, 1):
@@ -216,12 +225,14 @@ def measure(
     rounds: int,
     write_rounds: int,
     before: Callable[[str, str, int], None],
+    cases: Sequence[str] = tuple(CASES),
 ) -> Iterator[Sample]:
-    """All cases with brokers of their own, which are gone afterwards."""
-    written = rows * PAYLOAD_BYTES * (1 + len(against)) * (write_rounds + rounds + 2)
+    """The chosen cases with brokers of their own, which are gone afterwards."""
+    times = 1 + (rounds + 1 if "copy" in cases else 0) + (write_rounds if "write" in cases else 0)
+    written = rows * PAYLOAD_BYTES * (1 + len(against)) * times
     touch_memory(written * _FILE_FACTOR)
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name, session(jars, Path(name)) as spark:
-        bench = Bench(spark, Path(name), rows, rounds, write_rounds, before)
+        bench = Bench(spark, Path(name), rows, rounds, write_rounds, before, cases)
         with sides(spark, kernels, jars, against, Path(name)) as found:
             yield from bench.run(found)
 
@@ -252,6 +263,8 @@ def session(jars: KafkaJars | None, place: Path) -> "Iterator[SparkSession]":
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master("local[2]").appName("millrace-bench")
     settings = {
+        # Kafka's consumers with large fetches do not fit into Spark's default of 1 GiB.
+        "spark.driver.memory": "4g",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -364,6 +377,11 @@ def _over_rounds(
     sizes = by_side(writes, lambda one: (one.disk_bytes or 0) / (one.rows * payload_bytes))
     found.append(Figure(case="disk after a write", unit="x payload", values=sizes, is_cost=True))
     return found
+
+
+def document(found: Sequence[Figure], samples: Sequence[Sample]) -> dict[str, Any]:
+    """Everything for programs."""
+    return {"figures": [asdict(one) for one in found], "samples": [asdict(one) for one in samples]}
 
 
 def table(found: Sequence[Figure], ours: str) -> list[dict[str, str]]:
