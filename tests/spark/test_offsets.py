@@ -50,6 +50,20 @@ def test_a_limit_is_shared_in_proportion() -> None:
     assert offsets.advance({1: 900}, known, rows_max=1_000) == {1: 900, 2: 100}
 
 
+def test_newer_shards_wait_for_sealed_ones() -> None:
+    """Where a limit cuts a batch, what came before a change of the shards is read first: rows that came later
+    would move a watermark past it. Other streams do not wait."""
+    known = {
+        1: Extent(first=0, next=900, stream="a", is_sealed=True),
+        2: Extent(first=0, next=900, stream="a"),
+        3: Extent(first=0, next=100, stream="b"),
+    }
+    assert offsets.advance({}, known, rows_max=100) == {1: 90, 2: 0, 3: 10}
+    assert offsets.advance({1: 890}, known, rows_max=1_000) == {1: 900, 2: 0, 3: 100}
+    assert offsets.advance({1: 900, 3: 100}, known, rows_max=100) == {1: 900, 2: 100, 3: 100}
+    assert offsets.advance({1: 890}, known) == {1: 900, 2: 900, 3: 100}
+
+
 @given(positions, st.none() | st.integers(1, 64), st.none() | st.integers(1_000, 2_000_000))
 def test_tasks_are_the_whole_in_order(
     end: dict[int, int], tasks_least: int | None, rows_max: int | None

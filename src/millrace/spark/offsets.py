@@ -64,6 +64,8 @@ class Extent:
     next: int
     size_bytes: int = 0
     stream: str = field(default="", compare=False)
+    is_sealed: bool = field(default=False, compare=False)
+    """The stream was given other shards: these offsets are older than all in its open shards."""
 
     @property
     def row_bytes(self) -> int:
@@ -203,6 +205,7 @@ def advance(
     """As far as the next batch goes from `start`: to the end, or to a share of the limits for each shard.
 
     Shares are in proportion to what waits, so no shard starves; where anything waits, something is read.
+    Where a limit cuts, the open shards of a stream wait until its sealed ones are read to their end.
     """
     end = {**start}
     for shard, extent in extents.items():
@@ -210,23 +213,31 @@ def advance(
         if shard in start or extent.next > 0:
             end[shard] = max(start.get(shard, 0), extent.next)
     waiting = {shard: end[shard] - start.get(shard, 0) for shard in end}
-    total = sum(waiting.values())
-    if total == 0:
+    if _portion(waiting, extents, rows_max, bytes_max) >= 1:
         return end
-    portions = [1.0]
-    if rows_max is not None:
-        portions.append(rows_max / total)
-    if bytes_max is not None:
-        sizes = (count * extents[shard].row_bytes for shard, count in waiting.items() if count)
-        portions.append(bytes_max / max(1, sum(sizes)))
-    portion = min(portions)
-    if portion >= 1:
-        return end
+    older = {extents[shard].stream for shard, count in waiting.items() if count and extents[shard].is_sealed}
+    for shard, count in waiting.items():
+        if count and extents[shard].stream in older and not extents[shard].is_sealed:
+            waiting[shard] = 0
+    portion = min(1.0, _portion(waiting, extents, rows_max, bytes_max))
     taken = {shard: int(count * portion) for shard, count in waiting.items()}
     if not any(taken.values()):
         most = max(waiting, key=lambda shard: waiting[shard])
         taken[most] = 1
     return {shard: start.get(shard, 0) + taken[shard] for shard in end}
+
+
+def _portion(
+    waiting: Mapping[int, int], extents: Mapping[int, Extent], rows_max: int | None, bytes_max: int | None
+) -> float:
+    """Which part of what waits the limits allow; 1 or more for all of it."""
+    portions = [1.0]
+    if rows_max is not None:
+        portions.append(rows_max / max(1, sum(waiting.values())))
+    if bytes_max is not None:
+        sizes = (count * extents[shard].row_bytes for shard, count in waiting.items() if count)
+        portions.append(bytes_max / max(1, sum(sizes)))
+    return min(portions)
 
 
 def capped(position: Position, ceiling: Position, start: Position) -> dict[int, int]:

@@ -266,4 +266,5 @@ def _merge(found: dict[int, Extent], row: Mapping[str, Any], stream: str) -> Non
         next=max(known.next, end),
         size_bytes=max(known.size_bytes, int(row["bytes"])),
         stream=stream,
+        is_sealed=known.is_sealed or bool(row.get("sealed")),
     )
