@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,13 +11,14 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'mi
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from millrace.spark import options, source
-from millrace.spark.offsets import Extent
+from millrace.spark.offsets import Extent, Span
 from millrace.spark.schema import SCHEMA
 from millrace.spark.source import StreamReader, Task
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 NODE = "http://127.0.0.1:1"
+ANSWER_ROWS = 20_000
 
 
 class Nodes:
@@ -27,14 +29,21 @@ class Nodes:
         self.asked = 0
         self.told: list[dict[int, int]] = []
         self.now_s = 1_000.0
+        self.rooms: list[bytearray | None] = []
 
     @property
     def http(self) -> Any:
-        return type("Addresses", (), {"urls": (NODE,), "close": lambda: None})
+        return type("Addresses", (), {"urls": (NODE,), "close": lambda: None, "prefer": lambda url: None})
 
     def extents(self, *streams: str) -> dict[int, Extent]:
         self.asked += 1
         return {shard: Extent(first=0, next=end, stream=streams[0]) for shard, end in self.ends.items()}
+
+    def blocks(
+        self, stream: str, shard: int, start: int, end: int, room: bytearray | None
+    ) -> tuple[bytes, int]:
+        self.rooms.append(room)
+        return b"", min(end, start + ANSWER_ROWS)
 
     def advance(
         self, group: str, filters: Sequence[str], streams: Sequence[str], position: dict[int, int]
@@ -135,3 +144,21 @@ def test_a_thousand_shards_are_planned_with_one_question_and_little_cpu(nodes: N
     assert time.process_time() - began_s < 1.0
     assert nodes.asked == 1
     assert sorted(span.shard for task in tasks for span in task.spans) == list(range(1_000))
+
+
+def test_a_small_task_takes_no_room_and_large_ones_share_two(nodes: Nodes) -> None:
+    """The first touch of 36 MiB costs more than to read a micro-batch; the next task of a worker finds them
+    touched. No answer is read into the room of the one before, which may still be in use."""
+
+    def read(rows: int) -> list[bytearray | None]:
+        nodes.rooms = []
+        task = Task(spans=(Span(shard=1, start=0, end=rows, stream="s"),))
+        assert list(reader().read(task)) == []
+        return nodes.rooms
+
+    assert read(500) == [None]
+    first, second = read(100_000), read(100_000)
+    assert len(first) == len(second) == 5
+    assert len({id(room) for room in (*first, *second)}) == 2
+    for rooms in (first, second):
+        assert all(one is not other for one, other in pairwise(rooms))

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -60,6 +60,8 @@ _TOPICS_KEPT_MAX = 100_000
 _LOOKUPS_MAX = 8
 _ROOM_BYTES = 18 << 20
 """An answer of the node (about 16 MiB and the rest of a block) fits; one with a huge message has its own."""
+_ROOMLESS_ROWS = offsets.TASK_ROWS_LEAST
+"""A task with fewer offsets takes no room: to touch its memory would cost more than to read the task."""
 
 
 class MillraceSource(DataSource):
@@ -346,12 +348,18 @@ def _read(given: Options, schema: StructType, partition: InputPartition) -> "Ite
     cluster = _kept(given)
     cluster.http.prefer(partition.node)
     traces = _traces(given)
-    with ThreadPoolExecutor(1, "millrace-fetch") as pool:
-        for span, data in _answers(cluster, given, partition.spans, pool):
-            choice = Choice(span=span, takes=takes, from_us=conditions.from_us, until_us=conditions.until_us)
-            if traces is not None:
-                traces.look(data, choice)
-            yield from batches(data, choice, arrow_schema)
+    rooms = _Rooms(is_small=sum(span.count for span in partition.spans) <= _ROOMLESS_ROWS)
+    try:
+        with ThreadPoolExecutor(1, "millrace-fetch") as pool:
+            for span, data in _answers(cluster, given, partition.spans, pool, rooms):
+                choice = Choice(
+                    span=span, takes=takes, from_us=conditions.from_us, until_us=conditions.until_us
+                )
+                if traces is not None:
+                    traces.look(data, choice)
+                yield from batches(data, choice, arrow_schema)
+    finally:
+        rooms.give_back()
     if traces is not None:
         traces.send()
 
@@ -365,15 +373,40 @@ def _traces(given: Options) -> "ReadTraces | None":
     return ReadTraces(given.trace_endpoint, given.trace_one_in, given.group)
 
 
+class _Rooms:
+    """Memory for two answers in turn. It stays with the process from task to task, because the first touch of
+    memory costs more than what is then done with it."""
+
+    _SPARE: ClassVar[list[bytearray]] = []
+
+    def __init__(self, *, is_small: bool) -> None:
+        self._is_small = is_small
+        self._mine: list[bytearray] = []
+
+    def next(self) -> bytearray | None:
+        """The one that was not taken last; None for a small task, whose answers have memory of their own."""
+        if self._is_small:
+            return None
+        if len(self._mine) == 2:
+            self._mine.reverse()
+        else:
+            self._mine.append(self._SPARE.pop() if self._SPARE else bytearray(_ROOM_BYTES))
+        return self._mine[-1]
+
+    def give_back(self) -> None:
+        """Nothing is fetched any more, and no batch needs what is in them."""
+        self._SPARE.extend(self._mine[: 2 - len(self._SPARE)])
+        self._mine = []
+
+
 def _answers(
-    cluster: ClusterReader, given: Options, spans: Sequence[Span], pool: ThreadPoolExecutor
+    cluster: ClusterReader, given: Options, spans: Sequence[Span], pool: ThreadPoolExecutor, rooms: _Rooms
 ) -> Iterator[tuple[Span, AnswerBody]]:
     """The blocks of these spans in order, each answer with the span that begins with its rows. One answer is
-    on its way while the one before is turned into batches, so there are two rooms, in turn."""
-    room, next_room = bytearray(_ROOM_BYTES), bytearray(_ROOM_BYTES)
+    on its way while the one before is turned into batches."""
     left = list(reversed(spans))
     rest = left.pop()
-    coming = pool.submit(_fetch, cluster, given, rest, room)
+    coming = pool.submit(_fetch, cluster, given, rest, rooms.next())
     try:
         while True:
             begin, data, at = coming.result()
@@ -382,8 +415,7 @@ def _answers(
                 rest = left.pop()
             is_more = rest.count > 0
             if is_more:
-                room, next_room = next_room, room
-                coming = pool.submit(_fetch, cluster, given, rest, room)
+                coming = pool.submit(_fetch, cluster, given, rest, rooms.next())
             yield read, data
             if not is_more:
                 return
@@ -392,7 +424,7 @@ def _answers(
 
 
 def _fetch(
-    cluster: ClusterReader, given: Options, span: Span, room: bytearray
+    cluster: ClusterReader, given: Options, span: Span, room: bytearray | None
 ) -> tuple[int, AnswerBody, int]:
     """Where the rows begin, their blocks, and where to go on. Passes over what is gone if the query may: a
     block may still hold messages below the earliest offset, and they are gone all the same."""
