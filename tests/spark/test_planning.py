@@ -1,5 +1,7 @@
 """How micro-batches are planned: what Spark asks a stream reader, without Spark and without nodes."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -162,3 +164,12 @@ def test_a_small_task_takes_no_room_and_large_ones_share_two(nodes: Nodes) -> No
     assert len({id(room) for room in (*first, *second)}) == 2
     for rooms in (first, second):
         assert all(one is not other for one, other in pairwise(rooms))
+
+
+def test_a_commit_does_not_load_what_only_tasks_need() -> None:
+    """Spark plans and commits each batch of a sink in processes that are new each time."""
+    program = "import sys, millrace.spark.source, millrace.spark.sink; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "millrace.spark.writing" in loaded
+    assert not {"millrace.storage.block", "millrace.broker.streams.stream", "millrace.spark.arrow"} & loaded

@@ -42,9 +42,7 @@ from pyspark.sql.types import (
 
 from millrace.errors import ConfigError, LocalError
 from millrace.spark.options import UPDATE_MODE, SinkOptions, access
-from millrace.spark.routes import Routes
 from millrace.spark.schema import PROPERTIES
-from millrace.spark.staging import Stager
 from millrace.spark.writing import PATIENCE_S, ClusterWriter
 
 if TYPE_CHECKING:
@@ -181,6 +179,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def _stage(options: SinkOptions, writer: str, batch: int, iterator: "Iterator[pa.RecordBatch]") -> Staged:
     """Bring all rows of a task to the nodes under an attempt that nobody used before."""
     from millrace.spark.packets import Packer
+    from millrace.spark.routes import Routes
+    from millrace.spark.staging import Stager
 
     routes: list[Routes] = []
 
