@@ -1,9 +1,11 @@
-"""Exactly once under fire: topic to Spark to topic over three nodes, while driver, Python workers and nodes
-are killed in turn with kill -9.
+"""Exactly once under fire: topic to Spark to topic over three nodes, while driver, JVM, Python workers and
+nodes are killed in turn with kill -9.
 
-    PYTHONPATH=src:tests .venv/bin/python tests/campaigns/sink_under_fire.py [KILLS] [ROWS] [SEED]
+    PYTHONPATH=src:tests .venv/bin/python tests/campaigns/sink_under_fire.py [KILLS] [ROWS] [SEED] [KIND]
 
-The source stream is filled with numbered rows; a streaming query copies them to another stream. Between two
+The source stream is filled with numbered rows, and Spark copies them to another stream. KIND says how: `sink`
+is a streaming query with the sink, `each` one whose batches `foreachBatch` writes with `writer` and `batch`,
+and `declared` a pipeline that the cluster holds, where the node that owns it is killed as well. Between two
 kills at least one batch becomes visible, so that every kill falls into work. What is killed dies at a moment
 that the seed chooses: a node comes back after a while, a driver starts again from its checkpoint, a worker is
 replaced by Spark. At the end the two streams must be the same multiset: what is missing and what is there
@@ -13,8 +15,6 @@ twice is counted and must be nothing.
 import asyncio
 import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 
+from campaigns.drivers import DECLARED, EACH, SINK, DeclaredDriver, Driver, OwnDriver
 from e2e.test_cluster import whole
 from millrace.client.http import Http
 from millrace.errors import LocalError
-from millrace.local_cluster import LocalCluster
+from millrace.local_cluster import LocalCluster, NodeProcess
 from millrace.spark.reading import ClusterReader
 from millrace.storage.block import HEAD_BYTES, Kind, attach_body, parse_header
 from spark.filling import fill
@@ -36,15 +37,21 @@ from waiting import until_async
 _BATCHES_PER_KILL = 3
 _STALL_S_MAX = 900.0
 _NODE_AWAY_S_MAX = 3.0
-# A driver that was just killed needs a while until tasks run again.
-_WORKER_S_MAX = 60.0
+# A driver that was just killed, and a pipeline whose owner was, need a while until tasks run again.
+_THERE_S_MAX = 90.0
 _TOPICS = 50
+_WRITER = "copy-under-fire"
+_KILLS = {
+    SINK: ("driver", "worker", "node", "jvm"),
+    EACH: ("driver", "worker", "node", "jvm"),
+    DECLARED: ("driver", "worker", "owner", "jvm", "node"),
+}
 
 
-def drive(urls: str, checkpoint: str, rows_per_batch: int) -> None:
+def drive(urls: str, checkpoint: str, rows_per_batch: int, kind: str) -> None:
     """The driver's process: the query, for ever."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     # A task may fail three times before its batch does.
     builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
@@ -54,70 +61,17 @@ def drive(urls: str, checkpoint: str, rows_per_batch: int) -> None:
     source = spark.readStream.format("millrace").options(url=urls, stream="in", startingOffsets="earliest")
     frame = source.option("maxRowsPerTrigger", str(rows_per_batch)).option("minPartitions", "4").load()
     rows = frame.selectExpr("replace(topic, 'in/', 'out/') as topic", "payload")
-    sink = rows.writeStream.format("millrace").options(url=urls, stream="out")
-    sink.option("checkpointLocation", checkpoint).start().awaitTermination()
 
+    def publish(batch: DataFrame, number: int) -> None:
+        named = {"url": urls, "stream": "out", "writer": _WRITER, "batch": str(number)}
+        batch.write.format("millrace").mode("append").options(**named).save()
 
-class Driver:
-    """The driver as a process group that is killed and started again."""
-
-    def __init__(self, urls: str, directory: Path, rows_per_batch: int) -> None:
-        self._arguments = [urls, str(directory / "checkpoint"), str(rows_per_batch)]
-        self._log = directory / "driver.txt"
-        self._process: subprocess.Popen[bytes] | None = None
-        self.starts = 0
-
-    def keep_running(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            return
-        self.starts += 1
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, "--drive", *self._arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                # The driver imports what this process found, also where a test run set the path.
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                start_new_session=True,
-            )
-
-    def _pids(self) -> dict[int, str]:
-        """Every process of the driver's session, with its command."""
-        assert self._process is not None
-        found = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with suppress(OSError):
-                    if os.getsid(int(entry.name)) == self._process.pid:
-                        command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
-                        found[int(entry.name)] = command.decode(errors="replace")
-        return found
-
-    def kill(self) -> None:
-        """The driver, its JVM and everything under them."""
-        for pid in self._pids():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if self._process is not None:
-            self._process.wait()
-
-    def kill_worker(self, chance: random.Random) -> bool:
-        """One Python process that runs a task; False where there is none right now."""
-        pids = self._pids()
-        workers = []
-        for pid, command in pids.items():
-            if "pyspark.daemon" in command:
-                with suppress(OSError, ValueError):
-                    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-                    if "pyspark.daemon" in pids.get(parent, ""):
-                        workers.append(pid)
-        if not workers:
-            return False
-        with suppress(ProcessLookupError):
-            os.kill(chance.choice(workers), signal.SIGKILL)
-            return True
-        return False
+    writer = rows.writeStream.option("checkpointLocation", checkpoint)
+    if kind == EACH:
+        query = writer.foreachBatch(publish).start()
+    else:
+        query = writer.format("millrace").options(url=urls, stream="out").start()
+    query.awaitTermination()
 
 
 @dataclass
@@ -160,19 +114,22 @@ async def _until_visible(urls: list[str], driver: Driver, rows: int) -> int:
 
 async def _kill(what: str, cluster: LocalCluster, driver: Driver, chance: random.Random) -> bool:
     await _pause(chance.uniform(0, 1.0))
-    if what == "driver":
-        await asyncio.to_thread(driver.kill)
-    elif what == "worker":
-        end_s = time.monotonic() + _WORKER_S_MAX
-        while not await asyncio.to_thread(driver.kill_worker, chance):
+    kills = {"driver": driver.kill_all, "jvm": driver.kill_jvm, "worker": driver.kill_worker}
+    if what in kills:
+        end_s = time.monotonic() + _THERE_S_MAX
+        while not await asyncio.to_thread(kills[what], chance):
             if time.monotonic() > end_s:
                 return False
             await _pause(0.05)
-    else:
-        node = chance.choice(cluster.nodes)
-        await node.kill()
-        await _pause(chance.uniform(0, _NODE_AWAY_S_MAX))
-        await node.start()
+        return True
+    node: NodeProcess | None = chance.choice(cluster.nodes)
+    if what == "owner" and isinstance(driver, DeclaredDriver):
+        node = await asyncio.to_thread(driver.owner)
+    if node is None:
+        return False
+    await node.kill()
+    await _pause(chance.uniform(0, _NODE_AWAY_S_MAX))
+    await node.start()
     return True
 
 
@@ -200,12 +157,22 @@ def contents(url: str, stream: str) -> Counter[bytes]:
     return found
 
 
-async def campaign(kills: int, rows: int, seed: int) -> bool:
+def _driver(kind: str, cluster: LocalCluster, directory: Path, rows_per_batch: int) -> Driver:
+    if kind == DECLARED:
+        return DeclaredDriver(cluster, directory, rows_per_batch)
+    urls = ",".join(node.http_url for node in cluster.nodes)
+    return OwnDriver(
+        [__file__, "--drive", urls, str(directory / "checkpoint"), str(rows_per_batch), kind], directory
+    )
+
+
+async def campaign(kills: int, rows: int, seed: int, kind: str = SINK) -> bool:
     chance = random.Random(seed)
     score = Score()
     with tempfile.TemporaryDirectory(prefix="millrace-fire-") as name:
         directory = Path(name)
-        async with LocalCluster(3, directory / "nodes") as cluster:
+        options = ("--set", "pipelines.run=true") if kind == DECLARED else ()
+        async with LocalCluster(3, directory / "nodes", options=options) as cluster:
             first = Http(cluster.nodes[0].http_url)
             for stream in ("in", "out"):
                 fields = {"name": stream, "filters": [f"{stream}/#"], "shards": 2}
@@ -216,10 +183,10 @@ async def campaign(kills: int, rows: int, seed: int) -> bool:
             score.say(f"{rows} rows are in the source; seed {seed}")
             urls = [node.http_url for node in cluster.nodes]
             batch = max(1, rows // (_BATCHES_PER_KILL * (kills + 1)))
-            driver = Driver(",".join(urls), directory, batch)
+            driver = await asyncio.to_thread(_driver, kind, cluster, directory, batch)
             try:
                 seen = 0
-                for what in cycle(("driver", "worker", "node")):
+                for what in cycle(_KILLS[kind]):
                     seen = await _until_visible(urls, driver, min(rows, seen + 1))
                     if await _kill(what, cluster, driver, chance):
                         score.kills[what] += 1
@@ -229,7 +196,7 @@ async def campaign(kills: int, rows: int, seed: int) -> bool:
                 seen = await _until_visible(urls, driver, rows)
                 took_s = time.monotonic() - score.started_s
             finally:
-                await asyncio.to_thread(driver.kill)
+                await asyncio.to_thread(driver.end)
             wanted = Counter(b"%d" % n for n in range(rows))
             is_right = True
             for node in cluster.nodes:
@@ -242,21 +209,20 @@ async def campaign(kills: int, rows: int, seed: int) -> bool:
                     f"{node.name}: {found.total()} rows, {lost.total()} lost, {doubled.total()} too many"
                 )
             killed = ", ".join(f"{count} {what}" for what, count in score.kills.items())
-            score.say(
-                f"{killed} killed, {driver.starts} drivers, {took_s:.0f} s: {'PASS' if is_right else 'FAIL'}"
-            )
+            verdict = "PASS" if is_right else "FAIL"
+            score.say(f"{killed} killed, {driver.starts} drivers, {kind}, {took_s:.0f} s: {verdict}")
             if not is_right:
-                print((directory / "driver.txt").read_text(errors="replace")[-5_000:])
+                print(await asyncio.to_thread(driver.story))
             return is_right
 
 
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--drive"]:
-        drive(arguments[1], arguments[2], int(arguments[3]))
+        drive(arguments[1], arguments[2], int(arguments[3]), arguments[4])
         return 0
-    numbers = [int(word) for word in arguments]
-    kills, rows, seed = (numbers + [9, 200_000, 1][len(numbers) :])[:3]
-    return 0 if asyncio.run(campaign(kills, rows, seed)) else 1
+    given = arguments + ["9", "200000", "1", SINK][len(arguments) :]
+    kills, rows, seed = map(int, given[:3])
+    return 0 if asyncio.run(campaign(kills, rows, seed, given[3])) else 1
 
 
 if __name__ == "__main__":
