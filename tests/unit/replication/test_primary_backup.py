@@ -219,3 +219,24 @@ def test_a_backup_whose_disk_does_not_keep_up_does_not_follow_on_a_primary_that_
     stage.sync(N2)
     stage.tick([N2])
     assert backup.status().term == beat.term - 2 and backup.status().role == "backup"
+
+
+def test_a_primary_whose_disk_does_not_keep_up_acknowledges_nothing_once_it_hears_a_newer_one() -> None:
+    """Its partner has gone on without it, in an epoch that is one more write for this disk."""
+    options = dataclasses.replace(SMALL, persists_pending_max=1)
+    stage = settled(has_authority=False, may_split=True, options=options)
+    stage.stalled.add(N1)
+    stage.propose(N1)
+    primary = stage.machine(N1)
+    assert primary._core.is_disk_behind
+    commit = primary.status().commit
+    # It goes on alone as soon as the partner has been silent for long.
+    for _ in range(8 * CHECK_TICKS):
+        stage.tick([N1])
+        stage.mail.clear()
+    assert primary.is_alone
+    beat = Heartbeat(term=Term(primary.status().term + 1), commit=Index(0), context=0)
+    stage.step(N1, PeerMessage(sender=N2, body=beat))
+    stage.stalled.discard(N1)
+    stage.sync(N1)
+    assert primary.status().role == "backup" and primary.status().commit == commit

@@ -458,8 +458,12 @@ class PrimaryBackup(ServedLog):
         if body.term > core.term:
             if core.is_disk_behind:
                 # As if lost: a new epoch is one more write for a disk that does not keep up. But its sender
-                # lives, and is not to be followed on as soon as the disk does.
+                # lives, and is not to be followed on as soon as the disk does. And it may go on without this
+                # replica, which acknowledges nothing more in its own epoch.
                 self._unentered = max(self._unentered, body.term)
+                if self._primary is not None:
+                    self.become_backup(leader=None)
+                    self._is_returning = True
                 if sender == self._partner:
                     self._watch.heard()
                 return

@@ -117,6 +117,8 @@ class PairNemesis:
             self._world.authority.cut_off.add(name)
 
     def _calm(self) -> None:
+        if not self._is_running:
+            return  # everything is healed, and the weather is fine
         world = self._world
         world.network.heal()
         world.network.weather = world.plan.base.weather
