@@ -15,9 +15,19 @@ from e2e.device import V5, Device
 from e2e.http_calls import call
 from e2e.processes import BrokerProcess, complaint, millrace
 from millrace.reasons import Reason
-from millrace.types import Subscription, Version
+from millrace.types import Message, Subscription, Version
 from millrace.wire.mqtt.codec import decode, encode, split
-from millrace.wire.mqtt.packets import Auth, Connack, Connect, Disconnect, Packet, Pingreq, Suback, Subscribe
+from millrace.wire.mqtt.packets import (
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Publish,
+    Suback,
+    Subscribe,
+)
 from unit.access.test_jwt import packed, signature
 from unit.access.test_scram import answer
 from waiting import until
@@ -195,6 +205,25 @@ class ScramClient:
         self._rest = self._rest[end:]
         return packet
 
+    def begin(self, client_id: str) -> tuple[str, bytes]:
+        """Ask for a login; what was said first, and the challenge."""
+        first = f"n={self._user},r=clientnonce0"
+        connect = Connect(
+            client_id=client_id,
+            version=Version.MQTT_5,
+            authentication_method=METHOD,
+            authentication_data=f"n,,{first}".encode(),
+        )
+        self.send(connect)
+        challenge = self.read()
+        assert isinstance(challenge, Auth) and challenge.authentication_data is not None
+        return first, challenge.authentication_data
+
+    def go_on(self, data: bytes) -> Packet | None:
+        reason = Reason.CONTINUE_AUTHENTICATION
+        self.send(Auth(reason=reason, authentication_method=METHOD, authentication_data=data))
+        return self.read()
+
     def log_in(self, client_id: str, *, again: bool = False) -> tuple[Packet | None, bytes]:
         """The last word of the broker, and what it has to say if it knows the password."""
         first = f"n={self._user},r=clientnonce0"
@@ -278,6 +307,41 @@ def test_scram_again_on_a_live_connection(keyed: BrokerProcess) -> None:
         Admin(keyed)("user", "add", "carl", "--password-stdin", stdin="carl-pw\n")
         answer_, _ = client.log_in("b3", again=True)
         assert isinstance(answer_, Disconnect) and answer_.reason is Reason.NOT_AUTHORIZED
+
+
+def test_scram_left_half_way_lets_nobody_do_anything(keyed: BrokerProcess, devices: Devices) -> None:
+    """Between the challenge and the proof a client is a stranger: any other packet ends the connection."""
+    seen = devices(keyed.port, user=("bob", "builder"))
+    seen.connect()
+    seen.subscribe("home/bob/#", qos=1)
+    wanted = (Subscription(filter="home/bob/#", qos=1),)
+    for packet in (
+        Publish(message=Message(topic="home/bob/door", payload=b"open")),
+        Subscribe(packet_id=1, subscriptions=wanted),
+        Pingreq(),
+    ):
+        with scram(keyed, "bob", b"builder") as client:
+            client.begin("b4")
+            client.send(packet)
+            answer_ = client.read()
+            is_refused = isinstance(answer_, Connack) and answer_.reason is not Reason.SUCCESS
+            assert answer_ is None or isinstance(answer_, Disconnect) or is_refused
+    seen.publish("home/bob/door", b"the only one", qos=1)
+    seen.expect_payloads(b"the only one")
+
+
+def test_a_proof_of_another_exchange_proves_nothing(keyed: BrokerProcess) -> None:
+    """Who listened to one login has nothing for the next: the broker's part of the nonce is another one."""
+    with scram(keyed, "bob", b"builder") as client:
+        first, challenge = client.begin("b5")
+        last, _ = answer(b"builder", first, challenge)
+        answer_ = client.go_on(last)
+        assert isinstance(answer_, Connack) and answer_.reason is Reason.SUCCESS
+    with scram(keyed, "bob", b"builder") as client:
+        _, again = client.begin("b5")
+        assert again != challenge
+        answer_ = client.go_on(last)
+        assert isinstance(answer_, Connack) and answer_.reason is Reason.NOT_AUTHORIZED
 
 
 def test_a_changed_password_ends_what_came_by_scram(keyed: BrokerProcess) -> None:
