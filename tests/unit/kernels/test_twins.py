@@ -32,7 +32,7 @@ def agree(name: str, arguments: tuple[Any, ...]) -> Any:
 def test_both_twins_offer_the_same_kernels() -> None:
     offered = {name for name in vars(compiled) if not name.startswith("_")}
     assert offered == {
-        *("ack_run", "acks", "first_bytes", "gather", "pack_rows", "packet_ids"),
+        *("ack_run", "acks", "first_bytes", "gather", "join_body", "pack_rows", "packet_ids"),
         *("reframe", "scan", "scan_rows", "skip"),
         *("find_filters", "fitting_filters", "new_topics", "read_filters", "shape_of"),
     }
