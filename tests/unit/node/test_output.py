@@ -1,6 +1,9 @@
 """Bounds on what clients that do not read hold: each by itself, and all together."""
 
 import socket
+from collections.abc import Iterator
+
+import pytest
 
 from millrace.errors import MalformedPacket
 from millrace.limits import Limits
@@ -120,23 +123,31 @@ class OverSocket:
                 break
         return found + self.kept
 
+    def close(self) -> None:
+        self.ours.close()
+        self.theirs.close()
 
-def over_socket() -> tuple[PacedOutput, OverSocket]:
+
+@pytest.fixture
+def over_socket() -> Iterator[tuple[PacedOutput, OverSocket]]:
     connection, transport = PacedOutput(OutputBudget(Limits())), OverSocket()
     connection.begin_output(transport)
     connection.write_straight()
-    return connection, transport
+    yield connection, transport
+    transport.close()
 
 
-def test_what_is_written_is_with_the_client_before_the_turn_ends() -> None:
-    connection, transport = over_socket()
+def test_what_is_written_is_with_the_client_before_the_turn_ends(
+    over_socket: tuple[PacedOutput, OverSocket],
+) -> None:
+    connection, transport = over_socket
     connection.write(b"one")
     connection.write(b"two")
     assert transport.kept == b"" and transport.taken() == b"onetwo"
 
 
-def test_nothing_overtakes_what_the_transport_keeps() -> None:
-    connection, transport = over_socket()
+def test_nothing_overtakes_what_the_transport_keeps(over_socket: tuple[PacedOutput, OverSocket]) -> None:
+    connection, transport = over_socket
     sent = b""
     while not transport.kept:
         piece = len(sent).to_bytes(8, "big") * 10_000
@@ -146,8 +157,8 @@ def test_nothing_overtakes_what_the_transport_keeps() -> None:
     assert transport.taken() == sent + b"behind"
 
 
-def test_from_its_end_on_the_transport_alone_writes() -> None:
-    connection, transport = over_socket()
+def test_from_its_end_on_the_transport_alone_writes(over_socket: tuple[PacedOutput, OverSocket]) -> None:
+    connection, transport = over_socket
     connection.write_by_transport()
     connection.write(b"last words")
     assert transport.kept == b"last words"
