@@ -10,7 +10,7 @@ TEST_JOBS ?= 4
 QUICK := not slow and not long
 LINTED := src tests tools
 
-.PHONY: help setup dashboard screenshots demo docs reference cli-page test check lint format types e2e spark sim fresh-seeds campaign fuzz fuzz-decoders fuzz-openapi bench audit \
+.PHONY: help setup dashboard screenshots demo docs reference cli-page test check lint format types e2e spark lakehouse sim fresh-seeds campaign fuzz fuzz-decoders fuzz-openapi bench audit \
 	test-newest wheel-test release lock clean
 
 help:  ## this list
@@ -79,6 +79,12 @@ e2e: $(READY)  ## the long tests, which are not part of every change
 spark: $(READY)  ## the tests with Spark; needs Java 17 or newer, installs PySpark on first use
 	@$(BIN)/python -c 'import pyspark, pyarrow' 2>/dev/null || $(BIN)/pip install -q -e '.[spark]'
 	@$(BIN)/pytest tests/spark
+
+# Delta Lake has no build for the newest Spark yet.
+lakehouse: $(READY)  ## the example with Delta Lake, on the PySpark that Delta Lake is built for; needs Java and mvn
+	@[ -d build/pyspark-4.2/pyspark ] || $(BIN)/pip install -q --disable-pip-version-check --target build/pyspark-4.2 'pyspark==4.2.1'
+	@$(BIN)/python -c 'import pyarrow, pandas' 2>/dev/null || $(BIN)/pip install -q -e '.[spark]'
+	@PYTHONPATH=$(CURDIR)/build/pyspark-4.2 $(BIN)/pytest tests/spark/test_lakehouse.py -rs
 
 sim: $(READY)  ## many seeds of the simulator in every mode, and the search for planted bugs
 	@$(BIN)/millrace sim --seeds 5000 --jobs $(JOBS) --resume sim-campaign.json
