@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from millrace.testing import ThreadedBroker
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[ThreadedBroker]:
-    with ThreadedBroker(listeners__http="127.0.0.1:0", listeners__text="127.0.0.1:0") as broker:
+    doors = {f"listeners__{name}": "127.0.0.1:0" for name in ("http", "text", "ws")}
+    with ThreadedBroker(**doors) as broker:
         with Peer(broker) as peer:
             # What is loaded and compiled at the first use is not the input's fault.
             peer.send(wire.subscribe(1, ("warm/#", 1)), wire.publish("warm/up", b"x", qos=1, packet_id=1))
@@ -98,6 +100,110 @@ def test_a_text_line_that_comes_byte_by_byte(broker: ThreadedBroker, size: int) 
         answer = b""
         while b"PUBACK|t\n" not in answer:
             answer += peer.socket.recv(4096)
+    watch.check()
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("", b""),
+        ("x", b"ERROR|'x' is no command"),
+        ("PUBLISH|t|x", b"PUBACK|t\n"),
+        ("SUBSCRIBE|t", b"SUBACK|t\n"),
+    ],
+)
+def test_text_lines_that_come_all_at_once(broker: ThreadedBroker, line: str, answer: bytes) -> None:
+    """Every line is answered; others are served in between."""
+    count = 400_000 // (len(line) + 1)
+    text = b"CONNECT|at once\n" + f"{line}\n".encode() * count + b"PUBLISH|end|x\n"
+    with Peer(broker, "text") as peer, LoopWatch(broker) as watch:
+        sending = threading.Thread(target=peer.send, args=(text,))
+        sending.start()
+        answers = 0
+        tail = b""
+        while b"PUBACK|end\n" not in tail:
+            chunk = peer.socket.recv(MIB)
+            assert chunk, tail
+            answers += (tail + chunk).count(answer) - tail.count(answer) if answer else 0
+            tail = (tail + chunk)[-100:]
+        sending.join()
+    assert answers == (count if answer else 0)
+    watch.check()
+
+
+def frame(kind: int, payload: bytes = b"", is_last: bool = True) -> bytes:
+    """A WebSocket frame of a client, masked with zeros."""
+    return bytes((0x80 * is_last | kind, 0x80 | len(payload))) + bytes(4) + payload
+
+
+_CONTINUATION, _BINARY, _PING = 0, 2, 9
+_UPGRADE = (
+    b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("is_in_session", [False, True])
+@pytest.mark.parametrize(
+    ("small", "count"),
+    [(frame(_PING), 80_000), (frame(_BINARY), 80_000), (frame(_CONTINUATION, is_last=False), 80_000)],
+    ids=["pings", "empty", "continued"],
+)
+def test_websocket_frames_without_content(
+    broker: ThreadedBroker, small: bytes, count: int, is_in_session: bool
+) -> None:
+    """Each costs its reader as much as a packet, from anybody, also before a login."""
+    connect = frame(_BINARY, wire.connect("frames"))
+    first = frame(_BINARY, is_last=False) if small[0] == _CONTINUATION else b""
+    last = frame(_CONTINUATION) if first else b""
+    with Peer(broker, "ws") as peer:
+        peer.send(_UPGRADE)
+        assert b" 101 " in peer.socket.recv(4096)
+        if is_in_session:
+            peer.send(connect)
+            assert peer.socket.recv(4096)[2] == 0x20
+        with LoopWatch(broker) as watch:
+            peer.send(first, small * count, last)
+            peer.send(frame(_BINARY, wire.PING) if is_in_session else connect)
+            others_are_served(broker)
+            data = b""
+            while (b"\x82\x02\xd0\x00" if is_in_session else b"\x82\x10\x20") not in data[-100:]:
+                data += peer.socket.recv(MIB)
+    assert data.count(b"\x8a\x00") >= (count if small[0] == 0x80 | _PING else 0), "each ping is answered"
+    watch.check()
+
+
+_JSON = b"HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+def in_chunks(body: bytes, size: int) -> bytes:
+    chunks = [body[at : at + size] for at in range(0, len(body), size)]
+    head = b"POST /v1/publish " + _JSON + b"Transfer-Encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 20])
+def test_an_http_body_of_small_chunks(broker: ThreadedBroker, size: int) -> None:
+    body = json.dumps({"topic": "small/chunks", "payload": "x" * 200_000}).encode()
+    with Peer(broker, "http") as peer, LoopWatch(broker) as watch:
+        peer.send(in_chunks(body, size))
+        assert peer.socket.recv(4096).startswith(b"HTTP/1.1 200 ")
+    watch.check()
+
+
+def test_small_chunks_behind_a_request_that_waits(broker: ThreadedBroker) -> None:
+    """They are read once that one is answered, and cost nothing before."""
+    assert call(broker.ports["http"], "PUT", "/topic", {"topic": "waits"}).json["success"]
+    wait = json.dumps({"topic": "waits", "wait_ms": 1_000}).encode()
+    body = json.dumps({"topic": "waits", "payload": "x" * 20_000}).encode()
+    with Peer(broker, "http") as peer, LoopWatch(broker) as watch:
+        peer.send(b"POST /message " + _JSON + b"Content-Length: %d\r\n\r\n" % len(wait) + wait)
+        peer.send(in_chunks(body, 1))
+        answer = peer.socket.recv(4096)
+        assert b'"success":false' in answer and answer.count(b"HTTP/1.1 200 ") == 1
+        assert watch.callbacks < 1_000, "nobody goes round and round meanwhile"
+        assert peer.socket.recv(4096).startswith(b"HTTP/1.1 200 ")
     watch.check()
 
 

@@ -396,13 +396,14 @@ class Server:
 
         connection = self._new_connection(listener)
         origins = frozenset(o.strip() for o in self.config.listeners.ws_origins.split(",") if o.strip())
-        adapter = WebSocketAdapter(connection, origins, self._hosts, is_secure=listener in _OVER_TLS)
+        is_secure = listener in _OVER_TLS
+        adapter = WebSocketAdapter(self.door, connection, origins, self._hosts, is_secure=is_secure)
         return self._behind_proxy(adapter, connection) if is_behind_proxy else adapter
 
     def _text_connection(self, listener: str, is_behind_proxy: bool) -> Any:
         connection = self._new_connection(listener)
         limit = self.config.limits.packet_bytes_max
-        adapter = TextAdapter(connection, limit, self.door.quotas, partial(text_queue.answer, self))
+        adapter = TextAdapter(self.door, connection, limit, partial(text_queue.answer, self))
         return self._behind_proxy(adapter, connection) if is_behind_proxy else adapter
 
     def _behind_proxy(self, outer: Any, connection: MqttConnection) -> Any:

@@ -24,7 +24,7 @@ class Browser:
         self.house = house
         self.wire = Wire(high_bytes)
         inner = MqttConnection(house.door)
-        self.adapter = WebSocketAdapter(inner, frozenset(origins), None)
+        self.adapter = WebSocketAdapter(house.door, inner, frozenset(origins), None)
         self.wire.protocol = self.adapter
         self.adapter.connection_made(self.wire)
         house.wires.append(self.wire)

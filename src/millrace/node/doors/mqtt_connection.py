@@ -30,7 +30,7 @@ from millrace.node.access.identity import NOBODY, Identity
 from millrace.node.doors import mqtt_exchange
 from millrace.node.doors import mqtt_terms as terms
 from millrace.node.doors.duties import AcceptClient, AnswerSubscribe, AnswerUnsubscribe, Duty
-from millrace.node.doors.mqtt_door import Cancellable, MqttDoor
+from millrace.node.doors.mqtt_door import PACKET_COST, Cancellable, MqttDoor
 from millrace.node.doors.mqtt_exchange import Exchange
 from millrace.node.doors.output import PacedOutput
 from millrace.node.shards import producer_keys as keys
@@ -66,11 +66,7 @@ _PING = b"\xc0\x00"
 _PONG = b"\xd0\x00"
 # [MQTT-3.1.2-22]: one and a half times the keep alive.
 _KEEP_ALIVE_GRACE = 1.5
-# Messages at QoS 1 and 2 that one turn of the loop takes in before it turns to the others.
-_TURN_MESSAGES_MAX = 10_000
-# A packet that the scan leaves to the codec costs as much as so many that it takes.
-_PACKET_COST = 25
-# And a topic that was never met as so many.
+# A topic that was never met costs as much as so many messages.
 _TOPIC_COST = 3
 # How long a closed connection may take to read its last bytes.
 _CLOSING_MS_MAX = 5_000
@@ -232,7 +228,7 @@ class MqttConnection(PacedOutput):
                 while pos < size and self._state == _CONNECTED and self._learn(data, pos):
                     pos, more = scan(data, pos, self._table, self._v5, self._packet_bytes_max)
                     join_spans(spans, more)
-                    if self._door.taken > _TURN_MESSAGES_MAX:
+                    if self._door.is_used_up:
                         self._park()
                 if spans:
                     self._on_spans(data, spans)
@@ -251,8 +247,8 @@ class MqttConnection(PacedOutput):
                     self._inbox.keep(data, pos, self._packet_bytes_max)
                     return
                 pos = self._on_packet(data, pos, end)
-                self._door.taken += _PACKET_COST
-                if self._state == _CONNECTED and self._door.taken > _TURN_MESSAGES_MAX:
+                self._door.taken += PACKET_COST
+                if self._state == _CONNECTED and self._door.is_used_up:
                     self._park()
                 if self._state == _CONNECTED:
                     pos, spans = scan(data, pos, self._table, self._v5, self._packet_bytes_max)
@@ -309,7 +305,7 @@ class MqttConnection(PacedOutput):
             self.fail(Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unfinished QoS 2 messages")
             return
         door.taken += count
-        if (door.taken > _TURN_MESSAGES_MAX or door.is_overloaded) and self._parked is None:
+        if (door.is_used_up or door.is_overloaded) and self._parked is None:
             self._park()
 
     def _on_packet(self, data: bytes, pos: int, end: int) -> int:
@@ -325,7 +321,7 @@ class MqttConnection(PacedOutput):
             count, after = terms.accept_retained(broker, self.session, self._table, *where, self.seen_ms)
             if count:
                 self._heard(count, after - pos)
-                self._door.taken += _PACKET_COST * (count - 1)
+                self._door.taken += PACKET_COST * (count - 1)
                 return after
         if self._state == _NEW:
             # [MQTT-3.1.0-1]: the first packet is CONNECT.
@@ -383,7 +379,7 @@ class MqttConnection(PacedOutput):
             return
         door = self._door
         is_paced = door.quotas.holds(self, self.username)
-        if is_paced or door.taken > _TURN_MESSAGES_MAX or door.is_overloaded:
+        if is_paced or door.is_used_up or door.is_overloaded:
             # Also for one that reads again just now, and would be read.
             self.transport.pause_reading()
             (door.paced if is_paced else door.parked).append(self)

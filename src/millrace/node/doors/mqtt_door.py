@@ -33,6 +33,11 @@ logging.getLogger("millrace.mqtt").addFilter(Seldom())
 
 # Connections that one turn of the loop closes.
 _EXPIRED_AT_ONCE = 32
+# What one turn of the loop takes in before it turns to the others, counted in messages at QoS 1 and 2.
+_TURN_MESSAGES_MAX = 10_000
+# A packet that the scan leaves to the codec costs as much as so many that it takes, and so do a frame of
+# WebSocket and a piece of text.
+PACKET_COST = 25
 
 
 class Cancellable(Protocol):
@@ -67,6 +72,13 @@ class Connection(Protocol):
     def fail(self, reason: Reason, detail: str) -> None: ...
 
     def supersede(self) -> None: ...
+
+
+class Parked(Protocol):
+    """What waits for a later turn of the loop with what it has read."""
+
+    def unpark(self) -> None:
+        """Go on. Where this turn is used up already, it puts itself behind the others again."""
 
 
 class Decide(Protocol):
@@ -123,9 +135,9 @@ class MqttDoor:
         # Where clients find other nodes (Server Reference, 4.11); empty if nowhere. Set by the node.
         self.elsewhere: Callable[[], str] = str
         # Connections whose further input waits for a later turn, and messages taken in this one.
-        self.parked: list[Connection] = []
+        self.parked: list[Parked] = []
         # Those that have nothing left in this second.
-        self.paced: list[Connection] = []
+        self.paced: list[Parked] = []
         # Those that were silent for too long and are not closed yet.
         self.late: list[Connection] = []
         # Whether a flush is due at the end of this loop turn, and the time at which the turn began.
@@ -181,6 +193,11 @@ class MqttDoor:
                 self.wake()
         if broker.has_work:
             self.wake()
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether this turn of the loop took in as much as it should [rule 33]."""
+        return self.taken > _TURN_MESSAGES_MAX
 
     @property
     def is_overloaded(self) -> bool:

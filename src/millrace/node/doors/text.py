@@ -2,7 +2,8 @@
 
 A text client has no packet that says "I am slow", and no session to come back to. So one that does not read
 is cut off once more waits for it than a patient reader would ever leave, and one that asks without reading
-the answers is not heard until it does.
+the answers is not heard until it does. A read may bring a hundred thousand lines: they are taken piece by
+piece, as many as a turn of the loop has room for.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from typing import Any
 
 from millrace.limits import TEXT_UNREAD_BYTES_MAX
 from millrace.node.doors.mqtt_connection import MqttConnection
-from millrace.node.doors.quotas import Quotas
+from millrace.node.doors.mqtt_door import PACKET_COST, MqttDoor
 from millrace.node.seldom import Seldom
 from millrace.wire.text import LineTooLong, SpeaksHttp, Translator
 
@@ -21,7 +22,11 @@ log.addFilter(Seldom())
 
 # Somebody who types needs longer for the first line than a program for CONNECT.
 _FIRST_LINE_S = 300.0
-
+# About so many lines are taken before it is asked whether there is room for more, and at least so many bytes.
+_LINES_AT_ONCE = 128
+_PIECE_BYTES_LEAST = 512
+# So many lines that mean nothing cost as much as a packet; the others bring packets.
+_LINES_AS_A_PACKET = 8
 
 Answer = Callable[[MqttConnection, str], Awaitable[str]]
 """The line that answers a line of JSON of a client of this connection."""
@@ -30,18 +35,22 @@ Answer = Callable[[MqttConnection, str], Awaitable[str]]
 class TextAdapter:
     """A protocol toward the socket and a transport toward the connection inside."""
 
-    def __init__(self, inner: MqttConnection, line_bytes_max: int, quotas: Quotas, answer: Answer) -> None:
+    def __init__(self, door: MqttDoor, inner: MqttConnection, line_bytes_max: int, answer: Answer) -> None:
         """`answer` is asked for lines of JSON, one after the other."""
+        self._door = door
         self._inner = inner
         self._answer = answer
         self._answering: asyncio.Task[None] | None = None
-        self._quotas = quotas
+        self._quotas = door.quotas
         self._translator = Translator(line_bytes_max)
         self._transport: Any = None
         self._is_joined = False
         self._is_over = False
         # The client sends nothing more but may still read.
         self._is_ended = False
+        # Bytes that were read and not taken yet; perhaps they wait for a later turn.
+        self._unread = b""
+        self._is_parked = False
         self._is_held = False
         self._is_paused_inside = False
         self._answers: list[bytes] = []
@@ -83,6 +92,31 @@ class TextAdapter:
     def data_received(self, data: bytes) -> None:
         if self._is_over:
             return
+        if not self._door.awake:
+            self._door.begin_turn()
+        self._unread += data
+        if not self._is_held:
+            self._take()
+
+    def unpark(self) -> None:
+        self._is_parked = False
+        if not self._is_over:
+            self._take()
+
+    def _take(self) -> None:
+        """As much of what was read as there is room for."""
+        door, data, pos = self._door, self._unread, 0
+        lines = data.count(b"\n")
+        size = max(_PIECE_BYTES_LEAST, len(data) * _LINES_AT_ONCE // lines) if lines else len(data)
+        while pos < len(data) and not (self._is_over or door.is_used_up or self._translator.is_busy):
+            piece = data[pos : pos + size]
+            pos += size
+            door.taken += PACKET_COST * (1 + piece.count(b"\n") // _LINES_AS_A_PACKET)
+            self._receive(piece)
+        self._unread = data[pos:]
+        self._pace()
+
+    def _receive(self, data: bytes) -> None:
         try:
             packets, lines = self._translator.receive(data)
         except (LineTooLong, SpeaksHttp) as error:
@@ -103,7 +137,6 @@ class TextAdapter:
                 self._inner.connection_made(self)
             self._inner.data_received(packets)
         self._answer_requests()
-        self._pace()
 
     def _answer_requests(self) -> None:
         """Once the connection is let in; while one is answered, the client is not read."""
@@ -125,12 +158,18 @@ class TextAdapter:
             self.close()
 
     def _pace(self) -> None:
-        """Read as long as the answers keep up."""
+        """Read as long as the answers keep up, and nothing waits that was read."""
         is_busy = self._translator.is_busy
-        if is_busy and not self._is_held:
+        if self._unread and not (is_busy or self._is_parked):
+            # Not from inside a write: the broker is in the middle of its turn.
+            self._is_parked = True
+            self._door.parked.append(self)
+            self._door.wake()
+        is_held = is_busy or bool(self._unread)
+        if is_held and not self._is_held:
             self._is_held = True
             self._transport.pause_reading()
-        elif self._is_held and not is_busy:
+        elif self._is_held and not is_held:
             self._is_held = False
             if not self._is_paused_inside:
                 self._transport.resume_reading()

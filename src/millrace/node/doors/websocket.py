@@ -2,6 +2,9 @@
 
 `WebSocketAdapter` is a protocol toward the socket and a transport toward the connection inside. Packets may
 lie across frames in any way, so the payload of every binary frame is simply the next piece of the stream.
+
+A frame may be six bytes long, and one read brings tens of thousands of such. So frames count for the turn of
+the loop, and what is left of them waits for a later one, whoever sent them.
 """
 
 from typing import Any
@@ -22,6 +25,7 @@ from wsproto.utilities import RemoteProtocolError
 
 from millrace.node.doors.hosts import Hosts, refusal
 from millrace.node.doors.mqtt_connection import MqttConnection
+from millrace.node.doors.mqtt_door import PACKET_COST, MqttDoor
 from millrace.reasons import Reason
 
 # [MQTT-6.0.0-3]: "mqtt"; the older name is that of MQTT 3.1 clients.
@@ -32,16 +36,26 @@ _NORMAL = 1000
 
 class WebSocketAdapter:
     def __init__(
-        self, inner: MqttConnection, origins: frozenset[str], hosts: Hosts | None, *, is_secure: bool = False
+        self,
+        door: MqttDoor,
+        inner: MqttConnection,
+        origins: frozenset[str],
+        hosts: Hosts | None,
+        *,
+        is_secure: bool = False,
     ) -> None:
+        self._door = door
         self._inner = inner
         self._origins = origins
         self._hosts = None if is_secure else hosts
         self._frames = WSConnection(ConnectionType.SERVER)
         self._transport: Any = None
         self._open = False
-        # Closed from here: what else the chunk holds is nobody's any more.
+        # Closed, or closed from here: what else the chunk holds is nobody's any more.
         self._is_over = False
+        # Frames that were read wait for a later turn.
+        self._is_parked = False
+        self._is_paused_inside = False
 
     # ----------------------------------------------------------------- called by the event loop
 
@@ -50,6 +64,7 @@ class WebSocketAdapter:
         self._inner.connection_made(self)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._is_over = True
         self._inner.connection_lost(error)
 
     def eof_received(self) -> bool:
@@ -64,16 +79,48 @@ class WebSocketAdapter:
     def data_received(self, data: bytes) -> None:
         if self._is_over:
             return
+        if not self._door.awake:
+            self._door.begin_turn()
         try:
             self._frames.receive_data(data)
-            for event in self._frames.events():
-                self._on_event(event)
-                if self._is_over:
-                    return
+            if not self._is_parked:
+                self._take_frames()
         except RemoteProtocolError as error:
-            if error.event_hint is not None:
-                self._transport.write(self._frames.send(error.event_hint))
-            self._drop(f"not a WebSocket: {error}")
+            self._on_fault(error)
+
+    def unpark(self) -> None:
+        if self._is_over:
+            return
+        if self._door.is_used_up:
+            self._door.parked.append(self)
+            return
+        self._is_parked = False
+        try:
+            self._take_frames()
+        except RemoteProtocolError as error:
+            self._on_fault(error)
+        if not (self._is_parked or self._is_over or self._is_paused_inside):
+            self._transport.resume_reading()
+
+    def _take_frames(self) -> None:
+        """Those that are whole, or as many as this turn of the loop has room for."""
+        door = self._door
+        for event in self._frames.events():
+            self._on_event(event)
+            if self._is_over:
+                return
+            door.taken += PACKET_COST
+            if door.is_used_up:
+                self._is_parked = True
+                self._transport.pause_reading()
+                door.parked.append(self)
+                door.wake()
+                return
+
+    def _on_fault(self, error: RemoteProtocolError) -> None:
+        if error.event_hint is not None:
+            self._transport.write(self._frames.send(error.event_hint))
+        self._drop(f"not a WebSocket: {error}")
 
     def _on_event(self, event: Event) -> None:
         match event:
@@ -153,10 +200,13 @@ class WebSocketAdapter:
         self._transport.abort()
 
     def pause_reading(self) -> None:
+        self._is_paused_inside = True
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        self._transport.resume_reading()
+        self._is_paused_inside = False
+        if not self._is_parked:
+            self._transport.resume_reading()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._transport.get_extra_info(name, default)

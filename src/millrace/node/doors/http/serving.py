@@ -3,10 +3,14 @@ connections are kept (`http_front`).
 
 uvicorn closes a connection that is silent between two requests, and no other. So the node looks at all of
 them now and then: one that we wait for, and which does not send or take what it should, is cut off.
+
+And it reads all that came at once, before anything is known of who sent it. The chunks of a body may have six
+bytes, so what has many lines is given to it piece by piece, one in a turn of the loop.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -21,14 +25,42 @@ _GOODBYE_S = 1.0
 _DATE_S = 1.0
 # How long a body may stay away in the middle, or an answer be left where it is.
 _STILL_S = 60.0
+# Lines of HTTP, of which a small chunk has two, that are read in one turn of the loop. A body that is no
+# text has one in 64 KiB by chance.
+_LINES_AT_ONCE = 512
+_PIECE_BYTES = 4096
 
 
 class _CountedTransport:
-    """A transport that counts what is written to it."""
+    """A transport that counts what is written to it, and is not read while it is held. `wanted` is called
+    when more is asked for meanwhile."""
 
-    def __init__(self, transport: Any, traffic: DoorTraffic) -> None:
+    def __init__(self, transport: Any, traffic: DoorTraffic, wanted: Callable[[], None]) -> None:
         self._transport = transport
         self._traffic = traffic
+        self._wanted = wanted
+        self.is_held = False
+        self.is_paused = False
+
+    def hold(self) -> None:
+        self.is_held = True
+        self._transport.pause_reading()
+
+    def release(self) -> None:
+        self.is_held = False
+        if not self.is_paused:
+            self._transport.resume_reading()
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+        if self.is_held:
+            self._wanted()
+        else:
+            self._transport.resume_reading()
 
     def write(self, data: bytes) -> None:
         self._traffic.bytes_sent += len(data)
@@ -54,7 +86,8 @@ class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def take_over(self, transport: Any) -> None:
         """Begin with a connection that the door counted when it was made."""
         self._counted = transport
-        super().connection_made(_CountedTransport(transport, self.traffic))
+        self._unread, self._is_reading_on = b"", False
+        super().connection_made(_CountedTransport(transport, self.traffic, self._read_soon))
         # Each request gets a copy of this state.
         self.app_state: dict[str, Any] = {**self.app_state, CERTIFICATE: transport.get_extra_info("peercert")}
         self._free_s = self._moved_s = self.loop.time()
@@ -63,12 +96,37 @@ class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def connection_lost(self, exc: Exception | None) -> None:
         self.quotas.left(self._counted)
         self.traffic.open -= 1
+        self._unread = b""
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._moved_s = self.loop.time()
         self.traffic.bytes_received += len(data)
-        super().data_received(data)
+        if self._unread:
+            self._unread += data
+        elif data.count(b"\r\n") > _LINES_AT_ONCE:
+            self._unread = data
+            self.transport.hold()
+            self._read_soon()
+        else:
+            super().data_received(data)
+
+    def _read_soon(self) -> None:
+        if not self._is_reading_on:
+            self._is_reading_on = True
+            self.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        """One piece, unless whoever serves the request wants no more for now."""
+        self._is_reading_on = False
+        if not self._unread or self.transport.is_paused or self.transport.is_closing():
+            return
+        piece, self._unread = self._unread[:_PIECE_BYTES], self._unread[_PIECE_BYTES:]
+        super().data_received(piece)
+        if self._unread:
+            self._read_soon()
+        else:
+            self.transport.release()
 
     def on_response_complete(self) -> None:
         self._free_s = self.loop.time()
