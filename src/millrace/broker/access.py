@@ -210,6 +210,7 @@ class AccessRules:
     ) -> None:
         """`reserved`: a topic below which no client publishes."""
         self._reserved = reserved
+        self._reserved_levels = (*reserved.split("/"), "#")
         self.rules = tuple(rules)
         if len(self.rules) > ACCESS_RULES_MAX:
             raise ConfigError(f"{len(self.rules)} access rules, the most is {ACCESS_RULES_MAX}")
@@ -253,6 +254,10 @@ class AccessRules:
         """Whether a rule for anonymous clients allows anything."""
         return any(rule.effect is Effect.ALLOW for rule in self._anonymous)
 
+    def reserves(self, filter: str) -> bool:
+        """Whether the filter, or topic, has to do with what no client may publish."""
+        return bool(self._reserved) and levels_overlap(self._reserved_levels, filter.split("/"))
+
     def principal(
         self, username: str | None, client_id: str, scope: Scope = None, granted: tuple[Rule, ...] = ()
     ) -> Principal:
@@ -285,8 +290,7 @@ class AccessRules:
             last = (_SYS,)
         first: tuple[_Resolved, ...] = ()
         if self._reserved:
-            levels = (*self._reserved.split("/"), "#")
-            first = (_Resolved(allow=False, publish=True, subscribe=False, levels=levels),)
+            first = (_Resolved(allow=False, publish=True, subscribe=False, levels=self._reserved_levels),)
         return (*first, *_resolve_all((*own, *granted, *self._everybody), username, client_id), *last)
 
     def _intern(self, resolved: tuple[_Resolved, ...], scope: tuple[_Resolved, ...] | None) -> Principal:

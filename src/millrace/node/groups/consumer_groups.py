@@ -113,6 +113,7 @@ class ConsumerGroups:
         self._leaderless = leaderless
         self._intakes = intakes
         self._wall_us = wall_us
+        self._broker = broker
         self.publishing = Publishing(broker, now_ms, wake)
         self._turn = 0
         # Clients that wait for a message at this node, by the group's number.
@@ -144,6 +145,7 @@ class ConsumerGroups:
         if spec.name in self.by_name:
             raise GroupExists(f"group {spec.name!r} exists")
         self.check_stored(spec)
+        self._check_dead_letter(spec)
         if spec.is_queue:
             check_order(self._definitions.table, spec)
         probe = DurableGroup(number=0, spec=spec)
@@ -157,6 +159,11 @@ class ConsumerGroups:
         for shard in self.shards_of(group):
             await self._cursor(group, shard)
         return group
+
+    def _check_dead_letter(self, spec: DurableGroupSpec) -> None:
+        """What a client publishes and a group gives up must not come out where no client may publish."""
+        if spec.dead_letter and self._broker.rules.reserves(spec.dead_letter):
+            raise LocalError(f"dead_letter = {spec.dead_letter!r}: nobody may publish there (audit.topic)")
 
     def check_stored(self, spec: DurableGroupSpec) -> None:
         """A group reads logs: where no stream of its filters has one, it would wait for ever."""
@@ -176,6 +183,7 @@ class ConsumerGroups:
     async def alter(self, spec: DurableGroupSpec) -> DurableGroup:
         """Change filters or settings; the cursors stay where they are."""
         group = self.named(spec.name)
+        self._check_dead_letter(spec)
         probe = DurableGroup(number=0, spec=spec)
         # Where it has no cursor yet it may still have its place: only new filters bring other shards.
         known = self.shards_of(group)
@@ -542,6 +550,12 @@ class ConsumerGroups:
 
     async def _bury(self, group: DurableGroup, shard: Shard, cursor: Cursor) -> None:
         """Republish dead messages; a crash in between finds the key and does not store one twice."""
+        try:
+            self._check_dead_letter(group.spec)
+        except LocalError as error:
+            # The audit is younger than the group.
+            log.warning("dead letters of group %s wait: %s", group.spec.name, error)
+            return
         for offset in list(cursor.dead)[:_BURIED_AT_ONCE_MAX]:
             for taken in await self.fetch(shard, cursor, [(offset, 0)]):
                 if offset not in cursor.dead:

@@ -18,7 +18,7 @@ from millrace.broker.streams.switching import consequences
 from millrace.broker.topics.filters import is_valid, matches
 from millrace.errors import LocalError
 from millrace.limits import ANSWER_BYTES_MAX, BLOCKS_ANSWER_BYTES_MAX, READ_MESSAGES_MAX, WAIT_MS_MAX
-from millrace.node.access.caller import Caller
+from millrace.node.access.caller import Caller, ServingNode
 from millrace.node.doors.http import batches, forms
 from millrace.node.doors.http.answers import streams as answers
 from millrace.node.doors.http.answers.base import AnswerRoute, example, long_answer
@@ -88,6 +88,7 @@ async def create_stream(
     caller.must_be(Role.OPERATOR)
     server = server_of(request)
     spec = made(StreamSpec, form)
+    _must_change(server, caller, spec)
     if spec.name in server.engine.definitions.table.streams:
         raise Problem(409, f"stream {spec.name!r} exists")
     if spec.edge:
@@ -133,6 +134,7 @@ async def alter_stream(
     server = server_of(request)
     known = _stream(server, name)
     spec = changed(known.spec, form)
+    _must_change(server, caller, known.spec, spec)
     if preview:
         return {"name": name, "means": list(consequences(known, spec))}
     if spec.edge != known.spec.edge and spec.edge:
@@ -159,7 +161,7 @@ async def delete_stream(request: Request, name: str, caller: CallerIs) -> None:
     """Remove a stream with everything in it; its topics belong to `default` from then on."""
     caller.must_be(Role.OPERATOR)
     server = server_of(request)
-    _stream(server, name)
+    _must_change(server, caller, _stream(server, name).spec)
     if name == DEFAULT_STREAM:
         raise Problem(409, "the stream 'default' stays: it takes what no other stream does")
     await server.engine.opening.delete(name)
@@ -177,6 +179,7 @@ async def purge_stream(request: Request, name: str, form: PurgeForm, caller: Cal
     caller.must_be(Role.OPERATOR)
     server = server_of(request)
     stream = _stream(server, name)
+    _must_change(server, caller, stream.spec)
     if stream.leaderless:
         raise Problem(
             409,
@@ -395,6 +398,14 @@ async def _wait_for(server: ServedNode, shard: "Shard", offset: int, wait_ms: in
         return
     finally:
         shard.consumers.watchers.pop(watcher, None)
+
+
+def _must_change(server: ServingNode, caller: Caller, *specs: StreamSpec) -> None:
+    """The stream of the audit is for administrators: whoever is watched must not empty it, nor put a stream
+    that keeps nothing in front of it. A stream of all topics is no such stream."""
+    filters = {filter for spec in specs for filter in spec.filters} - {"#"}
+    if any(map(server.broker.rules.reserves, filters)):
+        caller.must_be(Role.ADMIN)
 
 
 def _must_be_there(shard: "Shard", offset: int) -> None:
