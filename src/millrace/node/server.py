@@ -22,7 +22,6 @@ from millrace.kernels import ACCELERATED
 from millrace.node import tls
 from millrace.node.access.authentication import Authentication
 from millrace.node.access.hook import Hook
-from millrace.node.access.identity import NOBODY
 from millrace.node.access.jwt import for_tokens
 from millrace.node.admin import audit
 from millrace.node.admin.audit import Audit
@@ -320,12 +319,12 @@ class Server:
 
     def _end_stale_logins(self, *, by_time: bool = False) -> None:
         """Close what belongs to a login whose user, password, token or role is not valid any more. `by_time`:
-        nothing else happened, and for anonymous clients that changes nothing."""
+        nothing else happened."""
         for connection in list(self.door.connections):
             identity = connection.identity
-            if by_time and identity is NOBODY:
+            if identity is None or (by_time and not identity.ends_by_time):
                 continue
-            if identity is not None and not self.authentication.is_current(identity, connection.peer):
+            if not self.authentication.is_current(identity, connection.peer):
                 connection.fail(Reason.NOT_AUTHORIZED, "the login is not valid any more")
         self.admin.live.end_refused()
 

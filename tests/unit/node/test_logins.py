@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -68,14 +69,22 @@ class Lab:
         self.workers = VirtualWorkers()
         self.logins = Logins(self.workers)
         self.outcomes: list[tuple[float, str, Outcome]] = []
+        # Users whose password is remembered; those of one test have one password each.
+        self.proved: set[str] = set()
 
     def ask(
         self, peer: Any, user: str, *, is_right: bool = False, is_known: bool = True, label: str = ""
     ) -> Login:
         def done(outcome: Outcome) -> None:
             self.outcomes.append((self.workers.now_s(), label or user, outcome))
+            if outcome is Outcome.RIGHT:
+                self.proved.add(user)
 
-        return self.logins.ask(peer, user, is_known=is_known, check=lambda: is_right, done=done)
+        def recalls() -> bool:
+            return is_right and user in self.proved
+
+        check = partial(bool, is_right)
+        return self.logins.ask(peer, user, is_known=is_known, check=check, done=done, recalls=recalls)
 
     def when(self, label: str) -> tuple[float, Outcome]:
         """When it was answered, and how."""
@@ -172,6 +181,38 @@ def test_a_crowd_of_one_user_leaves_room_for_another_at_the_same_address(lab: La
     assert lab.logins.waiting_count == LOGINS_WAITING_PER_ADDRESS_MAX
     lab.workers.run_until(2.0)
     assert lab.when("honest")[1] is Outcome.RIGHT
+
+
+def test_a_fleet_of_one_user_that_comes_back_at_once_pays_for_one_check(lab: Lab) -> None:
+    """The others waited for the same password; one that guesses among them is checked all the same."""
+    for n in range(LOGINS_WAITING_PER_ADDRESS_MAX):
+        lab.ask(HONEST, "fleet", is_right=True, label=f"device {n}")
+    lab.ask(HONEST, "fleet", label="wrong")
+    lab.workers.run_until(2.0)
+    for n in range(LOGINS_WAITING_PER_ADDRESS_MAX):
+        assert lab.when(f"device {n}") == (HASH_S, Outcome.RIGHT)
+    assert lab.when("wrong") == (2 * HASH_S, Outcome.WRONG)
+    assert lab.workers.checks == 2
+
+
+def test_a_refusal_is_cheap_where_all_places_are_taken(lab: Lab) -> None:
+    """It looks at none of those that wait for a place, and at their ranks never: this is done on the loop for
+    each of hundreds of logins in a second."""
+    for n in range(LOGINS_WAITING_MAX + 10):
+        lab.ask((f"10.1.{n // 250}.{n % 250}", 1), f"user-{n % 300}", label=f"wrong {n}")
+    ranked = 0
+    rank = lab.logins._rank
+
+    def counted(login: Login, now_s: float) -> int:
+        nonlocal ranked
+        ranked += 1
+        return rank(login, now_s)
+
+    lab.logins._rank = counted  # type: ignore[method-assign]
+    for n in range(100):
+        lab.ask((f"10.2.0.{n}", 1), "user-1", label=f"more {n}")
+        assert lab.outcomes[-1][1:] == (f"more {n}", Outcome.BUSY)
+    assert ranked == 100
 
 
 def test_a_user_who_exists_takes_the_place_of_a_name_that_does_not(lab: Lab) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from millrace.node.doors import socket_transport
 from millrace.node.doors.socket_transport import SocketPoll, SocketTransport
 from millrace.node.turn import Turn
 from waiting import until_async
@@ -296,5 +297,59 @@ def test_reads_grow_with_what_comes_and_shrink_again(make_loop: MakeLoop) -> Non
         pair.client.send(b"a little")
         await until_async(lambda: pair.ours.received.endswith(b"a little"), "the rest")
         assert pair.transport.read_bytes == small
+
+    run(make_loop, scenario)
+
+
+@LOOPS
+def test_connections_that_take_long_share_a_turn_and_all_come_to_theirs(
+    make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of logins that came at once must not keep everybody else waiting: what one turn has no time
+    for is read in the next, before those who have sent more meanwhile. One of them is gone by then."""
+    now_s, turns, order = 0.0, 0, list[int]()
+    monkeypatch.setattr(socket_transport.time, "monotonic", lambda: now_s)
+
+    class Slow(Recorder):
+        def __init__(self, number: int, clients: list[socket.socket]) -> None:
+            super().__init__()
+            self.number, self.clients = number, clients
+
+        def data_received(self, data: bytes) -> None:
+            nonlocal now_s
+            now_s += 0.001
+            order.append(self.number)
+            if self.number < 16 and order.count(self.number) == 1:
+                self.clients[self.number].send(b"again")
+            if self.number == 0:
+                slow[99].transport.abort()
+
+    slow: list[Slow] = []
+
+    async def scenario(poll: SocketPoll) -> None:
+        nonlocal turns
+        serve = poll._serve
+
+        def counted() -> None:
+            nonlocal turns
+            before, turns = len(order), turns + 1
+            serve()
+            assert len(order) - before <= 16
+
+        asyncio.get_running_loop().remove_reader(poll._epoll.fileno())
+        asyncio.get_running_loop().add_reader(poll._epoll.fileno(), counted)
+        clients = []
+        for number in range(100):
+            client, ours = socket.socketpair()
+            clients.append(client)
+            slow.append(Slow(number, clients))
+            poll.begin(ours.detach(), ("a client", number), slow[-1])
+        for client in clients:
+            client.send(b"x")
+        await until_async(lambda: len(order) >= 99 + 16, "all are read")
+        assert sorted(order[:99]) == list(range(99)) and sorted(order[99:]) == list(range(16))
+        assert turns >= 7
+        for client in clients:
+            client.close()
 
     run(make_loop, scenario)

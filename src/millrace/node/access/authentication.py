@@ -402,6 +402,7 @@ class Authentication:
             is_known=bool(stored),
             check=lambda: passwords.matches(stored, password),
             done=done,
+            recalls=lambda: self._right.remembers(name, stored, password, self._threads.now_s()),
         )
 
     def _tell(self, what: str, peer: Any, more: str = "", user: str | None = None) -> None:

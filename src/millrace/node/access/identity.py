@@ -42,6 +42,11 @@ class Identity:
         return rules.principal(username, client_id, self.scope, self.granted_rules)
 
     @property
+    def ends_by_time(self) -> bool:
+        """Whether it may end though nobody changes anything."""
+        return self.expires_us != 0 or (self.token is not None and self.token.expires_us != 0)
+
+    @property
     def scope(self) -> Scope:
         """What the token is limited to; None where nothing is."""
         return None if self.token is None else self.token.scope

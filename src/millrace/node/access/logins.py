@@ -11,13 +11,15 @@ delays are short: they cost whoever guesses a factor of ten or more, and an hone
 """
 
 import ipaddress
-from collections import Counter, OrderedDict
+import math
+from collections import OrderedDict
 from collections.abc import Callable
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Protocol
 
 from millrace.limits import LOGINS_WAITING_MAX, LOGINS_WAITING_PER_ADDRESS_MAX
+from millrace.node.access.waiting import WaitingRoom
 
 # As many failures cost nothing: people mistype.
 _FREE_FAILURES = 3
@@ -52,7 +54,19 @@ class Workers(Protocol):
 class Login:
     """One check that waits or runs."""
 
-    __slots__ = ("_logins", "address", "check", "done", "due_s", "is_known", "is_over", "number", "user")
+    __slots__ = (
+        "_logins",
+        "address",
+        "check",
+        "done",
+        "due_s",
+        "is_known",
+        "is_over",
+        "number",
+        "rank",
+        "recalls",
+        "user",
+    )
 
     def __init__(
         self,
@@ -63,6 +77,7 @@ class Login:
         is_known: bool,
         check: Callable[[], bool],
         done: Callable[[Outcome], None],
+        recalls: Callable[[], bool],
     ) -> None:
         self._logins = logins
         self.address = address
@@ -70,8 +85,9 @@ class Login:
         self.is_known = is_known
         self.check = check
         self.done = done
+        self.recalls = recalls
         self.due_s = 0.0
-        self.number = 0
+        self.number = self.rank = 0
         self.is_over = False
 
     def cancel(self) -> None:
@@ -118,7 +134,7 @@ class Logins:
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._waiting: list[Login] = []
+        self._waiting: WaitingRoom[Login] = WaitingRoom()
         self._running: list[Login] = []
         self._number = 0
         self._by_address, self._by_user, self._by_pair = _Failures(), _Failures(), _Failures()
@@ -127,6 +143,7 @@ class Logins:
         # Pairs of address and user that logged in, the latest last.
         self._proved: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._timer: Any = None
+        self._timer_s = 0.0
 
     @property
     def waiting_count(self) -> int:
@@ -140,17 +157,26 @@ class Logins:
         is_known: bool,
         check: Callable[[], bool],
         done: Callable[[Outcome], None],
+        recalls: Callable[[], bool] = lambda: False,
     ) -> Login:
-        login = Login(self, address_of(peer), user, is_known=is_known, check=check, done=done)
+        """`recalls`: whether the same password turned out to be right meanwhile. A fleet of one user that
+        comes back at once pays for one check."""
+        address = address_of(peer)
+        login = Login(self, address, user, is_known=is_known, check=check, done=done, recalls=recalls)
         now_s = self._workers.now_s()
         self._number += 1
         login.number = self._number
         login.due_s = now_s
         if (login.address, user) not in self._proved:
             login.due_s += self._by_user.delay_s(user, now_s)
+        login.rank = self._rank(login, now_s)
         if self._has_room(login):
-            self._waiting.append(login)
-            self._dispatch()
+            self._waiting.add(login)
+            # All others were looked at before: they begin when the timer says so, or behind one that runs.
+            begins_s = self._begins_s(login)
+            is_first = begins_s <= now_s or self._timer is None or begins_s < self._timer_s
+            if is_first and not self._is_behind(login):
+                self._dispatch()
         else:
             login.answer(Outcome.BUSY)
         return login
@@ -159,24 +185,23 @@ class Logins:
         """Where there is none, a login takes the place of one that would come after it whenever it came: of a
         name that does not exist, or with failures before. Where all are alike, it takes the place of the last
         one of a user who has more of them waiting at the same address."""
-        nearby = [other for other in self._waiting if other.address == login.address]
-        for crowd, most in ((nearby, LOGINS_WAITING_PER_ADDRESS_MAX), (self._waiting, LOGINS_WAITING_MAX)):
-            if len(crowd) < most:
-                continue
-            now_s = self._workers.now_s()
-            giving_way = max(crowd, key=lambda other: self._order(other, now_s))
-            if self._order(giving_way, now_s)[:2] <= self._order(login, now_s)[:2]:
-                counts = Counter((other.address, other.user) for other in crowd)
-                busiest, count = counts.most_common(1)[0]
-                if count <= counts[login.address, login.user] + 1:
-                    return False
-                giving_way = next(
-                    other for other in reversed(crowd) if (other.address, other.user) == busiest
-                )
-                if self._order(giving_way, now_s)[:2] < self._order(login, now_s)[:2]:
-                    return False
-            self._waiting.remove(giving_way)
-            giving_way.answer(Outcome.BUSY)
+        waiting = self._waiting
+        if waiting.count_at(login.address) >= LOGINS_WAITING_PER_ADDRESS_MAX:
+            return self._displaces(login, login.address)
+        return len(waiting) < LOGINS_WAITING_MAX or self._displaces(login, None)
+
+    def _displaces(self, login: Login, address: str | None) -> bool:
+        """Whether it took the place of another one, at this address or at any."""
+        waiting = self._waiting
+        giving_way = waiting.last(address)
+        if giving_way.rank <= login.rank:
+            crowd = waiting.largest_crowd(address)
+            giving_way = crowd[-1]
+            is_small = len(crowd) <= waiting.count_of(login.address, login.user) + 1
+            if is_small or giving_way.rank < login.rank:
+                return False
+        waiting.remove(giving_way)
+        giving_way.answer(Outcome.BUSY)
         return True
 
     def may_try(self, peer: Any, user: str) -> bool:
@@ -200,10 +225,15 @@ class Logins:
             self._proved.move_to_end(pair)
             if len(self._proved) > _REMEMBERED_MAX:
                 self._proved.popitem(last=False)
+            self._rank_again(self._waiting.of(*pair), now_s)
             return
         self._by_pair.add(pair, now_s)
         self._by_user.add(user, now_s)
         self._by_address.add(address, now_s)
+        if self._by_user.count(user, now_s) == _FREE_FAILURES + 1:
+            self._rank_again([login for login in self._waiting if login.user == user], now_s)
+        else:
+            self._rank_again(self._waiting.of(*pair), now_s)
         self._ready_s[address] = now_s + self._by_address.delay_s(address, now_s)
         self._ready_s.move_to_end(address)
         if len(self._ready_s) > _REMEMBERED_MAX:
@@ -217,37 +247,55 @@ class Logins:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._waiting.clear()
+        self._waiting = WaitingRoom()
 
     def _dispatch(self) -> None:
+        """Begin what may begin, and come again when the next one may."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         now_s = self._workers.now_s()
         while self._waiting and len(self._running) < self._workers.count:
-            addresses = {login.address for login in self._running}
-            names = {login.user for login in self._running}
-            free = [one for one in self._waiting if one.address not in addresses and one.user not in names]
-            due = [login for login in free if self._begins_s(login) <= now_s]
-            if not due:
-                if free:
-                    at_s = min(self._begins_s(login) for login in free)
-                    self._timer = self._workers.call_at(at_s, self._dispatch)
+            next_s = math.inf
+            for login in self._waiting:
+                if self._is_behind(login):
+                    continue
+                begins_s = self._begins_s(login)
+                if begins_s <= now_s:
+                    self._start(login)
+                    break
+                next_s = min(next_s, begins_s)
+            else:
+                if next_s < math.inf:
+                    self._timer_s = next_s
+                    self._timer = self._workers.call_at(next_s, self._dispatch)
                 return
-            self._start(min(due, key=lambda login: self._order(login, now_s)))
+
+    def _is_behind(self, login: Login) -> bool:
+        """Whether one of the same address or user is checked now."""
+        return any(one.address == login.address or one.user == login.user for one in self._running)
 
     def _begins_s(self, login: Login) -> float:
         return max(login.due_s, self._ready_s.get(login.address, 0.0))
 
-    def _order(self, login: Login, now_s: float) -> tuple[bool, bool, int]:
+    def _rank(self, login: Login, now_s: float) -> int:
+        """Names that exist come first, and among them those without failures."""
         pair = (login.address, login.user)
         is_suspect = self._by_pair.count(pair, now_s) > 0 or (
             pair not in self._proved and self._by_user.count(login.user, now_s) > _FREE_FAILURES
         )
-        return (not login.is_known, is_suspect, login.number)
+        return 2 * (not login.is_known) + is_suspect
+
+    def _rank_again(self, logins: list[Login], now_s: float) -> None:
+        for login in logins:
+            self._waiting.rank_again(login, self._rank(login, now_s))
 
     def _start(self, login: Login) -> None:
         self._waiting.remove(login)
+        if login.recalls():
+            self._note(login.address, login.user, is_right=True)
+            login.answer(Outcome.RIGHT)
+            return
         self._running.append(login)
         self._workers.start(login.check, lambda is_right: self._checked(login, is_right))
 

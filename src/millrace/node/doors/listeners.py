@@ -34,7 +34,7 @@ refused.addFilter(Seldom())
 
 _BACKLOG = 4096
 # What one turn of the loop accepts; the others have their turn as well.
-_ACCEPTS_MAX = 256
+_ACCEPTS_MAX = 64
 _PAUSE_S = 1.0
 
 

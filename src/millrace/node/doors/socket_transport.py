@@ -14,6 +14,7 @@ import logging
 import os
 import select
 import socket
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -26,8 +27,11 @@ IS_AVAILABLE = hasattr(select, "epoll")
 # What one read asks for, and what it asks for behind one that filled it. The C library takes a buffer of the
 # first size from its own store, whatever it was told.
 _READ_BYTES, _BULK_BYTES = 64 * 1024, 256 * 1024
-# Of one turn of the loop; timers and the other descriptors have theirs then.
+# Of one turn of the loop; timers and the other descriptors have theirs then. Events may cost more than one
+# would think, such as hundreds of logins at once, so after every few of them the time is looked at.
 _EVENTS_MAX = 512
+_EVENTS_AT_ONCE = 16
+_TURN_S = 0.005
 # Pieces that are given to the system at once.
 _PIECES_MAX = 64
 _SLOW_BYTES, _QUICK_BYTES = 64 * 1024, 16 * 1024
@@ -47,6 +51,8 @@ class SocketPoll:
         self._turn = Turn(_nothing, loop.call_soon) if turn is None else turn
         self._transports: dict[int, SocketTransport] = {}
         self._epoll = select.epoll()
+        # Events that the last turn had no time for.
+        self._left: list[tuple[int, int]] = []
         self._is_ending = False
         loop.add_reader(self._epoll.fileno(), self._serve)
 
@@ -95,9 +101,22 @@ class SocketPoll:
         turn.end()
 
     def _read_all(self) -> None:
+        # What is left would be reported again, but behind whoever has sent more meanwhile.
+        found, self._left = self._left or self._epoll.poll(0, _EVENTS_MAX), []
+        if len(found) <= _EVENTS_AT_ONCE:
+            self._read(found)
+            return
+        end_s = time.monotonic() + _TURN_S
+        for start in range(0, len(found), _EVENTS_AT_ONCE):
+            if start and time.monotonic() > end_s:
+                self._left = found[start:]
+                return
+            self._read(found[start : start + _EVENTS_AT_ONCE])
+
+    def _read(self, found: list[tuple[int, int]]) -> None:
         find = self._transports.get
-        for descriptor, events in self._epoll.poll(0, _EVENTS_MAX):
-            # One that another in this list has ended may be gone.
+        for descriptor, events in found:
+            # One that another in this list has ended may be gone, and its descriptor another's.
             transport = find(descriptor)
             if transport is None:
                 continue
