@@ -99,6 +99,27 @@ def test_access_by_share_names_cve_2025_68699(tmp_path: Path) -> None:
     run(body())
 
 
+@pytest.mark.parametrize("name", ["+", "#", "+/x", "a/+", "$SYS", "bob/", "/", "%c"])
+def test_names_with_pattern_characters_cve_2017_7650_cve_2026_44838(tmp_path: Path, name: str) -> None:
+    """A client id fills its place in a rule as text of one level: it matches the topics of nobody else."""
+    home = {"user": "*", "effect": "allow", "action": "all", "filter": "home/%c/#"}
+    root = {"user": "*", "effect": "allow", "action": "all", "filter": "%c/status"}
+
+    async def body() -> None:
+        async with guarded_node(tmp_path / "data", home, root) as node:
+            bob = await node.connect("bob", "bob")
+            assert (await _answer(bob, "home/bob/#")).reasons == (1,)
+            ann = await node.connect("ann", name)
+            for filter in ("home/#", "home/+/#", "home/bob/#", "home/bob/x", "+/status", "bob/status", "#"):
+                assert (await _answer(ann, filter)).reasons[0] == 0x87, filter
+            for topic in ("home/bob/x", "home/x", "bob/status"):
+                await ann.send(wire.publish(topic, b"forged", qos=1, packet_id=9))
+                assert (await ann.take(wire.PUBACK, packet_id=9)).reason == 0x87, topic
+            assert await topics(bob) == []
+
+    run(body())
+
+
 @pytest.mark.parametrize("content", ["", "\n\n", "# nobody\n"])
 def test_an_access_file_that_names_nobody_denies_cve_2018_12551(tmp_path: Path, content: str) -> None:
     """It opens nothing: the node does not start with it."""
@@ -225,7 +246,7 @@ def _proves(port: int, secret: bytes) -> bool:
 MARKUP = "<script>alert(1)</script>"
 
 
-def test_stored_markup_is_never_served_as_a_page(tmp_path: Path) -> None:
+def test_stored_xss_markup_is_never_served_as_a_page(tmp_path: Path) -> None:
     """Names and payloads with markup come back as JSON that no browser takes for a page."""
     with ThreadedBroker(listeners__http="127.0.0.1:0") as broker, Peer(broker, connect=False) as peer:
         peer.send(wire.connect(MARKUP), wire.publish("x/" + MARKUP, MARKUP.encode(), qos=1, packet_id=1))
