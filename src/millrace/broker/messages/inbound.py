@@ -420,6 +420,7 @@ class Inbound:
         while position < size:
             position, spans = scan(data, position, self._router.deliveries, v5, size)
             if position < size:
+                self._router.learn_deliveries(data, position)
                 end = skip(data, 1, position)
                 route = self._router.delivery_route(topic_of(data[position:end]).encode())
                 spans += (data[position], route, position, end, 1)

@@ -287,6 +287,13 @@ class Router:
             self._remember(self._deliveries, topic, route)
         return route
 
+    def learn_deliveries(self, data: bytes, pos: int) -> None:
+        """As `delivery_route`, for the topics of packets from `pos` on that are not known, as far as they are
+        plain: a node that takes over from another meets all its topics in one moment."""
+        unbounded = len(data)
+        for topic in new_topics(data, pos, self._deliveries, unbounded, unbounded, _TOPICS_LEARNT_MAX):
+            self.delivery_route(topic.encode())
+
     def route(self, topic: str) -> Route:
         """The route for a message of the broker itself: no access class, nothing remembered."""
         return self._intern(topic)

@@ -12,12 +12,13 @@ from typing import Any
 from millrace.broker.messages.inbound import topic_of
 from millrace.broker.messages.message import Run
 from millrace.broker.streams.pair_spec import PairSpec
-from millrace.broker.topics.filters import matches
-from millrace.kernels import scan, skip
+from millrace.broker.topics.filters import levels_match
+from millrace.kernels import new_topics, scan, skip
 from millrace.node.pairs.pair_keeper import bounds_of, terms_of
 from millrace.replication.frame.schedule import Deadlines, deadlines
 
 _TOPICS_MAX = 100_000
+_TOPICS_LEARNT_MAX = 500
 _RECENT_MAX = 1_000
 
 
@@ -60,10 +61,10 @@ class Measured:
 
 
 class FrameClass:
-    __slots__ = ("filter", "measured", "wanted")
+    __slots__ = ("levels", "measured", "wanted")
 
     def __init__(self, filter: str, wanted: Deadlines) -> None:
-        self.filter = filter
+        self.levels = filter.split("/")
         self.wanted = wanted
         self.measured = Measured(f"dispatch {filter}", wanted.dispatch_ms)
 
@@ -87,7 +88,8 @@ class FrameClasses:
         if found is None:
             if len(self._table) >= _TOPICS_MAX:
                 self._table.clear()
-            found = next((one for one in self.all if matches(one.filter, topic)), self._nobody)
+            levels = topic.split("/")
+            found = next((one for one in self.all if levels_match(one.levels, levels)), self._nobody)
             self._table[key] = found
         return found if isinstance(found, FrameClass) else None
 
@@ -98,7 +100,9 @@ class FrameClasses:
         while position < size:
             position, spans = scan(data, position, self._table, run.v5, size)
             if position < size:
-                # A topic that was not met yet.
+                # A topic that was not met yet, and perhaps many: all of them come to a new primary at once.
+                for topic in new_topics(data, position, self._table, size, size, _TOPICS_LEARNT_MAX):
+                    self.of(topic)
                 end = skip(data, 1, position)
                 cls = self.of(topic_of(data[position:end])) or self._nobody
                 spans += (0, cls, position, end, 1)
