@@ -10,9 +10,10 @@ from millrace.broker.streams.stream import StreamSpec
 from millrace.client import Client, ClientError
 from millrace.embedded import Broker
 from millrace.errors import LocalError
+from millrace.node.pairs.beat import Beat
 from millrace.node.pairs.frame_shard import FrameShard, Measured
 from millrace.node.pairs.pair_keeper import PairGroup, admit, check_classes, options_of
-from millrace.replication.contract import Appointed, ReplicaId
+from millrace.replication.contract import Appointed, LinkClosed, LinkOpened, ReplicaId, Tick
 from millrace.replication.raft.messages import Heartbeat
 from millrace.types import Index, Term
 from waiting import until_async
@@ -29,6 +30,56 @@ def test_ticks_follow_the_check_interval(interval_ms: int) -> None:
     options, tick_s = options_of(interval_ms)
     assert options.check_ticks * tick_s * 1000 == pytest.approx(interval_ms, rel=0.2)
     assert options.lease_ticks < options.promise_ticks < options.promotion_ticks
+
+
+def test_a_beat_does_not_slip_where_each_tick_is_looked_at_late() -> None:
+    beat = Beat(began_s=100.0, tick_s=0.0035)
+    now_s, stepped = 100.0, 0
+    while now_s < 101.0:
+        # The timer of a busy loop is a millisecond late, every time.
+        now_s = beat.next_s + 0.001
+        stepped += beat.take(now_s, most=1)
+    assert stepped == int(1.0 / 0.0035) + 1
+
+
+def test_a_beat_leaves_out_what_is_more_than_may_be_stepped_at_once() -> None:
+    beat = Beat(began_s=0.0, tick_s=0.25)
+    assert beat.take(2.6, most=3) == 3
+    assert beat.take(2.7, most=3) == 0
+    assert beat.take(2.8, most=3) == 1
+
+
+async def cut_off(*, is_open: bool) -> int:
+    """How many ticks a backup steps that was held up for a hundred of them."""
+    async with Broker() as broker:
+        await made(broker, primary_backup={"check_interval_ms": 50})
+        (shard,) = broker.server.engine.definitions.table.streams["line"].shards
+        group = broker.server.engine.shards[shard].group
+        assert isinstance(group, PairGroup)
+        there = ReplicaId("there")
+        group.appoint(
+            Appointed(
+                version=1_000,
+                epoch=Term(1_000),
+                primary=there,
+                backup=group.replica,
+                is_in_sync=True,
+                has_quorum=True,
+            )
+        )
+        group.step(LinkOpened(peer=there) if is_open else LinkClosed(peer=there))
+        ticks: list[Tick] = []
+        step = group.step
+        group.step = lambda event: ticks.append(event) if isinstance(event, Tick) else step(event)  # type: ignore[method-assign]
+        group._beat = Beat(asyncio.get_running_loop().time() - 1.0, 0.01)
+        group.catch_up()
+        return len(ticks)
+
+
+@pytest.mark.parametrize(("is_open", "stepped"), [(True, 3), (False, 100)])
+def test_a_backup_counts_all_the_time_behind_a_closed_link(is_open: bool, stepped: int) -> None:
+    """In one that is open may lie an answer that a process that was held up did not read yet."""
+    assert asyncio.run(cut_off(is_open=is_open)) == stepped
 
 
 def test_a_class_that_cannot_be_met_is_named_with_its_number() -> None:
@@ -188,7 +239,7 @@ async def interval_altered(data: str) -> None:
         for number, interval_ms in ((sealed, 200), (opened, 1000)):
             group = engine.shards[number].group
             assert isinstance(group, PairGroup)
-            assert (group._pair_options, group._tick_s) == options_of(interval_ms)
+            assert (group._pair_options, group._beat.tick_s) == options_of(interval_ms)
 
 
 def test_a_shard_keeps_the_check_interval_that_it_began_with(tmp_path: Path) -> None:

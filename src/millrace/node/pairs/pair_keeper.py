@@ -26,6 +26,7 @@ from millrace.broker.streams.pair_spec import PairSpec
 from millrace.broker.streams.stream import Replication, Stream, StreamSpec
 from millrace.broker.topics.filters import overlaps
 from millrace.errors import LocalError
+from millrace.node.pairs.beat import Beat
 from millrace.node.peers.messages import PairSwitched, SwitchPair
 from millrace.node.replicas.app import Machine
 from millrace.node.replicas.replicas import FrameApp, Replicas
@@ -119,10 +120,9 @@ class PairGroup(ReplicationGroup):
 
     def __init__(self, *args: Any, pair: Appointed, check_interval_ms: int, **kwargs: Any) -> None:
         self._pair = pair
-        self._pair_options, self._tick_s = options_of(check_interval_ms)
+        self._pair_options, tick_s = options_of(check_interval_ms)
         self._loop = asyncio.get_running_loop()
-        self._began_s = self._loop.time()
-        self._ticks = 0
+        self._beat = Beat(self._loop.time(), tick_s)
         self._timer: asyncio.TimerHandle | None = None
         self.on_role: Callable[[], None] = _nothing
         self.heard_s: float | None = None
@@ -182,25 +182,23 @@ class PairGroup(ReplicationGroup):
     # ---------------------------------------------------------------------------------------- time
 
     def _arm(self) -> None:
-        self._timer = self._loop.call_later(self._tick_s, self._on_timer)
+        self._timer = self._loop.call_at(self._beat.next_s, self._on_timer)
 
     def _on_timer(self) -> None:
         if not self.is_closed:
-            self._arm()
             self.catch_up()
+            self._arm()
             self._syncer.start()
 
     def catch_up(self) -> None:
         """Step the ticks that are due. A primary under a lease counts all the time that passed. Whoever
         judges the other by its silence counts only the time in which it could have heard it: answers may
-        lie in the sockets of a process that was held up."""
-        due = int((self._loop.time() - self._began_s) / self._tick_s)
+        lie in the sockets of a process that was held up. Behind a closed link nothing can."""
         options = self._pair_options
-        is_leased = self._pair.has_quorum and self._machine.is_serving
-        most = 4 * options.promotion_ticks if is_leased else max(1, options.timeout_ticks // 2)
-        missed = min(due - self._ticks, most)
-        self._ticks = due
-        for _ in range(missed):
+        assert isinstance(self._machine, PrimaryBackup)
+        is_counting_all = self._machine.is_cut_off or (self._pair.has_quorum and self._machine.is_serving)
+        most = 4 * options.promotion_ticks if is_counting_all else max(1, options.timeout_ticks // 2)
+        for _ in range(self._beat.take(self._loop.time(), most)):
             self.step(Tick())
 
     def _step_tick(self) -> None:

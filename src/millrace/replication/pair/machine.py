@@ -191,6 +191,11 @@ class PrimaryBackup(ServedLog):
         return primary is not None and self._core.is_serving and primary.may_accept
 
     @property
+    def is_cut_off(self) -> bool:
+        """The link to the other replica is closed."""
+        return self._watch.is_cut_off
+
+    @property
     def is_alone(self) -> bool:
         """A primary whose copy is the only one that counts."""
         return self._primary is not None and self._primary.is_alone

@@ -18,12 +18,12 @@ class PartnerWatch:
         "_confirmed",
         "_core",
         "_heard_tick",
-        "_is_cut",
         "_judged",
         "_leader_tick",
         "_misses",
         "_options",
         "_promised_tick",
+        "is_cut_off",
     )
 
     def __init__(self, core: Core, options: PairOptions) -> None:
@@ -41,7 +41,7 @@ class PartnerWatch:
         self._promised_tick: int | None = None
         # When the primary that is known was heard last, by whomever.
         self._leader_tick = 0
-        self._is_cut = False
+        self.is_cut_off = False
 
     # ------------------------------------------------------------------------------------ questions
 
@@ -63,13 +63,13 @@ class PartnerWatch:
 
     def asked_now(self) -> None:
         """A question over a closed link is missed at once."""
-        if self._is_cut:
+        if self.is_cut_off:
             self._judge()
 
     def link_changed(self, *, is_open: bool, is_watching: bool) -> None:
         """A hint: a question over a closed link is missed at once, but the promise is kept all the same."""
-        self._is_cut = not is_open
-        if self._is_cut and is_watching:
+        self.is_cut_off = not is_open
+        if self.is_cut_off and is_watching:
             self._judge()
 
     def _judge(self) -> None:
