@@ -136,6 +136,23 @@ def test_without_a_primary_publishers_are_refused_in_bounded_time(monkeypatch: p
     run(scene)
 
 
+def test_what_waits_for_a_primary_is_taken_as_soon_as_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at the next look: a deadline may be shorter than the time between two."""
+    monkeypatch.setattr("millrace.node.pairs.frame_shard._RETRY_S", 10 * TIMEOUT_S)
+
+    async def scene(broker: Broker, client: Client, shard: FrameShard) -> None:
+        await client.publish("line/a/1", "taken", qos=1)
+        replaced(shard)
+        await until_async(lambda: shard.group.status().leader is None, "a primary that is not heard is gone")
+        waiting = asyncio.ensure_future(publish(client, ["line/a/1", "line/b/1"]))
+        await until_async(lambda: len(shard.intake.arrivals) > 0, "they wait")
+        returned(shard)
+        assert not any(await asyncio.wait_for(waiting, TIMEOUT_S)), "both are acknowledged"
+        assert broker.server.broker.inbound.uncommitted_bytes == 0
+
+    run(scene)
+
+
 def test_of_keyed_messages_in_one_piece_only_those_without_a_class_are_refused() -> None:
     """A durable session's QoS 2: refused together and sent again, those with one would come twice."""
 

@@ -478,6 +478,7 @@ class FrameShard(Shard, FrameApp):
                 self.producers.store(*key)
         self.recovered += recovered
         self._take_offers()
+        self._again()
         self._loop.call_soon(self._log_notes)
         if stored:
             log.warning("stream %s: dispatched %d stored messages", self.stream.spec.name, recovered)
