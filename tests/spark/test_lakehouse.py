@@ -90,10 +90,10 @@ class Lake:
         return {int(number.rstrip(":")): int(rows) for _, number, rows, _ in lines}
 
 
-def published(url: str) -> Counter[tuple[str, bytes]]:
+def published(url: str) -> Counter[tuple[str, str]]:
     """What was replayed."""
     http = Http([url])
-    found: Counter[tuple[str, bytes]] = Counter()
+    found: Counter[tuple[str, str]] = Counter()
     for row in http.get("/v1/streams/default")["shard_list"]:
         at = row["first_offset"]
         while at < row["next_offset"]:
@@ -108,8 +108,8 @@ def test_there_and_back_with_time_travel(node: BrokerProcess, jars: str, tmp_pat
     """The table has each message once, over three runs; the version of the first run has what was there then,
     and is published once however often it is replayed."""
     lake = Lake(tmp_path, jars, node.url)
-    first = [(f"plant/press{n % 7}", json.dumps({"n": n}).encode()) for n in range(500)]
-    fill(node.port, first)
+    first = [(f"plant/press{n % 7}", json.dumps({"n": n})) for n in range(500)]
+    fill(node.port, [(topic, payload.encode()) for topic, payload in first])
     lake.fill()
     early = lake.versions()
     assert early[max(early)] == len(first)

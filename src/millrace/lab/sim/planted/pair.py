@@ -77,7 +77,12 @@ def promoted_too_early(plant: Plant) -> None:
     def is_overdue(self: PartnerWatch) -> bool:
         return self._misses > 0
 
+    def has_promised(self: PartnerWatch) -> bool:
+        return False
+
     plant.instead(PartnerWatch, "is_overdue", is_overdue)
+    # What is recorded too early begins only once the promise is over: that must be gone as well.
+    plant.instead(PartnerWatch, "has_promised", has_promised)
 
 
 @PAIR_BUGS.bug("a primary that restarts goes on in its old epoch")
