@@ -1,5 +1,9 @@
 """The ticks of a pair by the clock of its node."""
 
+# A timer may fire this much before its moment: clocks count in microseconds, and quotients are rounded.
+# Otherwise such a timer finds nothing due, is set for the same moment, and fires without end.
+_EARLY_S = 0.000_002
+
 
 class Beat:
     """Ticks that are due, and when the next one is.
@@ -19,7 +23,7 @@ class Beat:
 
     def take(self, now_s: float, most: int) -> int:
         """How many ticks are to be stepped now; what is due beyond `most` is left out for good."""
-        due = int((now_s - self._began_s) / self.tick_s)
+        due = int((now_s + _EARLY_S - self._began_s) / self.tick_s)
         missed = min(due - self._ticks, most)
         self._ticks = due
         return missed
