@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from millrace.local_cluster import LocalCluster
 from waiting import until_async
 
 WAIT_S = 60.0
+# No stamp is further ahead of the time.
+STAMP_LEADS_US = 1_000_000
 
 
 @pytest.mark.long
@@ -26,6 +29,7 @@ def test_what_the_last_node_has_is_served_again_and_others_join_it(tmp_path: Pat
             spec = {"name": "s", "filters": ["s/#"], "shards": 2}
             await asyncio.to_thread(Http(first.http_url).call, "POST", "/v1/streams", spec)
             await whole(cluster)
+            began_us = time.time_ns() // 1000
             async with Client(first.url, client_id="keeps", session_expiry_s=3600) as client:
                 for number in range(50):
                     await client.publish(f"s/{number % 7}", str(number), qos=1)
@@ -37,7 +41,9 @@ def test_what_the_last_node_has_is_served_again_and_others_join_it(tmp_path: Pat
             directory = str(first.data)
             refused = millrace("node", "force-quorum", directory, "--yes")
             assert refused.returncode != 0 and "is held by" in refused.stderr, "a node runs on it"
-            await first.kill()
+            # In good order, as the page on recovery says: its snapshots reach to the end of its logs.
+            await first.stop()
+            stopped_us = time.time_ns() // 1000
 
             rehearsal = millrace("node", "force-quorum", directory, "--dry-run")
             assert rehearsal.returncode == 0, rehearsal.stderr
@@ -47,6 +53,9 @@ def test_what_the_last_node_has_is_served_again_and_others_join_it(tmp_path: Pat
             noted = json.loads(first.data.with_name("n1.force-quorum.json").read_text())
             assert len(noted["others"]) == 2
             assert all(row["is_forced"] and len(row["voters"]) == 3 for row in noted["groups"])
+            times_us = [row["last_time_us"] for row in noted["groups"] if row["holds"] == "stream s"]
+            assert len(times_us) == 2
+            assert all(began_us < time_us <= stopped_us + STAMP_LEADS_US for time_us in times_us)
 
             await first.start()
             http = Http(first.http_url)

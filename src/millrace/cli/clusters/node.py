@@ -197,10 +197,10 @@ def force_quorum(
 def _forced_lines(report: "ForcedReport") -> Iterator[str]:
     yield f"{report.directory}: replica {report.replica}; other nodes: {', '.join(report.others.values())}"
     for row in report.groups:
-        since = "no message says when"
+        since = "nothing here says of when"
         if row.last_time_us:
             when = datetime.fromtimestamp(row.last_time_us / 1e6, UTC)
-            since = f"the last message here is of {when:%Y-%m-%d %H:%M:%S} UTC"
+            since = f"the last of them of {when:%Y-%m-%d %H:%M:%S} UTC"
         lost = f"; entries up to {row.lost_up_to} were on this disk and are gone" if row.lost_up_to else ""
         yield (
             f"group {row.group} ({row.holds}): {len(row.voters)} voters, entries up to {row.last_index}, "

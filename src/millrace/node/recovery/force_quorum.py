@@ -10,6 +10,7 @@ Groups of which this node keeps no copy are lost with the others. Pairs (primary
 have no majority; the record of a pair is with the definitions, which are a group like any other.
 """
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -21,15 +22,15 @@ from millrace.node.leaderless.origin_logs import is_home_of_origins
 from millrace.node.logs.replica_log import ReplicaLog
 from millrace.node.recovery.definitions import definitions_of
 from millrace.replication.contract import Config, Entry, EntryKind, HardState, Persist, ReplicaId
-from millrace.storage.block import Kind
+from millrace.storage.block import Block, Kind
 from millrace.storage.directory import IDENTITY_BYTES, SALT_BYTES, DataDirectory
 from millrace.storage.disk import SystemDisk
 from millrace.storage.log import READ_BYTES
 from millrace.storage.unwritten import UnwrittenDisk
 from millrace.types import Index, Term
 
-# Numbers of the logs of leaderless streams are in the upper half.
-_ORIGINS_FROM = 1 << 31
+# So many entries at the end of a log are asked first what time it is.
+_FIRST_LOOK = 64
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +43,8 @@ class ForcedGroup:
     """Who counted before."""
     last_index: int
     last_time_us: int
-    """Of the last message here, 0 where none says: what is newer and was acknowledged may be lost."""
+    """Up to when the log here reaches, 0 where nothing in it says: what is newer and was acknowledged may be
+    lost."""
     lost_up_to: int = 0
     """Entries up to here were on this disk once and are gone from it; 0 where none are known to be."""
     is_forced: bool = False
@@ -112,15 +114,10 @@ def _force_group(replica_log: ReplicaLog, own: ReplicaId, number: int, holds: st
     lost = replica_log.lost_end()
     # What is damaged is cut here, as at a start.
     start = replica_log.initial_state()
-    config, time_us = start.config.config, 0
-    index = max(replica_log.first_index(), Index(start.config.index + 1))
-    while index <= replica_log.last_index():
-        for block in replica_log.blocks(index, replica_log.last_index(), READ_BYTES):
-            index = Index(block.header.index + 1)
-            time_us = max(time_us, block.header.base_time_us)
-            if block.header.kind is Kind.CONFIG:
-                config = Config.decode(block.payload())
-    last = replica_log.last_index()
+    config, last = start.config.config, replica_log.last_index()
+    for block in _blocks(replica_log, Index(start.config.index + 1), last):
+        if block.header.kind is Kind.CONFIG:
+            config = Config.decode(block.payload())
     lost_up_to = max(
         0 if lost is None else int(lost.index), 0 if start.damage is None else start.damage.last_index
     )
@@ -129,7 +126,7 @@ def _force_group(replica_log: ReplicaLog, own: ReplicaId, number: int, holds: st
         holds=holds,
         voters=list(config.voters),
         last_index=int(last),
-        last_time_us=time_us,
+        last_time_us=_last_time_us(replica_log),
         lost_up_to=int(lost_up_to) if lost_up_to > last else 0,
     )
     if own not in config.members or config == Config(voters=(own,)):
@@ -146,3 +143,25 @@ def _force_group(replica_log: ReplicaLog, own: ReplicaId, number: int, holds: st
     replica_log.repaired()
     row.is_forced = True
     return row
+
+
+def _last_time_us(replica_log: ReplicaLog) -> int:
+    """When the log last says what time it is; 0 where it never does. The snapshot of a node that was stopped
+    in good order reaches to the end of its log, so this is looked for in front of it, from the end."""
+    last, width = replica_log.last_index(), _FIRST_LOOK
+    while last >= replica_log.first_index():
+        first = Index(last - width + 1)
+        time_us = max((block.header.base_time_us for block in _blocks(replica_log, first, last)), default=0)
+        if time_us:
+            return time_us
+        last, width = Index(first - 1), 2 * width
+    return 0
+
+
+def _blocks(replica_log: ReplicaLog, first: Index, last: Index) -> Iterator[Block]:
+    """Those of the log with these numbers, as far as it has them."""
+    index = max(first, replica_log.first_index())
+    while index <= last:
+        for block in replica_log.blocks(index, last, READ_BYTES):
+            index = Index(block.header.index + 1)
+            yield block
