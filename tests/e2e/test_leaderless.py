@@ -6,8 +6,10 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from e2e.test_cluster import Inbox, name, run, whole
-from millrace.client import Client
+from millrace.client import CannotConnect, Client
 from millrace.client.http import Http
 from millrace.local_cluster import LocalCluster, NodeProcess
 from waiting import pause, until_async
@@ -67,6 +69,43 @@ def test_every_node_takes_messages_and_every_subscriber_gets_each_once(tmp_path:
         shard = next(row["shard"] for row in rows if row["next_offset"])
         found = await call(cluster.nodes[1], "GET", f"/v1/streams/jobs/shards/{shard}/messages?from=0")
         assert isinstance(found, dict) and len(found["messages"]) == 15
+
+    run(body, tmp_path)
+
+
+@pytest.mark.long
+def test_a_node_that_is_alone_serves_clean_sessions_and_sends_durable_ones_away(tmp_path: Path) -> None:
+    """What the page on leaderless streams says about whom a node without a majority serves."""
+
+    async def body(cluster: LocalCluster) -> None:
+        await make_stream(cluster, ack="local")
+        alone, *others = cluster.nodes
+        async with (
+            Client(alone.url, client_id=name("clean")) as clean,
+            Client(alone.url, client_id=name("durable"), session_expiry_s=3600) as durable,
+            Inbox(clean, "jobs/#", 2) as inbox,
+        ):
+            for node in others:
+                await node.kill()
+            for qos in (0, 1, 2):
+                await clean.publish("jobs/1", f"clean {qos}", qos=qos)
+            await durable.publish("jobs/1", "durable 1", qos=1)
+            # Its packet id is never written, so it is not taken; with that the durable sessions are ended.
+            waiting = asyncio.create_task(durable.publish("jobs/1", "durable 2", qos=2))
+            await until_async(lambda: not durable.connected, "the durable session is sent away", TIMEOUT_S)
+            with pytest.raises(CannotConnect):
+                late = Client(alone.url, client_id=name("late"), session_expiry_s=3600, connect_timeout_s=2)
+                async with late:
+                    pass
+            for qos in (0, 1, 2):
+                await clean.publish("jobs/1", f"still {qos}", qos=qos)
+            await inbox.has(7)
+            assert "durable 2" not in inbox.got and not waiting.done()
+            for node in others:
+                await node.start()
+            await asyncio.wait_for(waiting, TIMEOUT_S)
+            await inbox.has(8)
+            assert inbox.got.count("durable 2") == 1
 
     run(body, tmp_path)
 
