@@ -165,6 +165,29 @@ def test_in_the_foreground_a_death_is_said_at_once_and_the_node_started_again(
         assert up.wait(TIMEOUT_S) == 0
 
 
+def test_nodes_that_died_together_are_started_together(shell: Shell, base_port: int) -> None:
+    """None of them serves before the others are there."""
+    shell.run("cluster", "up", "--detach", "--restart", "--base-port", str(base_port))
+    for row in shell.nodes().values():
+        os.kill(row["pid"], signal.SIGKILL)
+    until(lambda: {row["restarts"] for row in shell.nodes().values()} == {1}, "three starts", TIMEOUT_S)
+    until(lambda: {row["state"] for row in shell.nodes().values()} == {"running"}, "the cluster", TIMEOUT_S)
+    shell.run("pub", "a", "b", "-q", "1", "--url", f"127.0.0.1:{base_port}")
+
+
+@pytest.mark.long
+def test_a_node_that_is_started_without_the_others_waits_for_them(shell: Shell, base_port: int) -> None:
+    shell.run("cluster", "up", "--detach", "--nodes", "2", "--base-port", str(base_port))
+    shell.run("cluster", "kill", "n1")
+    shell.run("cluster", "kill", "n2")
+    said = shell.run("cluster", "restart", "n1")
+    assert "n1 runs, and does not serve yet: waiting for a majority" in said
+    status = shell.run("cluster", "status", status=1)
+    assert "starting" in status and "n1: waiting for a majority" in status
+    assert "n2 runs again" in shell.run("cluster", "restart", "n2")
+    until(lambda: {row["state"] for row in shell.nodes().values()} == {"running"}, "the cluster", TIMEOUT_S)
+
+
 def test_ports_that_are_taken_are_named_with_their_holder(shell: Shell, base_port: int) -> None:
     shell.run("cluster", "up", "--detach", "--nodes", "1", "--base-port", str(base_port))
     other = shell.run("cluster", "up", "--data", "other", "--base-port", str(base_port), status=2)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from millrace.client.http import Http, Timeouts
+from millrace.client.http_node import HttpError
 from millrace.errors import LocalError
 from millrace.node.peers.secret import make_secret_file
 
@@ -136,7 +137,15 @@ class NodeProcess:
         return False
 
     async def start(self) -> None:
-        """Start it and wait until it serves."""
+        """Start it and wait until it serves; it is stopped again where that takes too long."""
+        await self.launch()
+        if not await self.serves_within(_READY_S):
+            late = f" within {_READY_S:.0f} s" if self.is_running else ""
+            await self.stop()
+            raise LocalError(f"{self.name} did not start{late}: {self.last_words()}")
+
+    async def launch(self) -> None:
+        """Start its process."""
         self._ready.clear()
         command = [*self._wrap, sys.executable, *self._program, "start", "--node-id", self.name]
         # Of this pipe nothing is ever written: it ends when we do, also by kill -9, and the node with it.
@@ -160,17 +169,34 @@ class NodeProcess:
             asyncio.create_task(self._read(self._process.stdout)),
             asyncio.create_task(self._read(self._process.stderr)),
         ]
+
+    async def serves_within(self, seconds: float) -> bool:
+        """Whether it serves before it ends, and before this time is over."""
+        assert self._process is not None
         ended = asyncio.create_task(self._process.wait())
         ready = asyncio.create_task(self._ready.wait())
-        done, _ = await asyncio.wait((ended, ready), timeout=_READY_S, return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
-        if ended in done or not done:
+        done, pending = await asyncio.wait(
+            (ended, ready), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        for task in pending:
+            task.cancel()
+        if ended in done:
             # What it said last may still be in the pipe.
-            if ended in done:
-                await asyncio.wait(self._readers, timeout=_LAST_WORDS_S)
-            await self.stop()
-            late = "" if ended in done else f" within {_READY_S:.0f} s"
-            raise LocalError(f"{self.name} did not start{late}: {self.last_words()}")
+            await asyncio.wait(self._readers, timeout=_LAST_WORDS_S)
+        return ended not in done and ready in done
+
+    def waits_for(self) -> str:
+        """Why it does not serve, as it says it; empty if it does or does not answer. Blocks while it is
+        asked."""
+        timeouts = Timeouts(connect_s=_ASK_S, switch_s=_ASK_S, answer_s=_ASK_S)
+        try:
+            with Http(self.http_url, timeouts=timeouts) as http:
+                http.get("/readyz")
+        except HttpError as error:
+            return str(error)
+        except LocalError:
+            pass
+        return ""
 
     def join_through(self, member: "NodeProcess") -> None:
         """Whom it asks from its next start on, if it has no data: the first would form another cluster."""

@@ -25,6 +25,8 @@ _PAUSE_S_LEAST, _PAUSE_S_MOST = 1.0, 30.0
 # A node that ran for so long is started again without a long pause.
 _STEADY_S = 60.0
 _SETTLE_S = 30.0
+# After so long it is said why a node that was started does not serve.
+_PATIENCE_S = 20.0
 
 Say = Callable[[str, str], None]
 """Is told what happens: the node (or `cluster`), and a sentence."""
@@ -54,6 +56,8 @@ class _Watched:
     is_leaving: bool = False
     """Its end is wanted: nobody need hear of it."""
     watch: asyncio.Task[None] | None = None
+    serving: asyncio.Task[None] | None = None
+    """Ends once the node serves."""
 
 
 class Supervisor:
@@ -147,8 +151,7 @@ class Supervisor:
     async def _end(self) -> None:
         for watched in self._nodes.values():
             watched.is_leaving = True
-            if watched.watch is not None:
-                watched.watch.cancel()
+            _let_go(watched)
         await self._cluster.stop()
         for watched in self._nodes.values():
             self._becomes(watched, "stopped")
@@ -174,6 +177,8 @@ class Supervisor:
         """Say how the node ended, and start it again if that is wanted."""
         node = watched.node
         why = await node.wait()
+        if watched.serving is not None:
+            watched.serving.cancel()
         if watched.is_leaving or self._stopping.is_set():
             return
         if time.time() - watched.since_s >= _STEADY_S:
@@ -182,30 +187,36 @@ class Supervisor:
             self._becomes(watched, "dead", why)
             self._say(node.name, f"died ({why}); start it again: millrace cluster restart {node.name}")
             return
-        while True:
-            self._becomes(watched, "waiting", why)
-            self._say(node.name, f"died ({why}); it is started again in {watched.pause_s:g} s")
-            await asyncio.sleep(watched.pause_s)
-            watched.pause_s = min(2 * watched.pause_s, _PAUSE_S_MOST)
-            async with self._turn:
-                if watched.state != "waiting":
-                    return
-                try:
-                    await self._start_again(watched)
-                    return
-                except LocalError as error:
-                    why = str(error)
+        self._becomes(watched, "waiting", why)
+        self._say(node.name, f"died ({why}); it is started again in {watched.pause_s:g} s")
+        await asyncio.sleep(watched.pause_s)
+        watched.pause_s = min(2 * watched.pause_s, _PAUSE_S_MOST)
+        async with self._turn:
+            if watched.state == "waiting":
+                await self._start_again(watched)
 
     async def _start_again(self, watched: _Watched) -> None:
-        self._becomes(watched, "starting")
-        try:
-            await watched.node.start()
-        except LocalError as error:
-            self._becomes(watched, "dead", str(error))
-            raise
+        """Start its process. Nobody waits here until it serves: it may need others that are started next."""
+        await watched.node.launch()
         watched.restarts += 1
-        self._runs(watched)
-        self._say(watched.node.name, "runs again")
+        watched.is_leaving = False
+        self._becomes(watched, "starting")
+        watched.watch = asyncio.create_task(self._watch(watched))
+        watched.serving = asyncio.create_task(self._serve(watched))
+
+    async def _serve(self, watched: _Watched) -> None:
+        """Until the node serves; what it waits for is said meanwhile."""
+        node, told = watched.node, False
+        while not await node.serves_within(_PATIENCE_S):
+            if not node.is_running:
+                return
+            watched.why = await asyncio.to_thread(node.waits_for)
+            self._write()
+            if not told and watched.why:
+                told = True
+                self._say(node.name, f"runs, and does not serve yet: {watched.why}")
+        self._becomes(watched, "running")
+        self._say(node.name, "runs again")
 
     # ---------------------------------------------------------------------------------- what commands ask
 
@@ -219,7 +230,8 @@ class Supervisor:
         if not self._is_ready:
             raise LocalError("the cluster is still starting; try again in a moment")
         async with self._turn:
-            return await self._actions[do](node)
+            said = await self._actions[do](node)
+        return await self._served(node) if do == "restart" else said
 
     def _named(self, node: str) -> _Watched:
         if node not in self._nodes:
@@ -234,10 +246,22 @@ class Supervisor:
         watched = self._named(name)
         watched.is_leaving = True
         await watched.node.stop()
-        if watched.watch is not None and watched.watch is not asyncio.current_task():
-            watched.watch.cancel()
+        _let_go(watched)
         await self._start_again(watched)
-        return f"{name} runs again"
+        return ""
+
+    async def _served(self, name: str) -> str:
+        """What became of a node that was started again. Others may be started meanwhile."""
+        watched = self._named(name)
+        node, serving = watched.node, watched.serving
+        assert serving is not None
+        await asyncio.wait((serving,), timeout=_PATIENCE_S)
+        if serving.done() and node.is_running:
+            return f"{name} runs again"
+        why = await asyncio.to_thread(node.waits_for)
+        if not node.is_running:
+            raise LocalError(f"{name} did not start: {node.last_words()}")
+        return f"{name} runs, and does not serve yet: {why or 'it does not answer'}"
 
     async def _on_kill(self, name: str) -> str:
         watched = self._named(name)
@@ -267,8 +291,7 @@ class Supervisor:
     async def _on_forget(self, name: str) -> str:
         watched = self._named(name)
         watched.is_leaving = True
-        if watched.watch is not None:
-            watched.watch.cancel()
+        _let_go(watched)
         await watched.node.stop()
         del self._nodes[name]
         self._cluster.nodes.remove(watched.node)
@@ -290,6 +313,13 @@ class Supervisor:
                 nodes=tuple(_record(watched) for watched in self._nodes.values()),
             ),
         )
+
+
+def _let_go(watched: _Watched) -> None:
+    """Nobody waits for its end or its beginning any more."""
+    for task in (watched.watch, watched.serving):
+        if task is not None:
+            task.cancel()
 
 
 def known_numbers(directory: Path) -> list[int]:
