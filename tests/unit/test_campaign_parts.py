@@ -1,17 +1,21 @@
 """What campaigns judge and break by, without a cluster."""
 
+import asyncio
 import random
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from millrace.errors import LocalError
 from millrace.lab.campaign.churn import Use, judge_growth
 from millrace.lab.campaign.damage import hurt
 from millrace.lab.campaign.faults import kinds
 from millrace.lab.campaign.partitions import cut
+from millrace.lab.campaign.random_kills import _Restarts
 from millrace.lab.campaign.report import Report
+from millrace.local_cluster import NodeProcess
 
 SAMPLES = 120
 
@@ -71,3 +75,45 @@ def test_shapes_that_need_a_network_of_their_own_are_left_out_without_one() -> N
     networks: Any = object()
     for shape in kinds(networks)[3:]:
         assert cut(shape, 0, [1, 2])
+
+
+class _Slow:
+    """A node that is killed in its first starts, and then serves, or fails by itself."""
+
+    name = "n1"
+
+    def __init__(self, kills: int, *, fails: bool) -> None:
+        self.left, self.fails, self.starts = kills, fails, 0
+        self.restarts = _Restarts()
+
+    async def kill(self) -> None:
+        pass
+
+    async def start(self) -> None:
+        self.starts += 1
+        if self.left:
+            self.left -= 1
+            await self.restarts.kill(cast(NodeProcess, self))
+            raise LocalError("killed")
+        if self.fails:
+            raise LocalError("its disk is gone")
+
+
+def test_a_node_that_is_killed_in_many_starts_in_a_row_is_started_again() -> None:
+    async def body() -> None:
+        node = _Slow(20, fails=False)
+        await node.restarts.kill(cast(NodeProcess, node))
+        await node.restarts.done()
+        assert (node.starts, node.restarts.in_start) == (21, 20)
+
+    asyncio.run(body())
+
+
+def test_a_node_that_does_not_start_by_itself_ends_a_campaign() -> None:
+    async def body() -> None:
+        node = _Slow(2, fails=True)
+        await node.restarts.kill(cast(NodeProcess, node))
+        with pytest.raises(LocalError, match="its disk is gone"):
+            await node.restarts.done()
+
+    asyncio.run(body())

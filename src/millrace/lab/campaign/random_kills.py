@@ -5,8 +5,9 @@ Nobody waits for the cluster to be whole in between: the next kill may meet a no
 
 import argparse
 import asyncio
+from collections import Counter
 
-from millrace.lab.campaign.faults import start_again
+from millrace.errors import LocalError
 from millrace.lab.campaign.judge import judge
 from millrace.lab.campaign.run import Run
 from millrace.lab.campaign.stage import Late
@@ -29,18 +30,30 @@ class _Restarts:
 
     def __init__(self) -> None:
         self._starting: dict[str, asyncio.Task[None]] = {}
+        self._kills: Counter[str] = Counter()
         self.in_start = 0
         """Kills that met a node that was still starting."""
 
     async def kill(self, node: NodeProcess) -> None:
         starting = self._starting.get(node.name)
         is_starting = starting is not None and not starting.done()
+        self._kills[node.name] += 1
         await node.kill()
         if is_starting:
             # It is started again by the task that waits for it.
             self.in_start += 1
         else:
-            self._starting[node.name] = asyncio.create_task(start_again(node))
+            self._starting[node.name] = asyncio.create_task(self._start(node))
+
+    async def _start(self, node: NodeProcess) -> None:
+        """Until it serves: on a busy machine the next kill may meet each of many starts in a row."""
+        while True:
+            kills = self._kills[node.name]
+            try:
+                return await node.start()
+            except LocalError:
+                if self._kills[node.name] == kills:
+                    raise
 
     async def done(self) -> None:
         """Wait for all; raises where a node does not start."""
