@@ -19,7 +19,7 @@ class Readiness:
 
     def __init__(self, engine: Engine, events: EventLog) -> None:
         self._engine = engine
-        self.waits = Waits(engine, events, self._majority)
+        self.waits = Waits(engine, events, self._majority, self._not_stored)
         """What somebody waits for here, also where the node serves."""
         self._unserved_since_s: dict[int, float] = {}
         self.is_started = False
@@ -77,13 +77,27 @@ class Readiness:
 
     def _majority(self, group: ReplicationGroup) -> str:
         text = f"waiting for a majority of the nodes that keep group {group.number}"
+        silent = self._silent(group)
+        return f"{text}: {silent}" if silent else text
+
+    def _not_stored(self, group: ReplicationGroup) -> str:
+        """Why what was published here is not stored, as far as this node can tell."""
+        leader = group.status().leader
+        if leader is None or leader == group.replica:
+            why = self._silent(group) or "the disks or the links of the nodes that keep it are slow"
+            return f"what was published is not stored at as many nodes as it needs: {why}"
+        links = self._engine.replicas.links
+        is_heard = links is None or links.is_heard(leader)
+        text = f"what was sent to its leader {self._name(leader)} is not stored yet"
+        return text if is_heard else f"{text}: {self._name(leader)} does not answer"
+
+    def _silent(self, group: ReplicationGroup) -> str:
+        """Which of the others whose votes count do not answer; empty if all do."""
         links = self._engine.replicas.links
         voters = [voter for voter in group.status().config.voters if voter != group.replica]
         silent = [voter for voter in voters if links is None or not links.is_heard(voter)]
-        if not silent:
-            return text
         names = ", ".join(sorted(map(self._name, silent)))
-        return f"{text}: {names} {'does' if len(silent) == 1 else 'do'} not answer"
+        return f"{names} {'does' if len(silent) == 1 else 'do'} not answer" if silent else ""
 
     def _name(self, replica: str) -> str:
         member = self._engine.definitions.state.members.members.get(replica)

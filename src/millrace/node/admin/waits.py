@@ -14,6 +14,7 @@ from millrace.node.engine import Engine
 from millrace.node.replicas.replication_group import ReplicationGroup
 
 _WAIT_S_MIN = 1.0
+_DISK = "disk: write"
 # A subject that waits again and again is told of once in so long.
 _TOLD_EVERY_S = 60.0
 
@@ -24,11 +25,19 @@ Wait = tuple[str, int, str]
 class Waits:
     """`look` is called about once a second."""
 
-    def __init__(self, engine: Engine, events: EventLog, majority: Callable[[ReplicationGroup], str]) -> None:
-        """`majority`: the sentence on a group that nobody leads."""
+    def __init__(
+        self,
+        engine: Engine,
+        events: EventLog,
+        majority: Callable[[ReplicationGroup], str],
+        not_stored: Callable[[ReplicationGroup], str],
+    ) -> None:
+        """`majority`: the sentence on a group that nobody leads; `not_stored`: on one that somebody leads,
+        and that does not store what was published here."""
         self._engine = engine
         self._events = events
         self._majority = majority
+        self._not_stored = not_stored
         # Subject -> mark, and since when.
         self._since_s: dict[str, tuple[int, float]] = {}
         self._told_s: dict[str, float] = {}
@@ -47,6 +56,10 @@ class Waits:
                 found.append(sentence)
                 self._tell(subject, sentence, now_s)
         self.sentences = tuple(found)
+        longest_s = self._engine.replicas.syncer.take_longest_s()
+        if longest_s >= _WAIT_S_MIN:
+            # The event loop may have stood still with it, and could not say so meanwhile.
+            self._tell(_DISK, f"the disk of this node took {longest_s:.1f} s for one write", now_s)
         for subject in [one for one, at_s in self._told_s.items() if now_s - at_s >= _TOLD_EVERY_S]:
             del self._told_s[subject]
 
@@ -63,7 +76,7 @@ class Waits:
             if not group.is_serving:
                 yield f"{subject}: no leader", 0, f"{subject}: {self._majority(group)}"
             elif group.oldest_pending:
-                text = f"{subject}: what was sent to its leader is not stored yet"
+                text = f"{subject}: {self._not_stored(group)}"
                 yield f"{subject}: not stored", group.oldest_pending, text
         for number, stream in sorted(engine.leaderless.streams.items()):
             if stream.oldest_unanswered:
@@ -72,6 +85,10 @@ class Waits:
         for number in sorted(engine.edges.unavailable):
             text = f"shard {number}: its edge function cannot be run here; the log of the node says why"
             yield f"shard {number}: edge", 0, text
+        syncer = engine.replicas.syncer
+        if syncer.under_way and not syncer.is_full:
+            text = "the disk of this node does not finish a write, and what needs it waits"
+            yield _DISK, syncer.under_way, text
         if engine.space.is_refusing:
             yield "disk", 0, "the disk is full: what is published to logs is refused"
 

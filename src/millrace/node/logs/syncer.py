@@ -94,6 +94,8 @@ class Syncer(ABC):
         self._busy = False
         self._is_scheduled = False
         self._mean_s = 0.0
+        self._batches = 0
+        self._longest_s = 0.0
         self.sync_times = Histogram(_SYNC_BOUNDS_S)
         """Of each sync of a log. Only one batch is performed at a time, so only one thread adds to it."""
         self.votes_waiting = 0
@@ -104,6 +106,16 @@ class Syncer(ABC):
         # Called before a sync, which keeps the loop or competes with it: what others need to begin theirs
         # leaves first.
         self.before_sync: Callable[[], None] = _nothing
+
+    @property
+    def under_way(self) -> int:
+        """The number of the batch that is being performed; 0: there is none."""
+        return self._batches if self._busy else 0
+
+    def take_longest_s(self) -> float:
+        """How long the longest batch took since this was asked last."""
+        longest_s, self._longest_s = self._longest_s, 0.0
+        return longest_s
 
     def submit(self, job: Job) -> None:
         self._gathered.append(job)
@@ -167,6 +179,7 @@ class Syncer(ABC):
 
     def _start(self) -> None:
         batch, self._gathered = self._gathered, []
+        self._batches += 1
         if not (batch or self._is_due) or self._failed or self._is_closed:
             self._busy = False
             return
@@ -202,6 +215,7 @@ class Syncer(ABC):
 
     def _took(self, sync_s: float) -> None:
         self._mean_s += (min(sync_s, _SLOW_S) - self._mean_s) * _NEWEST
+        self._longest_s = max(self._longest_s, sync_s)
 
     def _finish(self, batch: list[Job]) -> None:
         self._busy = False
