@@ -37,6 +37,7 @@ from millrace.storage.log import LogSettings
 from millrace.storage.scan import RangeDamaged
 from millrace.types import Index, Term
 from unit.node.test_failed_sync import FrozenBytes, InPlace, Nothing
+from waiting import until_async
 
 A, B, LEADER = ReplicaId("a"), ReplicaId("b"), ReplicaId("c")
 NUMBER = 7
@@ -58,8 +59,16 @@ class Led(Nothing):
 class Node:
     """A follower on a disk of its own, linked with the nodes that `peers` names. Needs a running loop."""
 
-    def __init__(self, replica: ReplicaId, *, snapshot_at: int = 0) -> None:
+    def __init__(
+        self,
+        replica: ReplicaId,
+        *,
+        snapshot_at: int = 0,
+        settings: LogSettings | None = None,
+        begins_at: int = 1,
+    ) -> None:
         self.replica = replica
+        self.settings = settings or LogSettings()
         self.disk = SimDisk(Random(1))
         self.peers: dict[str, Node] = {}
         self.is_open = True
@@ -69,10 +78,16 @@ class Node:
         self.groups: dict[int, ReplicationGroup] = {}
         self.repairs = Repairs(cast(Replicas, self))
         self.start()
-        for last in filter(None, (snapshot_at, LAST)):
+        # In small segments each entry has one of its own.
+        for last in filter(None, range(1, LAST + 1) if self.settings == SMALL else (snapshot_at, LAST)):
             self.hear(self.log.last_index() + 1, last)
             if last == snapshot_at:
                 assert self.group.snapshot_taken()
+        if begins_at > 1:
+            # The rest was removed.
+            self.log.trim_to = Index(begins_at - 1)
+            self.log.write(Persist(number=0), [])
+            assert self.log.first_index() == begins_at
 
     def start(self) -> None:
         self.directory = DataDirectory.open(self.disk, "/data", owner="test", fresh=bytes(24))
@@ -81,7 +96,11 @@ class Node:
         )
         self.group = self.groups[NUMBER] = ReplicationGroup(
             *(NUMBER, self.replica),
-            ReplicaLog(self.disk, self.directory, NUMBER, (A, B, LEADER), has_peers=self.has_peers),
+            ReplicaLog(
+                *(self.disk, self.directory, NUMBER, (A, B, LEADER)),
+                has_peers=self.has_peers,
+                settings=self.settings,
+            ),
             Led(),
             self.syncer,
             origin=1,
@@ -132,8 +151,9 @@ class Node:
         assert self.group.status().role == "leader"
 
     def flip(self, *indexes: int) -> None:
-        (path,) = (path for path in self.disk.paths() if path.endswith(".log"))
         for index in indexes:
+            paths = (path for path in self.disk.paths() if path.endswith(".log"))
+            (path,) = (path for path in paths if b"entry %x" % index in self.disk.content(path))
             self.disk.flip_bit(path, 8 * self.disk.content(path).index(b"entry %x" % index))
 
     def restart_with_damage(self, *indexes: int) -> None:
@@ -253,6 +273,43 @@ def test_what_nobody_waits_for_is_repaired_and_a_replica_that_lacks_it_is_passed
         node.repairs.tick()
         assert await node.repairs.repaired(NUMBER)
         assert [b.to_bytes() for b in node.blocks()] == [b.to_bytes() for b in other.blocks()]
+
+    asyncio.run(scene())
+
+
+def test_each_part_comes_from_whoever_has_it() -> None:
+    """Another replica begins later, and the other one has damage of its own."""
+
+    async def scene() -> None:
+        node, later, damaged = Node(A, snapshot_at=8), Node(B, settings=SMALL, begins_at=5), Node(LEADER)
+        damaged.flip(6)
+        with pytest.raises(RangeDamaged):
+            damaged.log.blocks(Index(6), Index(6), 1)
+        whole = [block.to_bytes() for block in node.blocks()]
+        node.restart_with_damage(3, 6)
+        node.hear(LAST, LAST)
+        node.peers = {B: later, LEADER: damaged}
+        with pytest.raises(RangeDamaged):
+            node.log.blocks(Index(3), Index(3), 1)
+        assert await node.repairs.repaired(NUMBER)
+        assert [block.to_bytes() for block in node.blocks()] == whole
+
+    asyncio.run(scene())
+
+
+def test_a_segment_that_nobody_can_give_again_does_not_keep_the_others_from_it() -> None:
+    async def scene() -> None:
+        node, later = Node(A, snapshot_at=8, settings=SMALL), Node(B, settings=SMALL, begins_at=5)
+        node.flip(2, 7)
+        node.peers = {B: later, LEADER: later}
+        for index in (2, 7):
+            with pytest.raises(RangeDamaged):
+                node.log.blocks(Index(index), Index(index), 1)
+        assert len({damage.file for damage in node.log.log.damages}) == 2
+        node.repairs.tick()
+        await until_async(lambda: len(node.log.log.damages) == 1, "the second is repaired")
+        assert node.log.blocks(Index(7), Index(7), 1)[0].header.index == 7
+        await node.repairs.stop()
 
     asyncio.run(scene())
 

@@ -3,8 +3,8 @@
 At a start only what lies behind the last snapshot is read, and what is damaged there is cut off and
 replicated again (`replica_log`). The rest is believed on the word of its index until somebody reads it. What
 turns out to be damaged then is committed and applied, so the replicas that have it all have the same: the
-blocks are asked of them, one segment at a time, and put in the place of the damaged ones by whoever writes
-the log. Readers wait for that, within a bound.
+blocks are asked of them, each of whoever has it, and those of one segment are put in the place of the
+damaged ones by whoever writes the log. Readers wait for that, within a bound.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from millrace.node.logs.syncer import Job
 from millrace.node.peers.messages import FetchBlocks, FetchedBlocks
 from millrace.replication.contract import Persist, ReplicaId
 from millrace.storage.block import Block, parse_block
+from millrace.storage.scan import Damage
 from millrace.types import Index
 
 if TYPE_CHECKING:
@@ -69,31 +70,45 @@ class Repairs:
         return task
 
     async def _repair(self, group: "ReplicationGroup") -> bool:
+        said: set[str] = set()
         for _ in range(_ROUNDS_MAX):
             damages = group.replica_log.log.damages
             if not damages:
                 log.warning("group %d: what was damaged is whole again", group.number)
                 return True
-            # All that is damaged in one segment is replaced together.
-            inside = [damage for damage in damages if damage.file == damages[0].file]
-            first, last = inside[0].first_index, inside[-1].last_index
-            config = group.status().config
-            for replica in (*config.voters, *config.learners):
-                if replica == group.replica or last > group.applied:
-                    continue
-                try:
-                    blocks = await self._fetch(replica, group.number, first, last)
-                except (LocalError, ValueError) as error:
-                    log.info("group %d: entries %d to %d: %s", group.number, first, last, error)
-                    continue
-                if not group.is_closed:
+            # A segment that nobody can give again does not keep the others from it.
+            for file in dict.fromkeys(damage.file for damage in damages):
+                blocks = await self._found(group, [one for one in damages if one.file == file], said)
+                if group.is_closed:
+                    return False
+                if blocks:
                     await self._put(group, blocks)
-                break
-            if group.is_closed:
-                return False
             if group.replica_log.log.damages == damages:
                 await asyncio.sleep(_PAUSE_S)
         return False
+
+    async def _found(self, group: "ReplicationGroup", damages: list[Damage], said: set[str]) -> list[Block]:
+        """What is damaged in one segment, which is replaced together; each part from whoever has it. Nothing
+        where a part is to be had from nobody."""
+        config = group.status().config
+        blocks: list[Block] = []
+        for damage in damages:
+            first, last = damage.first_index, damage.last_index
+            got: list[Block] = []
+            for replica in (*config.voters, *config.learners):
+                if replica == group.replica or last > group.applied or got or group.is_closed:
+                    continue
+                try:
+                    got = await self._fetch(replica, group.number, first, last)
+                except (LocalError, ValueError) as error:
+                    text = f"group {group.number}: entries {first} to {last}: {error}"
+                    if text not in said:
+                        said.add(text)
+                        log.info("%s", text)
+            if not got:
+                return []
+            blocks += got
+        return blocks
 
     async def _fetch(self, replica: ReplicaId, number: int, first: int, last: int) -> list[Block]:
         blocks: list[Block] = []
