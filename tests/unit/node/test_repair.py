@@ -348,6 +348,28 @@ def test_a_leader_sends_what_is_damaged_once_another_replica_gave_it_again(snaps
     asyncio.run(scene())
 
 
+def test_a_follower_gets_a_snapshot_where_nobody_has_what_is_damaged() -> None:
+    """Rather than wait for ever, with one replica less."""
+
+    async def scene() -> None:
+        node = Node(A, snapshot_at=8)
+        node.lead()
+        node.flip(6)
+        assert indexes(node.answer(B, lacking(node, 4))) == [5], "what stands before the damage"
+        term = node.group.status().term
+        node.answer(B, AppendReply(term=term, matched=Index(5)))
+        rounds = 0
+        while not any(isinstance(one, SnapshotChunk) for _, one in node.sent):
+            rounds += 1
+            assert rounds < 1_000
+            node.group.tick()
+            assert indexes(node.answer(B, HeartbeatReply(term=term, context=0))) == []
+        assert rounds > 100, "others may still give it again"
+        assert node.group.status().role == "leader"
+
+    asyncio.run(scene())
+
+
 def test_a_leader_sends_what_follows_a_damaged_entry_whose_term_it_knows() -> None:
     async def scene() -> None:
         node = Node(A)

@@ -34,6 +34,10 @@ from millrace.replication.raft.messages import (
 )
 from millrace.types import Index
 
+# A follower whose next entry the leader cannot read waits for so many election times, in which other replicas
+# may give it again; then it gets a snapshot.
+_LACKING_ELECTIONS = 30
+
 
 class Appender:
     __slots__ = (
@@ -173,11 +177,13 @@ class Appender:
     def _send_append(self, peer: Progress) -> bool:
         """One append from `peer.next` on. False if nothing that moves `next` could be sent."""
         append = self._make_append(peer.next)
-        if append is None:
+        if append is None or self._is_lacking_for_long(peer, append):
             snapshot = self._core.log.snapshot()
-            if snapshot is not None:
+            if snapshot is not None and (append is None or snapshot.index >= peer.next):
                 peer.become_snapshot(snapshot)
                 self._send_chunks(peer)
+                return False
+        if append is None:
             return False
         last = Index(append.prev_index + len(append.entries))
         if peer.pace is Pace.PROBE:
@@ -188,6 +194,17 @@ class Appender:
             return False
         self._hand_over_append(peer, append, last)
         return True
+
+    def _is_lacking_for_long(self, peer: Progress, append: Append) -> bool:
+        """What this follower needs cannot be had from the log: it is damaged here, and other replicas are
+        asked for it. Where none of them has it either, the follower would wait for ever."""
+        core = self._core
+        if append.entries or peer.next > core.log.last_index:
+            peer.lacking_tick = None
+            return False
+        if peer.lacking_tick is None:
+            peer.lacking_tick = core.tick
+        return core.tick - peer.lacking_tick >= _LACKING_ELECTIONS * core.options.election_ticks
 
     def _hand_over_append(self, peer: Progress, append: Append, last: Index) -> None:
         """It leaves, which says nothing about what the follower has: only its answer does."""

@@ -66,6 +66,7 @@ class Progress:
         "heard_tick",
         "is_leaving",
         "is_probe_out",
+        "lacking_tick",
         "match",
         "next",
         "pace",
@@ -77,6 +78,8 @@ class Progress:
         self.replica = replica
         self.match = NO_INDEX
         self.next = next_index
+        self.lacking_tick: int | None = None
+        """Since when the log of the leader has not had the entry at `next`."""
         self.pace = Pace.PROBE
         self.is_probe_out = False
         self.heard_tick = tick
