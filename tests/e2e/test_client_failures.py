@@ -231,6 +231,42 @@ def test_an_own_attempt_that_is_granted_late_does_not_end_the_client() -> None:
     run(scenario())
 
 
+def test_attempts_that_were_never_granted_do_not_hide_a_later_one() -> None:
+    """Of hours ago, for example: then the first one that may still be granted counts."""
+
+    async def scenario() -> None:
+        with ThreadedBroker() as broker:
+            async with Client(broker.url, client_id="same") as client:
+                now_s = asyncio.get_running_loop().time()
+                client._abandoned.extend((now_s - 9_000, now_s - 8_000, now_s))
+                await client.publish("a", "direct")
+                async with Client(broker.url, client_id="same", reconnect=False) as granted_late:
+                    await until_async(lambda: not granted_late.connected, "it comes back")
+                await client.publish("a", "again")
+
+    run(scenario())
+
+
+def test_an_own_attempt_that_broke_before_its_answer_may_be_granted_late() -> None:
+    """The node was killed when it had passed the CONNECT on to the others."""
+
+    async def scenario() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1000)
+            writer.close()
+
+        with ThreadedBroker() as broker:
+            async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+                dying = f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+                async with Client([dying, broker.url], client_id="same") as client:
+                    await client.publish("a", "direct")
+                    async with Client(broker.url, client_id="same", reconnect=False) as granted_late:
+                        await until_async(lambda: not granted_late.connected, "it comes back")
+                    await client.publish("a", "again")
+
+    run(scenario())
+
+
 def test_a_server_that_breaks_the_protocol_is_left_and_tried_again() -> None:
     async def scenario() -> None:
         connack = encode(Connack(reason=Reason.SUCCESS), Version.MQTT_5)

@@ -594,6 +594,7 @@ class Client:
         self._goodbye = None
         self._lost.clear()
         accepted = self._accepted = self._loop.create_future()
+        is_asked = False
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 link = self._link = await open_link(address, self, self._tls)
@@ -601,6 +602,7 @@ class Client:
                     raise ConnectionError("the connection was closed at once")
                 self._core.connect(self._loop.time(), *self._credentials(address))
                 self._turn()
+                is_asked = True
                 await accepted
         except TimeoutError:
             if self._core.state is State.CONNECTED:
@@ -611,6 +613,9 @@ class Client:
                 f"cannot connect to {address}: no answer within {self._connect_timeout_s:g} s"
             ) from None
         except (OSError, UnicodeError) as error:
+            if is_asked:
+                # The node may have passed it on before it fell.
+                self._abandoned.append(self._loop.time())
             # UnicodeError: a host name that cannot be one.
             if self._goodbye is not None:
                 detail = explain(self._goodbye.reason, self._goodbye.detail)
@@ -656,12 +661,19 @@ class Client:
         raise CannotConnect("; ".join(map(str, errors)))
 
     def _is_own_shadow(self, reason: Reason | None) -> bool:
-        """Whether what took the session over may be an attempt of our own at another node that we gave up
-        and that was granted late. Once for each: two clients of one name must not chase each other."""
-        if reason is not Reason.SESSION_TAKEN_OVER or not self._abandoned:
+        """Whether what took the session over may be an attempt of our own at another node that we gave up,
+        or that broke, and that was granted late. Once for each: two clients of one name must not chase each
+        other."""
+        if reason is not Reason.SESSION_TAKEN_OVER:
             return False
         assert self._loop is not None
-        return self._loop.time() - self._abandoned.popleft() < _SHADOW_S
+        # Older ones were never granted.
+        while self._abandoned and self._loop.time() - self._abandoned[0] >= _SHADOW_S:
+            self._abandoned.popleft()
+        if not self._abandoned:
+            return False
+        self._abandoned.popleft()
+        return True
 
     async def _keep_connected(self) -> None:
         """Runs while the client is open: after each loss connects again, or ends the client."""
