@@ -15,7 +15,9 @@ class Scene:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
-        self.group = SimpleNamespace(is_serving=True, oldest_pending=0)
+        self.log = SimpleNamespace(damages=())
+        replica_log = SimpleNamespace(log=self.log)
+        self.group = SimpleNamespace(is_serving=True, oldest_pending=0, replica_log=replica_log)
         self.stream = SimpleNamespace(oldest_unanswered=0)
         self.longest_s = 0.0
         self.syncer = SimpleNamespace(under_way=0, is_full=False, take_longest_s=lambda: self.longest_s)
@@ -55,7 +57,11 @@ def test_each_kind_of_wait_has_its_sentence(monkeypatch: pytest.MonkeyPatch) -> 
     assert "the disk is full" in scene.after(1)[0]
     scene.engine.space.is_refusing, scene.syncer.under_way = False, 9
     assert "does not finish a write" in scene.after(1)[0]
-    scene.syncer.under_way = 0
+    scene.syncer.under_way, scene.log.damages = 0, ("one",)
+    assert scene.after(1) == [
+        "shard 16: damaged parts are fetched from other nodes, and who reads them waits"
+    ]
+    scene.log.damages = ()
     assert scene.after(1) == []
 
 

@@ -9,18 +9,22 @@ import argparse
 import asyncio
 import os
 import random
+from contextlib import suppress
 from pathlib import Path
 
+from millrace.client.http import Http
 from millrace.errors import LocalError
 from millrace.lab.campaign.judge import judge
 from millrace.lab.campaign.logs import blocks_of
 from millrace.lab.campaign.run import Run
-from millrace.lab.campaign.stage import STREAM, Stage
+from millrace.lab.campaign.stage import STREAM, Late, Stage, until
 from millrace.local_cluster import NodeProcess
 from millrace.storage.block import BlockDamaged
 
 _WORDS = ("damage", "lost", "repair", "cut off", "checksum")
 _TAIL_BYTES = 4096
+_DAMAGED = "millrace_storage_damaged_logs "
+_REPAIR_S = 60.0
 # A node with a damaged file of its identity or its vote does not start, and what else is damaged is not
 # looked at then: most damages are where most bytes are.
 _BY_SIZE = 0.95
@@ -81,6 +85,26 @@ async def _differences(stage: Stage, victim: NodeProcess) -> int:
     return wrong
 
 
+async def _left(victim: NodeProcess) -> int:
+    """How many of its logs are still damaged when it had its time to repair them."""
+
+    def ask() -> int:
+        with Http(victim.http_url) as http:
+            lines = bytes(http.request("GET", "/metrics").body).decode().splitlines()
+        return round(sum(float(line.split()[-1]) for line in lines if line.startswith(_DAMAGED)))
+
+    left = 0
+
+    async def is_repaired() -> bool:
+        nonlocal left
+        left = await asyncio.to_thread(ask)
+        return left == 0
+
+    with suppress(Late):
+        await until(is_repaired, "its logs are repaired", _REPAIR_S)
+    return left
+
+
 async def body(run: Run) -> None:
     stage, given, report = run.stage, run.given, run.report
     done = told = refused = harmless = 0
@@ -102,6 +126,9 @@ async def body(run: Run) -> None:
             wrong = await _differences(stage, victim)
             report.require(not wrong, f"{victim.name} served {wrong} wrong blocks after {hurts}")
             whole_s = await stage.whole()
+            # Two nodes that are damaged at a time may have lost the same, which nobody promises to keep.
+            left = await _left(victim)
+            report.require(not left, f"{victim.name} did not repair {left} of its logs after {hurts}")
             says = [line for line in victim.lines if any(word in line for word in _WORDS)]
             told += bool(says)
             harmless += not says

@@ -78,6 +78,9 @@ class Waits:
             elif group.oldest_pending:
                 text = f"{subject}: {self._not_stored(group)}"
                 yield f"{subject}: not stored", group.oldest_pending, text
+            if damages := group.replica_log.log.damages:
+                text = f"{subject}: damaged parts are fetched from other nodes, and who reads them waits"
+                yield f"{subject}: damaged", len(damages), text
         for number, stream in sorted(engine.leaderless.streams.items()):
             if stream.oldest_unanswered:
                 text = f"shard {number}: messages wait until as many nodes have them as `ack` says"
