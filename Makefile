@@ -10,7 +10,7 @@ TEST_JOBS ?= 4
 QUICK := not slow and not long
 LINTED := src tests tools
 
-.PHONY: help setup dashboard screenshots demo docs reference cli-page test check lint format types e2e spark lakehouse sim fresh-seeds campaign fuzz fuzz-decoders fuzz-openapi bench audit \
+.PHONY: help setup dashboard screenshots jar demo docs reference cli-page test check lint format types e2e spark lakehouse sim fresh-seeds campaign fuzz fuzz-decoders fuzz-openapi bench audit \
 	test-newest wheel-test release lock clean
 
 help:  ## this list
@@ -28,6 +28,9 @@ dashboard:  ## build the web dashboard into the package, if its sources changed;
 screenshots: dashboard  ## photographs of every page of the dashboard, in dashboard/screenshots and docs; needs Chromium
 	@npm --prefix dashboard run -s screenshots
 	@npm --prefix dashboard run -s pictures
+
+jar: $(READY)  ## build the Spark source in Java into the package, if its sources changed; needs javac and PySpark
+	@VENV=$(VENV) tools/jar.sh
 
 demo: $(READY)  ## the main job: devices, a cluster, Spark, kills and a check; without Java the cluster's part of it
 	@command -v java >/dev/null && { $(BIN)/python -c 'import pyspark, pyarrow, matplotlib' 2>/dev/null \
@@ -78,7 +81,9 @@ e2e: $(READY)  ## the long tests, which are not part of every change
 
 spark: $(READY)  ## the tests with Spark; needs Java 17 or newer, installs PySpark on first use
 	@$(BIN)/python -c 'import pyspark, pyarrow' 2>/dev/null || $(BIN)/pip install -q -e '.[spark]'
+	@VENV=$(VENV) tools/jar.sh
 	@$(BIN)/pytest tests/spark
+	@MILLRACE_SPARK_JAR=1 $(BIN)/pytest tests/spark
 
 # Delta Lake has no build for the newest Spark yet.
 lakehouse: $(READY)  ## the example with Delta Lake, on the PySpark that Delta Lake is built for; needs Java and mvn
@@ -150,4 +155,4 @@ lock:  ## write requirements-dev.lock anew, with the newest versions
 
 clean:  ## remove what set-up and builds have made
 	rm -rf $(VENV) build dist src/*.egg-info src/millrace/kernels/*.so dashboard/node_modules \
-		src/millrace/node/doors/http/assets/dashboard
+		src/millrace/node/doors/http/assets/dashboard src/pyspark_millrace/jars

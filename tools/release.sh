@@ -17,6 +17,8 @@ grep -q "Apache License" LICENSE || fail "LICENSE is not the Apache License"
 [ -f src/millrace/node/doors/http/assets/dashboard/index.html ] \
   || fail "the dashboard is not built: a release needs npm (make dashboard)"
 
+PYTHON="$VENV/bin/python" tools/jar.sh
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

@@ -3,6 +3,7 @@
 
 # build_wheel PYTHON FOLDER: leaves FOLDER/millrace-*.whl. PYTHON needs setuptools.
 build_wheel() {
+  PYTHON=$1 tools/jar.sh
   mkdir -p "$2/source"
   cp -r pyproject.toml setup.py README.md LICENSE src "$2/source"
   find "$2/source" \( -name '*.so' -o -name '*.egg-info' -o -name __pycache__ \) -prune -exec rm -rf {} +

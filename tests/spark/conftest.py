@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -17,7 +18,38 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
 
 _SOURCE = str(Path(__file__).resolve().parents[2] / "src")
+_ROOT = Path(__file__).resolve().parents[2]
 _numbers = count()
+
+JAR_VARIABLE = "MILLRACE_SPARK_JAR"
+"""With it every test of this folder reads with the source in Java."""
+
+
+def _built_jar() -> str:
+    from pyspark_millrace import jar
+
+    subprocess.run([_ROOT / "tools" / "jar.sh"], env={**os.environ, "PYTHON": sys.executable}, check=True)
+    return jar()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def source_of_the_jar() -> Iterator[None]:
+    """Where the variable says so, `format("millrace")` of a read is the source in Java."""
+    if not os.environ.get(JAR_VARIABLE):
+        yield
+        return
+    from pyspark.sql.readwriter import DataFrameReader
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+    with pytest.MonkeyPatch.context() as patch:
+        for reader in (DataFrameReader, DataStreamReader):
+            real = reader.format
+
+            def chosen(self: Any, name: str, real: Any = real) -> Any:
+                return real(self, "millrace-java" if name == "millrace" else name)
+
+            patch.setattr(reader, "format", chosen)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -28,9 +60,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYTHONPATH"] = os.pathsep.join((_SOURCE, os.environ.get("PYTHONPATH", "")))
+    builder = sql.SparkSession.builder.master("local[2]")
+    if os.environ.get(JAR_VARIABLE):
+        builder = builder.config("spark.jars", _built_jar())
     session = (
-        sql.SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
+        builder.config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")

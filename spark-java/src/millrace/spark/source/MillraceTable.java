@@ -1,0 +1,42 @@
+package millrace.spark.source;
+
+import java.util.Map;
+import java.util.Set;
+import millrace.spark.options.Options;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** A stream, or several, as a table. */
+public final class MillraceTable implements SupportsRead {
+    private final Map<String, String> properties;
+    private final StructType schema;
+
+    MillraceTable(StructType schema, Map<String, String> properties) {
+        this.schema = schema;
+        this.properties = properties;
+    }
+
+    @Override
+    public String name() {
+        return "millrace";
+    }
+
+    @Override
+    @Deprecated
+    public StructType schema() {
+        return schema;
+    }
+
+    @Override
+    public Set<TableCapability> capabilities() {
+        return Set.of(TableCapability.BATCH_READ, TableCapability.MICRO_BATCH_READ);
+    }
+
+    @Override
+    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+        return new MillraceScan(Options.parse(properties), schema);
+    }
+}
