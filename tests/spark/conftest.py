@@ -22,7 +22,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _numbers = count()
 
 JAR_VARIABLE = "MILLRACE_SPARK_JAR"
-"""With it every test of this folder reads with the source in Java."""
+"""With it the jar is in the session, so that `format("millrace")` is the source in Java in every test."""
 
 
 def _built_jar() -> str:
@@ -30,26 +30,6 @@ def _built_jar() -> str:
 
     subprocess.run([_ROOT / "tools" / "jar.sh"], env={**os.environ, "PYTHON": sys.executable}, check=True)
     return jar()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def source_of_the_jar() -> Iterator[None]:
-    """Where the variable says so, `format("millrace")` of a read is the source in Java."""
-    if not os.environ.get(JAR_VARIABLE):
-        yield
-        return
-    from pyspark.sql.readwriter import DataFrameReader
-    from pyspark.sql.streaming.readwriter import DataStreamReader
-
-    with pytest.MonkeyPatch.context() as patch:
-        for reader in (DataFrameReader, DataStreamReader):
-            real = reader.format
-
-            def chosen(self: Any, name: str, real: Any = real) -> Any:
-                return real(self, "millrace-java" if name == "millrace" else name)
-
-            patch.setattr(reader, "format", chosen)
-        yield
 
 
 @pytest.fixture(scope="session")

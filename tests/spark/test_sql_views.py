@@ -50,14 +50,16 @@ def test_a_view_is_read_and_inserted_into(
 
 
 def test_tables_of_the_catalog_are_refused(spark: Any, table: str) -> None:
-    """Spark hands over no options of such a table, so a row would go to a node that nobody named."""
+    """Spark hands over no options of such a table, so a row would go to a node that nobody named. The source
+    in Java sees that it is such a table; the one in Python only that there is no option."""
+    view = "use CREATE TEMPORARY VIEW"
     options = "OPTIONS (url 'http://127.0.0.1:1', stream 's')"
-    with pytest.raises(Exception, match="use CREATE TEMPORARY VIEW"):
+    with pytest.raises(Exception, match=view):
         spark.sql(f"CREATE TABLE {table} USING millrace {options}")
     spark.sql(f"CREATE TABLE {table} (topic STRING, payload BINARY) USING millrace {options}")
-    with pytest.raises(Exception, match="name what to read"):
+    with pytest.raises(Exception, match=f"name what to read|{view}"):
         spark.sql(f"SELECT * FROM {table}").collect()
-    with pytest.raises(Exception, match="name the nodes to write to"):
+    with pytest.raises(Exception, match=f"name the nodes to write to|{view}"):
         spark.sql(f"INSERT INTO {table} VALUES ('a', CAST('x' AS BINARY))")
 
 

@@ -3,6 +3,7 @@ package millrace.spark.source;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import millrace.spark.common.Columns;
 import millrace.spark.offsets.Extent;
 import millrace.spark.offsets.Place;
 import millrace.spark.offsets.Position;
@@ -20,13 +21,13 @@ import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.types.StructType;
 
 /** One read of a query: takes the columns and the conditions that Spark names, then is a batch or a stream. */
-final class MillraceScan implements SupportsPushDownRequiredColumns, SupportsPushDownV2Filters, Scan, Batch {
+public final class MillraceScan implements SupportsPushDownRequiredColumns, SupportsPushDownV2Filters, Scan, Batch {
     private final Options given;
     private final Conditions conditions = new Conditions();
     private final List<Predicate> pushed = new ArrayList<>();
     private StructType schema;
 
-    MillraceScan(Options given, StructType schema) {
+    public MillraceScan(Options given, StructType schema) {
         Columns.check(schema);
         this.given = given;
         this.schema = schema;

@@ -1,16 +1,21 @@
-package millrace.spark.source;
+package millrace.spark;
 
 import java.util.Map;
 import java.util.Set;
 import millrace.spark.options.Options;
+import millrace.spark.sink.MillraceWrite;
+import millrace.spark.source.MillraceScan;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A stream, or several, as a table. */
-public final class MillraceTable implements SupportsRead {
+public final class MillraceTable implements SupportsRead, SupportsWrite {
     private final Map<String, String> properties;
     private final StructType schema;
 
@@ -32,11 +37,21 @@ public final class MillraceTable implements SupportsRead {
 
     @Override
     public Set<TableCapability> capabilities() {
-        return Set.of(TableCapability.BATCH_READ, TableCapability.MICRO_BATCH_READ);
+        return Set.of(
+                TableCapability.BATCH_READ,
+                TableCapability.MICRO_BATCH_READ,
+                TableCapability.BATCH_WRITE,
+                TableCapability.STREAMING_WRITE,
+                TableCapability.TRUNCATE);
     }
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
         return new MillraceScan(Options.parse(properties), schema);
+    }
+
+    @Override
+    public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+        return new MillraceWrite(info, properties);
     }
 }

@@ -1,6 +1,7 @@
-package millrace.spark.source;
+package millrace.spark;
 
 import java.util.Map;
+import millrace.spark.common.Columns;
 import millrace.spark.options.Options;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableProvider;

@@ -1,10 +1,8 @@
-package millrace.spark.source;
+package millrace.spark.common;
 
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
-import millrace.spark.common.ConfigError;
-import millrace.spark.common.Words;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
@@ -39,7 +37,7 @@ public final class Columns {
     private Columns() {}
 
     /** ConfigError unless every field is a column of the source with its type. */
-    static void check(StructType schema) {
+    public static void check(StructType schema) {
         List<String> names = List.of(SCHEMA.fieldNames());
         for (StructField field : schema.fields()) {
             if (!names.contains(field.name())) {
@@ -55,7 +53,7 @@ public final class Columns {
     }
 
     /** Of a schema that Spark has pruned, the columns as this source has them. */
-    static StructType wanted(StructType required) {
+    public static StructType wanted(StructType required) {
         List<StructField> fields = new ArrayList<>();
         for (StructField field : required.fields()) {
             String name = field.name().toLowerCase(Locale.ROOT);
