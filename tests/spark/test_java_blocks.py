@@ -1,5 +1,5 @@
-"""The source in Java without a session of Spark: its rows are those of the messages, damage is seen, its options
-and their errors are those of the source in Python."""
+"""The source in Java without a session of Spark: its rows are those of the messages, damage is seen, and its
+options and their errors are those of the source in Python."""
 
 import base64
 import json

@@ -123,6 +123,18 @@ class MillraceSide(Side):
         return read.selectExpr("payload", "substring_index(topic, '/', -1) AS key")
 
 
+class JavaSide(MillraceSide):
+    """The same node, read and written by the source of the jar under its own name."""
+
+    name = MILLRACE_JAVA
+
+    def reading(self, stream: str) -> tuple[str, dict[str, str]]:
+        return MILLRACE_JAVA, super().reading(stream)[1]
+
+    def writing(self, stream: str) -> tuple[str, dict[str, str]]:
+        return MILLRACE_JAVA, super().writing(stream)[1]
+
+
 class KafkaSide(Side):
     rows_option = "maxOffsetsPerTrigger"
 
