@@ -83,7 +83,7 @@ def write(spark: Any, options: dict[str, str], first: int, after: int) -> None:
 
 
 def main(sizes: list[float]) -> None:
-    with tempfile.TemporaryDirectory() as name, session(None, Path(name)) as spark, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as name, session([], Path(name)) as spark, ExitStack() as stack:
         place = Path(name) / "node"
         place.mkdir()
         running = peers.start(peers.this_broker("c"), place, durable=True)

@@ -1,5 +1,5 @@
-"""What the source in Java has beside the one in Python: both on one checkpoint, figures of a query, conditions
-and columns that Spark names by itself. The jar is in the session where the variable says so."""
+"""What the source in Java has beside the one in Python: both on one checkpoint, figures of a query, and what
+Spark names by itself, columns and conditions. The jar is in the session where the variable says so."""
 
 import json
 import os

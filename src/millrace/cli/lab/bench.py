@@ -391,6 +391,7 @@ def routed(
     epilog=example(
         "millrace bench spark",
         "millrace bench spark --case count,available --rows 3000000",
+        "millrace bench spark --against millrace-java,kafka --case batches",
         "millrace bench spark --against kafka --rows 100000 --rounds 1 --json spark.json",
     )
 )
@@ -398,7 +399,7 @@ def spark(
     against: Annotated[
         str,
         typer.Option(
-            metavar="PEERS", help="kafka, kafka-tuned, both with a comma between them, or '' for neither."
+            metavar="PEERS", help="kafka, kafka-tuned, millrace-java (of the jar), by comma; '' for none."
         ),
     ] = "kafka,kafka-tuned",
     case: Annotated[
@@ -419,12 +420,13 @@ def spark(
     from millrace.lab.bench import report, spark_bench
     from millrace.lab.bench.kafka import SPARK_PEERS, fetch_jars
     from millrace.lab.bench.peers import MILLRACE
-    from millrace.lab.bench.spark_sides import PAYLOAD_BYTES
+    from millrace.lab.bench.spark_sides import PAYLOAD_BYTES, PEERS
 
-    wanted = _choices(against, SPARK_PEERS, "--against") if against else []
+    wanted = _choices(against, PEERS, "--against") if against else []
     cases = _choices(case, tuple(spark_bench.CASES), "--case") if case else list(spark_bench.CASES)
-    jars = fetch_jars() if wanted else None
-    if wanted and jars is None:
+    is_kafka = any(name in SPARK_PEERS for name in wanted)
+    jars = fetch_jars() if is_kafka else None
+    if is_kafka and jars is None:
         sys.stderr.write("mvn, which fetches Kafka's jars, is not installed here: Kafka is left out\n")
     if json is not None:
         _write(json, "")

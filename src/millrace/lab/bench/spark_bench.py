@@ -29,7 +29,16 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.errors import ConfigError
 from millrace.lab.bench.kafka import KafkaJars
-from millrace.lab.bench.spark_sides import PAYLOAD_BYTES, SCHEMA, Cpu, Side, cpu, made_rows, sides
+from millrace.lab.bench.spark_sides import (
+    MILLRACE_JAVA,
+    PAYLOAD_BYTES,
+    SCHEMA,
+    Cpu,
+    Side,
+    cpu,
+    made_rows,
+    sides,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -231,7 +240,12 @@ def measure(
     times = 1 + (rounds + 1 if "copy" in cases else 0) + (write_rounds if "write" in cases else 0)
     written = rows * PAYLOAD_BYTES * (1 + len(against)) * times
     touch_memory(written * _FILE_FACTOR)
-    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name, session(jars, Path(name)) as spark:
+    beside = [str(path) for path in jars.connector] if jars is not None else []
+    if MILLRACE_JAVA in against:
+        from pyspark_millrace import jar
+
+        beside.append(jar())
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name, session(beside, Path(name)) as spark:
         bench = Bench(spark, Path(name), rows, rounds, write_rounds, before, cases)
         with sides(spark, kernels, jars, against, Path(name)) as found:
             yield from bench.run(found)
@@ -251,7 +265,7 @@ def touch_memory(size_bytes: int) -> int:
 
 
 @contextmanager
-def session(jars: KafkaJars | None, place: Path) -> "Iterator[SparkSession]":
+def session(jars: Sequence[str], place: Path) -> "Iterator[SparkSession]":
     """Spark with two cores; ConfigError where it cannot run here."""
     if shutil.which("java") is None:
         raise ConfigError("Java is not installed; Spark needs Java 17 or later")
@@ -272,7 +286,7 @@ def session(jars: KafkaJars | None, place: Path) -> "Iterator[SparkSession]":
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
         "spark.sql.warehouse.dir": str(place / "warehouse"),
-        "spark.jars": ",".join(map(str, jars.connector if jars is not None else ())),
+        "spark.jars": ",".join(jars),
         "spark.python.authenticate.socketTimeout": "120s",
     }
     for key, value in settings.items():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.client.http import Http
 from millrace.lab.bench import peers
-from millrace.lab.bench.kafka import KAFKA, KAFKA_TUNED, KafkaJars, kafka_broker
+from millrace.lab.bench.kafka import KAFKA, KAFKA_TUNED, SPARK_PEERS, KafkaJars, kafka_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +61,11 @@ class Cpu:
         return Cpu(self.broker - other.broker, self.jvm - other.jvm, self.python - other.python)
 
 
+MILLRACE_JAVA = "millrace-java"
+PEERS = (MILLRACE_JAVA, *SPARK_PEERS)
+"""What stands beside the source in Python: the one in Java at the same node, and Kafka."""
+
+
 class Side(ABC):
     """One broker as Spark sees it. `rows_option` bounds a micro-batch."""
 
@@ -102,6 +107,10 @@ class Side(ABC):
 class MillraceSide(Side):
     name, rows_option = peers.MILLRACE, "maxRowsPerTrigger"
 
+    def __init__(self, running: peers.Running, directory: Path, kind: str) -> None:
+        super().__init__(running, directory)
+        self._kind = kind
+
     @property
     def _url(self) -> str:
         return f"http://127.0.0.1:{self.running.control_port}"
@@ -111,10 +120,10 @@ class MillraceSide(Side):
             http.call("POST", "/v1/streams", {"name": stream, "filters": [f"{stream}/#"], "shards": parts})
 
     def reading(self, stream: str) -> tuple[str, dict[str, str]]:
-        return "millrace", {"url": self._url, "stream": stream, "startingOffsets": "earliest"}
+        return self._kind, {"url": self._url, "stream": stream, "startingOffsets": "earliest"}
 
     def writing(self, stream: str) -> tuple[str, dict[str, str]]:
-        return "millrace", {"url": self._url, "stream": stream}
+        return self._kind, {"url": self._url, "stream": stream}
 
     def shape(self, rows: "DataFrame", stream: str) -> "DataFrame":
         return rows.selectExpr(f"concat('{stream}/', key) AS topic", "payload")
@@ -124,15 +133,7 @@ class MillraceSide(Side):
 
 
 class JavaSide(MillraceSide):
-    """The same node, read and written by the source of the jar under its own name."""
-
     name = MILLRACE_JAVA
-
-    def reading(self, stream: str) -> tuple[str, dict[str, str]]:
-        return MILLRACE_JAVA, super().reading(stream)[1]
-
-    def writing(self, stream: str) -> tuple[str, dict[str, str]]:
-        return MILLRACE_JAVA, super().writing(stream)[1]
 
 
 class KafkaSide(Side):
@@ -184,7 +185,7 @@ def made_rows(spark: "SparkSession", count: int) -> "DataFrame":
 def sides(
     spark: "SparkSession", kernels: str, jars: KafkaJars | None, against: list[str], directory: Path
 ) -> Iterator[list[Side]]:
-    """Millrace, and Kafka where it is wanted and its jars are there."""
+    """Millrace by the source in Python, and by that in Java or Kafka where they are wanted and can run."""
     with ExitStack() as stack:
 
         def start(broker: peers.Broker) -> tuple[peers.Running, Path]:
@@ -194,7 +195,14 @@ def sides(
             stack.callback(peers.stop, running.process)
             return running, place
 
-        found: list[Side] = [MillraceSide(*start(peers.this_broker(kernels)))]
+        own = start(peers.this_broker(kernels))
+        found: list[Side] = [MillraceSide(*own, peers.MILLRACE)]
+        if MILLRACE_JAVA in against:
+            from millrace.lab.bench.spark_python import PythonSource
+
+            spark.dataSource.register(PythonSource)
+            found = [MillraceSide(*own, PythonSource.name()), JavaSide(*own, MILLRACE_JAVA)]
+        against = [name for name in against if name in SPARK_PEERS]
         if jars is not None:
             running, place = start(kafka_broker(jars))
             found += [KafkaSide(running, place, tuned=name == KAFKA_TUNED, spark=spark) for name in against]
