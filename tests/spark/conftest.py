@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -13,23 +12,13 @@ import pytest
 
 from e2e.processes import BrokerProcess
 from millrace.client.http import Http
+from spark.java_parts import built_jar, is_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
 
 _SOURCE = str(Path(__file__).resolve().parents[2] / "src")
-_ROOT = Path(__file__).resolve().parents[2]
 _numbers = count()
-
-JAR_VARIABLE = "MILLRACE_SPARK_JAR"
-"""With it the jar is in the session, so that `format("millrace")` is the source in Java in every test."""
-
-
-def _built_jar() -> str:
-    from pyspark_millrace import jar
-
-    subprocess.run([_ROOT / "tools" / "jar.sh"], env={**os.environ, "PYTHON": sys.executable}, check=True)
-    return jar()
 
 
 @pytest.fixture(scope="session")
@@ -41,8 +30,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYTHONPATH"] = os.pathsep.join((_SOURCE, os.environ.get("PYTHONPATH", "")))
     builder = sql.SparkSession.builder.master("local[2]")
-    if os.environ.get(JAR_VARIABLE):
-        builder = builder.config("spark.jars", _built_jar())
+    if is_java():
+        builder = builder.config("spark.jars", built_jar())
     session = (
         builder.config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from millrace.spark import options
 from millrace.spark.sink import Staged, StreamWriter
 from millrace.spark.source import MillraceSource
+from spark.java_parts import built_jar, is_java, tests_jar
 
 
 def _kill_driver() -> None:
@@ -55,9 +56,13 @@ def drive() -> None:
     pid_file = Path(checkpoint).parent / "jvm.pid"
     os.environ |= {"DRIVER_PID": str(os.getpid()), "JVM_PID_FILE": str(pid_file)}
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    builder = SparkSession.builder.master("local[2]")
+    if is_java():
+        # The dying sink in Java.
+        jars = (built_jar(), tests_jar(Path(checkpoint).parent))
+        builder = builder.config("spark.jars", ",".join(jars))
     session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
+        builder.config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.python.authenticate.socketTimeout", "120s")
         .getOrCreate()
@@ -65,5 +70,6 @@ def drive() -> None:
     jvm: Any = session.sparkContext._jvm
     pid_file.write_text(str(jvm.java.lang.ProcessHandle.current().pid()))
     session.dataSource.register(DyingSource)
-    query = Copy(url, Path(checkpoint), source, target).start(session, "dying")
+    sink = "millrace.spark.Dying" if is_java() else "dying"
+    query = Copy(url, Path(checkpoint), source, target).start(session, sink)
     query.awaitTermination()

@@ -7,28 +7,26 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'millrace[spark]'")
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'millrace[spark]'")
 pytest.importorskip("pyarrow", reason="PyArrow is not installed: pip install 'millrace[spark]'")
 
-from millrace.errors import ConfigError  # noqa: E402
-from millrace.kernels.checksum import crc32c  # noqa: E402
-from millrace.spark import options  # noqa: E402
-from millrace.storage.block import HEAD_BYTES, Codec, Kind, opaque_block  # noqa: E402
-from millrace.types import Message, Version  # noqa: E402
-from spark.test_arrow import BASE_US, expected, messages, to_block  # noqa: E402
+from millrace.errors import ConfigError
+from millrace.kernels.checksum import crc32c
+from millrace.spark import options
+from millrace.storage.block import HEAD_BYTES, Codec, Kind, opaque_block
+from millrace.types import Message, Version
+from spark.java_parts import built_jar, class_path, tests_jar
+from spark.test_arrow import BASE_US, expected, messages, to_block
 
 pytestmark = [pytest.mark.spark]
 
-ROOT = Path(__file__).resolve().parents[2]
 Ask = Callable[..., Any]
 
 
@@ -37,23 +35,9 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     """Ask a JVM with the jar."""
     if shutil.which("javac") is None:
         pytest.skip("there is no Java compiler")
-    subprocess.run([ROOT / "tools" / "jar.sh"], env={**os.environ, "PYTHON": sys.executable}, check=True)
-    from pyspark_millrace import jar
-
-    classes = tmp_path_factory.mktemp("classes")
-    path = os.pathsep.join((str(classes), jar(), str(Path(pyspark.__file__).parent / "jars" / "*")))
-    probe = ROOT / "spark-java" / "test" / "millrace" / "spark" / "Probe.java"
-    subprocess.run(["javac", "--release", "17", "-cp", path, "-d", classes, probe], check=True)
-    opens = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "sun.nio.ch", "java.lang")]
-    java = [
-        "java",
-        "-XX:TieredStopAtLevel=1",
-        "-XX:+UseSerialGC",
-        *opens,
-        "-cp",
-        path,
-        "millrace.spark.Probe",
-    ]
+    path = os.pathsep.join((tests_jar(tmp_path_factory.mktemp("java")), class_path(built_jar())))
+    settings = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "--add-opens=java.base/java.nio=ALL-UNNAMED")
+    java = ["java", *settings, "-cp", path, "millrace.spark.Probe"]
     jvm = subprocess.Popen(java, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert jvm.stdin is not None and jvm.stdout is not None
     questions, answers = jvm.stdin, jvm.stdout

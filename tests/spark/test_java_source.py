@@ -13,17 +13,16 @@ import pytest
 
 from e2e.processes import BrokerProcess
 from millrace.client.http import Http
-from spark.conftest import JAR_VARIABLE
 from spark.filling import fill
+from spark.java_parts import JAR_VARIABLE, ROOT, is_java
 from spark.test_sink_stream import Copy, numbers, payloads
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MakeStream = Callable[..., str]
-ROOT = Path(__file__).resolve().parents[2]
 _RUN_S_MAX = 300
 
-needs_jar = pytest.mark.skipif(not os.environ.get(JAR_VARIABLE), reason=f"needs {JAR_VARIABLE}=1")
+needs_jar = pytest.mark.skipif(not is_java(), reason=f"needs {JAR_VARIABLE}=1")
 
 
 def copy_in_python(node: BrokerProcess, checkpoint: Path, source: str, target: str) -> None:

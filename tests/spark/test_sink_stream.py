@@ -145,7 +145,7 @@ def test_a_killed_driver_leaves_no_doubles(
 
 
 def test_a_killed_worker_leaves_no_doubles(spark: Any, http: Http, node: BrokerProcess, copy: Copy) -> None:
-    """A Python worker dies after it staged; the next try of the batch stages again, and one wins."""
+    """A Python worker, or a task in Java, dies after it staged; the next try stages again, and one wins."""
     put(node, copy, 0, 1_000)
     assert copy.run_driver("worker") == 1
     assert set(payloads(http, copy.target).values()) <= {1}

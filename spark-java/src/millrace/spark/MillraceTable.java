@@ -15,11 +15,11 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A stream, or several, as a table. */
-public final class MillraceTable implements SupportsRead, SupportsWrite {
+public class MillraceTable implements SupportsRead, SupportsWrite {
     private final Map<String, String> properties;
     private final StructType schema;
 
-    MillraceTable(StructType schema, Map<String, String> properties) {
+    public MillraceTable(StructType schema, Map<String, String> properties) {
         this.schema = schema;
         this.properties = properties;
     }

@@ -26,7 +26,7 @@ import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
  * batch write has a name of its own, made once on the driver, unless the options `writer` and `batch` name it: of all
  * writes with that name one is carried out [rule 40].
  */
-public final class MillraceWrite implements SupportsTruncate, Write {
+public class MillraceWrite implements SupportsTruncate, Write {
     private final LogicalWriteInfo info;
     private final SinkOptions options;
     private final Row row;
