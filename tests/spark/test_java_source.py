@@ -106,10 +106,16 @@ def test_a_query_shows_how_far_it_is_behind(
 
 
 @needs_jar
-def test_spark_names_columns_and_conditions(spark: Any, node: BrokerProcess, make_stream: MakeStream) -> None:
+def test_spark_names_columns_and_conditions(
+    spark: Any, http: Http, node: BrokerProcess, make_stream: MakeStream
+) -> None:
     """Without an option: only the columns of the query are in the plan, and what the source applies is not
-    applied again."""
-    stream = make_stream()
+    applied again. A field of the properties may be asked for alone."""
+    stream, described = make_stream(), make_stream()
+    http.publish(f"{described}/t", b"x", response_topic="answers", user_properties=[["k", "1"]])
+    read = spark.read.format("millrace").options(url=node.url, stream=described).load()
+    (row,) = read.select("properties.response_topic", "properties.user.value").collect()
+    assert (row.response_topic, row.value) == ("answers", ["1"])
     fill(node.port, [(f"{stream}/{n % 5}", b"%d" % n) for n in range(200)])
     frame = spark.read.format("millrace").options(url=node.url, stream=stream).load()
     chosen = frame.where(f"topic = '{stream}/3' AND offset >= 100").select("payload")

@@ -26,8 +26,12 @@ public final class Position extends Offset {
     public static Position parse(String json) {
         Map<Long, Long> found = new TreeMap<>();
         try {
-            JsonNode fields = Json.read(json);
-            fields.properties().forEach(one -> found.put(Long.valueOf(one.getKey()), one.getValue().asLong()));
+            for (Map.Entry<String, JsonNode> one : Json.read(json).properties()) {
+                if (!one.getValue().canConvertToLong()) {
+                    throw new NumberFormatException();
+                }
+                found.put(Long.valueOf(one.getKey()), one.getValue().asLong());
+            }
         } catch (JsonProcessingException | NumberFormatException error) {
             throw new LocalError("the checkpoint has no position of this source: " + json);
         }
