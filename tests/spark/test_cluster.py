@@ -1,6 +1,7 @@
 """The source at a cluster: any replica serves, and one that dies in the middle of a task is passed over."""
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from e2e.test_cluster import run
 from millrace.client.http import Http
 from millrace.local_cluster import LocalCluster
 from spark.filling import fill
+from spark.test_sink_stream import payloads
+from waiting import until
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'millrace[spark]'")
 
@@ -20,6 +23,7 @@ from millrace.spark.schema import SCHEMA
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _COUNT = 400
+_QUERY_S_MAX = 300
 # Larger than an answer of a node, so that a task needs several.
 _PAYLOAD_BYTES = 100_000
 
@@ -50,5 +54,41 @@ def test_a_node_that_dies_while_a_task_reads_costs_nothing(tmp_path: Path) -> No
         await victim.kill()
         rest = await asyncio.to_thread(numbers, reading)
         assert numbers([first]) + rest == list(range(_COUNT))
+
+    run(play, tmp_path)
+
+
+def test_a_query_goes_on_when_the_node_that_it_asks_dies(spark: Any, tmp_path: Path) -> None:
+    """Planning, reading and writing find another node, each row comes once; by both sources."""
+
+    async def play(cluster: LocalCluster) -> None:
+        victim, *others = cluster.nodes
+        http = Http(others[0].http_url)
+        for name in ("q", "copied"):
+            spec = {"name": name, "filters": [f"{name}/#"], "shards": 2}
+            await asyncio.to_thread(http.call, "POST", "/v1/streams", spec)
+        urls = ",".join(node.http_url for node in cluster.nodes)
+        frame = spark.readStream.format("millrace").options(url=urls, stream="q", startingOffsets="earliest")
+        rows = frame.load().selectExpr("replace(topic, 'q/', 'copied/') AS topic", "payload")
+        writer = rows.writeStream.format("millrace").options(url=urls, stream="copied")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+
+        async def put(first: int) -> None:
+            found = [(f"q/{n % 7}", b"%d" % n) for n in range(first, first + 500)]
+            await asyncio.to_thread(fill, others[0].mqtt_port, found)
+
+        def copied() -> int:
+            return payloads(http, "copied").total()
+
+        await put(0)
+        query = writer.trigger(processingTime="200 milliseconds").start()
+        try:
+            await asyncio.to_thread(until, lambda: copied() == 500, "the first rows", _QUERY_S_MAX)
+            await victim.kill()
+            await put(500)
+            await asyncio.to_thread(until, lambda: copied() >= 1_000, "the others", _QUERY_S_MAX)
+        finally:
+            await asyncio.to_thread(query.stop)
+        assert await asyncio.to_thread(payloads, http, "copied") == Counter(b"%d" % n for n in range(1_000))
 
     run(play, tmp_path)

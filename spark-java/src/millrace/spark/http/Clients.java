@@ -2,6 +2,7 @@ package millrace.spark.http;
 
 import java.io.IOException;
 import java.io.InputStream;
+import java.net.http.HttpClient;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.GeneralSecurityException;
@@ -11,9 +12,9 @@ import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
-import java.net.http.HttpClient;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
+import millrace.spark.common.Bounds;
 import millrace.spark.common.ConfigError;
 
 /** The clients of the JDK: one for each time-out and each set of authorities, with the connections of all nodes. */
@@ -26,12 +27,17 @@ final class Clients {
 
     static HttpClient client(double connectS, String caFile) {
         long changedMs = caFile == null ? 0 : Path.of(caFile).toFile().lastModified();
+        if (CLIENTS.size() >= Bounds.CLIENTS_KEPT) {
+            // Those in use are held by who uses them.
+            CLIENTS.clear();
+        }
         return CLIENTS.computeIfAbsent(new Key((long) (connectS * 1000), caFile, changedMs), Clients::make);
     }
 
     private static HttpClient make(Key key) {
         HttpClient.Builder builder = HttpClient.newBuilder()
                 .version(HttpClient.Version.HTTP_1_1)
+                .proxy(HttpClient.Builder.NO_PROXY)
                 .executor(Threads.POOL)
                 .connectTimeout(Duration.ofMillis(key.connectMs));
         if (key.caFile != null) {
