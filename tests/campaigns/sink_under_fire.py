@@ -32,6 +32,7 @@ from millrace.local_cluster import LocalCluster, NodeProcess
 from millrace.spark.reading import ClusterReader
 from millrace.storage.block import HEAD_BYTES, Kind, attach_body, parse_header
 from spark.filling import fill
+from spark.java_parts import built_jar, is_java
 from waiting import until_async
 
 _BATCHES_PER_KILL = 3
@@ -48,6 +49,11 @@ _KILLS = {
 }
 
 
+def _kills(kind: str) -> tuple[str, ...]:
+    """With the source in Java there are no Python workers."""
+    return tuple(one for one in _KILLS[kind] if one != "worker" or not is_java())
+
+
 def drive(urls: str, checkpoint: str, rows_per_batch: int, kind: str) -> None:
     """The driver's process: the query, for ever."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -56,6 +62,8 @@ def drive(urls: str, checkpoint: str, rows_per_batch: int, kind: str) -> None:
     # A task may fail three times before its batch does.
     builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.python.authenticate.socketTimeout", "120s")
+    if is_java():
+        builder = builder.config("spark.jars", built_jar())
     spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     source = spark.readStream.format("millrace").options(url=urls, stream="in", startingOffsets="earliest")
@@ -186,7 +194,7 @@ async def campaign(kills: int, rows: int, seed: int, kind: str = SINK) -> bool:
             driver = await asyncio.to_thread(_driver, kind, cluster, directory, batch)
             try:
                 seen = 0
-                for what in cycle(_KILLS[kind]):
+                for what in cycle(_kills(kind)):
                     seen = await _until_visible(urls, driver, min(rows, seen + 1))
                     if await _kill(what, cluster, driver, chance):
                         score.kills[what] += 1
