@@ -54,9 +54,9 @@ def test_a_run_is_taken_apart_by_class_and_each_class_keeps_its_order(is_known: 
             classes.of(topic)
     parts = classes.split(run_of(*topics))
     assert parts is not None
-    assert [(cls.filter, messages(part)) for cls, part in parts] == [
-        ("a/#", [("a/1", 0), ("a/2", 2), ("a/1", 3)]),
-        ("b/#", [("b/1", 1), ("b/1", 4)]),
+    assert [(cls.levels, messages(part)) for cls, part in parts] == [
+        (["a", "#"], [("a/1", 0), ("a/2", 2), ("a/1", 3)]),
+        (["b", "#"], [("b/1", 1), ("b/1", 4)]),
     ]
 
 
