@@ -38,6 +38,7 @@ from millrace.node.peers.messages import ClientConnected, FetchBlocks, HandedOn,
 from millrace.node.peers.registry import LEADERLESS_MESSAGES, ROUTED_MESSAGES
 from millrace.node.pipelines.keeper import PipelineKeeper
 from millrace.node.replicas import waiting
+from millrace.node.replicas.backfill import Backfill
 from millrace.node.replicas.repair import Repairs
 from millrace.node.replicas.replicas import Replicas
 from millrace.node.replicas.replication_group import ReplicationGroup
@@ -90,6 +91,7 @@ class Engine:
         self.access = ClusterAccess(config, self.definitions, broker)
         self.space = DiskSpace(self.replicas, config.storage.free_bytes_min)
         self.repairs = Repairs(self.replicas)
+        self.backfill = Backfill(self.replicas, self._kept_from)
         self.reading = Reading(self._pool, self.repairs.repaired)
         self.interest = Interest(broker, now_ms=now_ms, wake=wake)
         self.sessions = SessionGroup(broker, now_ms, wake)
@@ -300,6 +302,7 @@ class Engine:
         await self.work.stop()
         await self.leaderless.stop()
         await self.repairs.stop()
+        await self.backfill.stop()
         await self.cluster.stop()
         await self._hand_over()
         if self._broker.journal.is_on:
@@ -320,6 +323,11 @@ class Engine:
                 for group in led:
                     while group.is_leader:
                         await group.role_changed.next()
+
+    def _kept_from(self, number: int) -> int | None:
+        """The messages of a framed stream go past its log."""
+        shard = self.shards.get(number)
+        return None if shard is None or shard.stream.spec.is_framed else shard.start_offset
 
     def _state_groups(self) -> list[ReplicationGroup]:
         groups = self.replicas.groups
@@ -423,6 +431,7 @@ class Engine:
         snapshots.take_due(self.shards.values())
         self.retention.tick()
         self.repairs.tick()
+        self.backfill.tick()
         self.groups.tick()
         self.members.tick()
         self.edges.tick()

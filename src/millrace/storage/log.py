@@ -26,6 +26,7 @@ from functools import partial
 from millrace.errors import LocalError, StorageError
 from millrace.storage.block import Block, Header, attach_body, check_body
 from millrace.storage.disk import Disk, DiskFull
+from millrace.storage.front import expect_leftovers, put_in_front
 from millrace.storage.index import SegmentIndex
 from millrace.storage.records import MARK_BYTES, Tail, tail_after, tail_before
 from millrace.storage.recover import IndexLost, Report, recover
@@ -296,6 +297,7 @@ class Log:
         tail = Tail(next_index=next_index, last_term=last_term, next_offset=next_offset)
         with self._writing():
             Segment.prepare(self._home, tail, is_start=True)
+            expect_leftovers(self._home)
             old = self._segments
             # Above the new beginning a leftover would look like a part of the log, below it does not.
             for segment in reversed(old):
@@ -326,10 +328,7 @@ class Log:
         self._check()
         if not blocks:
             return
-        for block in blocks:
-            attach_body(block.header, block.body)
-            if block.header.shard != self._home.shard:
-                raise RepairRefused(f"{self._home.directory}: block {block.header.index} is of another shard")
+        self._prove(blocks)
         with self._writing():
             if not self._segments[-1].is_whole:
                 self._roll()
@@ -340,6 +339,25 @@ class Log:
                 raise RepairRefused(f"{segment.path}: nothing is damaged here")
             rebuilt = rebuild(segment, blocks)
             self._segments = [rebuilt if old is segment else old for old in self._segments]
+
+    def prepend(self, blocks: Sequence[Block]) -> None:
+        """Put older blocks from a peer in front, as one segment; durable when this returns. They must follow
+        each other, and the first block here the last of them. RepairRefused or DiskFull: nothing was
+        changed."""
+        self._check()
+        if not blocks:
+            return
+        self._prove(blocks)
+        with self._writing():
+            # Readers go by the list.
+            self._segments = [put_in_front(self._segments[0], blocks), *self._segments]
+
+    def _prove(self, blocks: Sequence[Block]) -> None:
+        """That each is what a peer says it is, and of this log."""
+        for block in blocks:
+            attach_body(block.header, block.body)
+            if block.header.shard != self._home.shard:
+                raise RepairRefused(f"{self._home.directory}: block {block.header.index} is of another shard")
 
     def close(self) -> None:
         """Sync, bring the index up to date and let go of the file. A failed log is only let go."""

@@ -6,8 +6,8 @@ segment is read from the end of what its index covers. What was found is then wr
 durable, because the crash may have left it in memory only and the caller will count on it.
 
 A segment that begins a log (a new one, or one whose content was replaced by a snapshot) carries that in its
-first mark; segments below it are leftovers. A segment reaches to the first index of the next one, whatever is
-in it: what is missing there is damage.
+first mark; segments below it are leftovers, unless older blocks were put in front of it (`front`). A segment
+reaches to the first index of the next one, whatever is in it: what is missing there is damage.
 """
 
 import re
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from millrace.errors import StorageError
 from millrace.storage.disk import File
 from millrace.storage.files import remove_leftovers
+from millrace.storage.front import has_no_leftovers
 from millrace.storage.index import IndexFile, SegmentIndex, read_index
 from millrace.storage.records import EMPTY, MARK_BYTES, UNKNOWN, Mark, Tail, parse_mark
 from millrace.storage.scan import Damage, Source, TornTail, scan
@@ -80,6 +81,7 @@ def _find(home: Home) -> list[_Found]:
     matches = map(_NAME.fullmatch, home.disk.names(home.directory))
     names = {(int(match[1]), match[2]) for match in matches if match}
     found: list[_Found] = []
+    has_leftovers = not has_no_leftovers(home)
     for first_index in sorted(first for first, suffix in names if suffix == LOG_SUFFIX):
         file = home.disk.open(home.stem(first_index) + LOG_SUFFIX)
         try:
@@ -89,7 +91,7 @@ def _find(home: Home) -> list[_Found]:
             found.append(_Found(first_index=first_index, size=file.size(), head=head))
         finally:
             file.close()
-        if head is not None and head.is_start:
+        if head is not None and head.is_start and has_leftovers:
             for old in found[:-1]:
                 home.disk.remove(home.stem(old.first_index) + LOG_SUFFIX)
             del found[:-1]

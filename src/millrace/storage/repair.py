@@ -46,17 +46,9 @@ def rebuild(segment: Segment, blocks: Sequence[Block]) -> Segment:
     is damaged in the segment. DiskFull and RepairRefused leave everything as it was.
 
     A damaged segment has a suspect index at most, so a start after a crash on the way reads the new file."""
-    home, aside = segment.home, segment.path + ASIDE
+    home = segment.home
     given = {block.header.index: block for block in blocks}
-    out = home.disk.create(aside)
-    try:
-        start, tail, size = _write(segment, _merged(segment, given), out)
-    except (DiskFull, RepairRefused):
-        out.close()
-        home.disk.remove(aside)
-        raise
-    finally:
-        out.close()
+    (start, tail), aside, size = put_aside(segment, _merged(segment, given))
     home.disk.rename(aside, segment.path)
     home.disk.sync_directory(home.directory)
     rebuilt = Segment(home, start=start, tail=tail, size=size, is_start=segment.is_start)
@@ -69,6 +61,22 @@ def rebuild(segment: Segment, blocks: Sequence[Block]) -> Segment:
     rebuilt.seal()
     home.disk.remove(rebuilt.suspect_path)
     return rebuilt
+
+
+def put_aside(segment: Segment, blocks: Iterator[Block]) -> tuple[tuple[Tail, Tail], str, int]:
+    """Write the file of a segment aside, synced: start and end, path and size. The blocks must follow each
+    other from the start of the segment to its end. DiskFull and RepairRefused leave nothing."""
+    disk, aside = segment.home.disk, segment.path + ASIDE
+    out = disk.create(aside)
+    try:
+        start, tail, size = _write(segment, blocks, out)
+    except (DiskFull, RepairRefused):
+        out.close()
+        disk.remove(aside)
+        raise
+    finally:
+        out.close()
+    return (start, tail), aside, size
 
 
 def _write(segment: Segment, blocks: Iterator[Block], out: File) -> tuple[Tail, Tail, int]:

@@ -51,7 +51,7 @@ class Readiness:
 
     def answer(self) -> dict[str, Any]:
         """What a node that serves says: what its clients may wait for meanwhile."""
-        is_settled = self._engine.cluster.is_settled()
+        is_settled = self._engine.cluster.is_settled() and not self._engine.backfill.lacking()
         return {"status": "ok", "waits": list(self.waits.sentences), "is_settled": is_settled}
 
     def _before_start(self) -> str:

@@ -81,6 +81,10 @@ class Waits:
             if damages := group.replica_log.log.damages:
                 text = f"{subject}: damaged parts are fetched from other nodes, and who reads them waits"
                 yield f"{subject}: damaged", len(damages), text
+        for number in engine.backfill.lacking():
+            first = engine.replicas.groups[number].replica_log.log.first_offset
+            text = f"shard {number}: messages before offset {first} are fetched from other nodes"
+            yield f"shard {number}: before", 0, text
         for number, stream in sorted(engine.leaderless.streams.items()):
             if stream.oldest_unanswered:
                 text = f"shard {number}: messages wait until as many nodes have them as `ack` says"

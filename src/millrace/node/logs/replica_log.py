@@ -118,6 +118,8 @@ class ReplicaLog:
         """The next write syncs it and gives it its name."""
         self.repairs: list[Block] = []
         """Blocks of other replicas that the next write puts in the place of damaged ones of one segment."""
+        self.front: list[Block] = []
+        """Blocks of other replicas that the next write puts in front of the log."""
         self.applied: Callable[[], Index] = self._covered
         """Up to here others have what turns out to be damaged, and it is had again from them (`repair`)."""
         # An incoming snapshot, and the offset after it, which stands in its first line.
@@ -462,6 +464,8 @@ class ReplicaLog:
             self.log.trim(self.trim_to)
         if self.repairs:
             self._put_in_place()
+        if self.front:
+            self._put_in_front()
         if self.taken is not None:
             self._finish_taken()
 
@@ -476,6 +480,17 @@ class ReplicaLog:
         except (RepairRefused, DiskFull) as error:
             # As before; it is tried again, with what is damaged by then.
             log.error("group %d: the damage stays for now: %s", self.group, error)
+
+    def _put_in_front(self) -> None:
+        """*worker*"""
+        blocks, self.front = self.front, []
+        if blocks[-1].header.index != self.log.first_index - 1:
+            # Retention or a snapshot moved the beginning meanwhile.
+            return
+        try:
+            self.log.prepend(blocks)
+        except (RepairRefused, DiskFull) as error:
+            log.error("group %d: older blocks are not put in front for now: %s", self.group, error)
 
     def _install(self, snapshot: Snapshot) -> None:
         """*worker* The staged snapshot is this replica's now, and its log is empty behind it. After DiskFull

@@ -57,7 +57,7 @@ class Job:
     """Called on the event loop with the number of the `Persist`."""
     is_written: bool = False
     snapshot_bytes: int = 0
-    """Of a snapshot that goes along."""
+    """Of a snapshot, or of older blocks, that go along."""
 
     @property
     def size_bytes(self) -> int:

@@ -12,8 +12,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from millrace.errors import LocalError, StorageError
-from millrace.node.logs.syncer import Job
+from millrace.node.logs.syncer import Job, Syncer
 from millrace.node.peers.messages import FetchBlocks, FetchedBlocks
+from millrace.node.peers.messenger import Messenger
 from millrace.replication.contract import Persist, ReplicaId
 from millrace.storage.block import Block, parse_block
 from millrace.storage.scan import Damage
@@ -99,7 +100,7 @@ class Repairs:
                 if replica == group.replica or last > group.applied or got or group.is_closed:
                     continue
                 try:
-                    got = await self._fetch(replica, group.number, first, last)
+                    got = await fetched(self._replicas.messenger, replica, group.number, first, last)
                 except (LocalError, ValueError) as error:
                     text = f"group {group.number}: entries {first} to {last}: {error}"
                     if text not in said:
@@ -110,33 +111,9 @@ class Repairs:
             blocks += got
         return blocks
 
-    async def _fetch(self, replica: ReplicaId, number: int, first: int, last: int) -> list[Block]:
-        blocks: list[Block] = []
-        while first <= last:
-            answer = await self._replicas.messenger.request(
-                replica, FetchBlocks(number, first, last), FetchedBlocks
-            )
-            for data in answer.blocks:
-                block = parse_block(data)
-                if block.header.index != first:
-                    raise LocalError(f"{replica} gave entry {block.header.index} in place of {first}")
-                blocks.append(block)
-                first += 1
-            if not answer.blocks:
-                raise LocalError(f"{replica} gave nothing")
-        return blocks
-
     async def _put(self, group: "ReplicationGroup", blocks: list[Block]) -> None:
-        done = asyncio.get_running_loop().create_future()
-
-        def written(number: int) -> None:
-            if not done.done():
-                done.set_result(None)
-
         group.replica_log.repairs = blocks
-        # A write of nothing: it takes what is to be repaired along.
-        self._replicas.syncer.submit(Job(group.replica_log, Persist(number=0), [], written))
-        await done
+        await taken_along(self._replicas.syncer, group)
 
     def on_fetch(self, replica: str, request: FetchBlocks) -> FetchedBlocks:
         """Another replica lost these entries."""
@@ -151,3 +128,35 @@ class Repairs:
         except StorageError as error:
             raise LocalError(str(error)) from None
         return FetchedBlocks(tuple(block.to_bytes() for block in blocks))
+
+
+async def fetched(
+    messenger: Messenger, replica: ReplicaId, number: int, first: int, last: int, bytes_max: int | None = None
+) -> list[Block]:
+    """These blocks from that replica; what comes after `bytes_max` is left off."""
+    blocks: list[Block] = []
+    size = 0
+    while first <= last and (bytes_max is None or size < bytes_max):
+        answer = await messenger.request(replica, FetchBlocks(number, first, last), FetchedBlocks)
+        for data in answer.blocks:
+            block = parse_block(data)
+            if block.header.index != first:
+                raise LocalError(f"{replica} gave entry {block.header.index} in place of {first}")
+            blocks.append(block)
+            first += 1
+            size += len(data)
+        if not answer.blocks:
+            raise LocalError(f"{replica} gave nothing")
+    return blocks
+
+
+async def taken_along(syncer: Syncer, group: "ReplicationGroup", size_bytes: int = 0) -> None:
+    """A write of nothing, which takes along what was left at the log for it; returns when it is on disk."""
+    done = asyncio.get_running_loop().create_future()
+
+    def written(number: int) -> None:
+        if not done.done():
+            done.set_result(None)
+
+    syncer.submit(Job(group.replica_log, Persist(number=0), [], written, snapshot_bytes=size_bytes))
+    await done

@@ -82,7 +82,7 @@ class Logs:
         numbers = {number for _, server in servers for number in server.engine.shards}
         for number in sorted(numbers):
             logs = [(host, _messages(server, number)) for host, server in servers]
-            # A node that was brought up to date by a snapshot has nothing from before it.
+            # They were equal a moment ago; retention may be under way.
             first = max(server.engine.shards[number].first_offset for _, server in servers)
             _compare(number, first, logs)
             self.shards[number] = max((log for _, log in logs), key=len)
@@ -233,6 +233,19 @@ def check_readable(hosts: list[Host]) -> str:
                     index = Index(replica_log.blocks(index, last, READ_BYTES)[-1].header.index + 1)
             except (StorageError, PowerCut) as error:
                 return f"{host.name} cannot read shard {shard.number}: {error}"
+    return ""
+
+
+def check_beginnings(hosts: list[Host]) -> str:
+    """Empty if each shard's messages begin with the same one at every node: one that began from a snapshot
+    has had the older ones from the others."""
+    for number in sorted({n for host in hosts if host.server for n in host.server.engine.shards}):
+        shards = {h.name: h.server.engine.shards.get(number) for h in hosts if h.server is not None}
+        begins = {name: int(one.first_offset) for name, one in shards.items() if one is not None}
+        if len(set(begins.values())) != 1 and not any(
+            one and one.stream.spec.is_framed for one in shards.values()
+        ):
+            return f"shard {number} does not begin with the same message everywhere: {begins}"
     return ""
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from millrace.lab.sim.cluster.checks import check_groups, check_readable
+from millrace.lab.sim.cluster.checks import check_beginnings, check_groups, check_readable
 from millrace.lab.sim.cluster.ground import Ground
 from millrace.lab.sim.cluster.host import Host
 from millrace.lab.sim.cluster.plan import ClusterPlan
@@ -52,7 +52,8 @@ class Scene(Ground):
         return not is_repairing and not check_readable(self.members)
 
     def is_quiet(self) -> bool:
-        return self.is_settled() and not check_groups(self.members) and not check_readable(self.members)
+        checks = check_groups, check_beginnings, check_readable
+        return self.is_settled() and not any(check(self.members) for check in checks)
 
     @property
     def client_addresses(self) -> list[str]:

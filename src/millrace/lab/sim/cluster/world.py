@@ -18,7 +18,14 @@ import gc
 import logging
 from collections.abc import Callable
 
-from millrace.lab.sim.cluster.checks import Logs, check_groups, check_readable, check_snapshots, check_states
+from millrace.lab.sim.cluster.checks import (
+    Logs,
+    check_beginnings,
+    check_groups,
+    check_readable,
+    check_snapshots,
+    check_states,
+)
 from millrace.lab.sim.cluster.faults import ClusterNemesis
 from millrace.lab.sim.cluster.groups import GroupWork
 from millrace.lab.sim.cluster.operator import Operator
@@ -152,7 +159,8 @@ class ClusterWorld(Scene):
         silent = [f"{host.name} does not serve" for host in self.members if not host.is_up]
         unsettled = [f"{host.name} is not settled" for host in self.members if not is_settled(host)]
         work = [work.describe() for work in self.work]
-        checks = check_groups(self.members), check_readable(self.members)
+        each = check_groups, check_beginnings, check_readable
+        checks = [check(self.members) for check in each]
         return ", ".join(filter(None, (*silent, *unsettled, *work, *checks)))
 
     def until(
