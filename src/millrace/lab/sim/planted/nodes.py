@@ -23,6 +23,7 @@ from millrace.lab.sim.planted.bug import Bugs, Method, Plant
 from millrace.lab.sim.trace import Trace
 from millrace.node.logs.replica_log import ReplicaLog
 from millrace.node.replicas.admission import Admission
+from millrace.node.replicas.backfill import Backfill
 from millrace.node.shards.batch import Batch
 from millrace.node.shards.shard import Shard
 
@@ -244,3 +245,11 @@ def displaced_will_forgotten(plant: Plant) -> None:
         """Only the node that has the connection knows."""
 
     plant.instead(SessionStore, "_displace", displace)
+
+
+@NODE_BUGS.bug("a replica that began from a snapshot never gets the messages before it")
+def before_snapshot_lost(plant: Plant) -> None:
+    def tick(self: Backfill) -> None:
+        """Nobody is asked."""
+
+    plant.instead(Backfill, "tick", tick)
