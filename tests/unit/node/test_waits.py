@@ -15,7 +15,8 @@ class Scene:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
-        self.log = SimpleNamespace(damages=())
+        self.log = SimpleNamespace(damages=(), first_offset=700)
+        self.lacking: list[int] = []
         replica_log = SimpleNamespace(log=self.log)
         self.group = SimpleNamespace(is_serving=True, oldest_pending=0, replica_log=replica_log)
         self.stream = SimpleNamespace(oldest_unanswered=0)
@@ -26,6 +27,7 @@ class Scene:
             leaderless=SimpleNamespace(streams={17: self.stream}),
             edges=SimpleNamespace(unavailable={}),
             space=SimpleNamespace(is_refusing=False),
+            backfill=SimpleNamespace(lacking=lambda: self.lacking),
         )
         self.events: list[str] = []
         events: Any = SimpleNamespace(record=lambda kind, level, text: self.events.append(text))
@@ -61,7 +63,9 @@ def test_each_kind_of_wait_has_its_sentence(monkeypatch: pytest.MonkeyPatch) -> 
     assert scene.after(1) == [
         "shard 16: damaged parts are fetched from other nodes, and who reads them waits"
     ]
-    scene.log.damages = ()
+    scene.log.damages, scene.lacking = (), [16]
+    assert scene.after(1) == ["shard 16: messages before offset 700 are fetched from other nodes"]
+    scene.lacking = []
     assert scene.after(1) == []
 
 

@@ -63,7 +63,7 @@ def unwanted(segments: Sequence[SegmentInfo], start_offset: int) -> list[Segment
     """The oldest segments that may go, where the messages below `start_offset` may.
 
     A log loses its beginning with messages that it lost, or while it holds none: from then on a replica with
-    an empty disk begins from the newest snapshot, and lacks every message before that. A beginning without
+    an empty disk begins from the newest snapshot, and fetches every message before that. A beginning without
     messages, such as what writers staged and released later, is no reason for it."""
     *older, active = segments
     if active.next_offset <= max(start_offset, segments[0].first_offset):
