@@ -102,6 +102,24 @@ def test_a_group_without_messages_is_left_alone() -> None:
     asyncio.run(scene())
 
 
+def test_what_retention_let_go_before_does_not_go_again() -> None:
+    """It removed entries without messages behind the snapshot; what comes in front of them has some."""
+
+    async def scene() -> None:
+        node = begun_from_a_snapshot()
+        node.log.log.end_segment()
+        node.log.trim_to = Index(LAST)
+        node.log.write(Persist(number=0), [])
+        assert node.log.first_index() == LAST + 1
+        node.peers[B] = Node(B, settings=SMALL)
+        assert await filled(node, filling(node, 3)) == 4
+        node.log.write(Persist(number=0), [])
+        assert node.log.first_index() == 4
+        assert everything(node, 4) == everything(Node(B), 4)
+
+    asyncio.run(scene())
+
+
 def test_what_no_longer_fits_when_it_is_written_is_dropped() -> None:
     """The beginning moved meanwhile: by another snapshot, or by retention."""
 

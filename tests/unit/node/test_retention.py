@@ -154,7 +154,7 @@ class Idle:
         )
         self.group = SimpleNamespace(
             is_leader=True,
-            replica_log=SimpleNamespace(log=self.log, snapshot=lambda: None, trim_to=0),
+            replica_log=SimpleNamespace(log=self.log, snapshot=lambda: None, trim_to=0, is_filling=False),
             begin_snapshot=lambda: None,
         )
         self.shard: Any = SimpleNamespace(

@@ -120,6 +120,8 @@ class ReplicaLog:
         """Blocks of other replicas that the next write puts in the place of damaged ones of one segment."""
         self.front: list[Block] = []
         """Blocks of other replicas that the next write puts in front of the log."""
+        self.is_filling = False
+        """They are being fetched (`backfill`): those without messages are on the way to others with some."""
         self.applied: Callable[[], Index] = self._covered
         """Up to here others have what turns out to be damaged, and it is had again from them (`repair`)."""
         # An incoming snapshot, and the offset after it, which stands in its first line.
@@ -491,6 +493,9 @@ class ReplicaLog:
             self.log.prepend(blocks)
         except (RepairRefused, DiskFull) as error:
             log.error("group %d: older blocks are not put in front for now: %s", self.group, error)
+        else:
+            # What was to go is gone, and these were not meant.
+            self.trim_to = Index(0)
 
     def _install(self, snapshot: Snapshot) -> None:
         """*worker* The staged snapshot is this replica's now, and its log is empty behind it. After DiskFull

@@ -155,7 +155,7 @@ class Retention:
             log.info("shard %d of %s: below %d goes", shard.number, shard.stream.spec.name, offset)
             shard.trim(offset)
             return True
-        older = unwanted(segments, shard.start_offset)
+        older = [] if replica_log.is_filling else unwanted(segments, shard.start_offset)
         older = list(takewhile(lambda segment: not shard.staging.holds(segment.last_index), older))
         if _let_go(group, older) and is_leader:
             # The files go with the next write; this is one.

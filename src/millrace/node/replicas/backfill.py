@@ -84,8 +84,18 @@ class Backfill:
         return sorted(n for n, group in groups if n not in self._given_up and self.is_behind(group))
 
     async def _run(self, group: "ReplicationGroup") -> None:
-        loop, replica_log = asyncio.get_running_loop(), group.replica_log
+        replica_log = group.replica_log
         log.info("group %d: the messages before %d are fetched", group.number, replica_log.log.first_offset)
+        replica_log.is_filling = True
+        try:
+            await self._fill(group)
+        finally:
+            replica_log.is_filling = False
+        self._rests[group.number] = asyncio.get_running_loop().time() + _REST_S
+        log.info("group %d: the log begins at offset %d now", group.number, replica_log.log.first_offset)
+
+    async def _fill(self, group: "ReplicationGroup") -> None:
+        loop, replica_log = asyncio.get_running_loop(), group.replica_log
         count = _COUNT_FIRST
         while self.is_behind(group):
             began_s, before = loop.time(), replica_log.first_index()
@@ -105,8 +115,6 @@ class Backfill:
             if count == 0 or (blocks and replica_log.first_index() >= before):
                 break
             await asyncio.sleep(max(_PAUSE_S_MIN, _PAUSE_SHARE * (loop.time() - began_s)))
-        self._rests[group.number] = loop.time() + _REST_S
-        log.info("group %d: the log begins at offset %d now", group.number, replica_log.log.first_offset)
 
     async def _asked(self, group: "ReplicationGroup", first: int, last: int) -> list[Block]:
         """Blocks up to `last` from whoever has them, the kept ones among them; none where nobody does."""
