@@ -85,14 +85,17 @@ class Backfill:
 
     async def _run(self, group: "ReplicationGroup") -> None:
         replica_log = group.replica_log
-        log.info("group %d: the messages before %d are fetched", group.number, replica_log.log.first_offset)
+        before = replica_log.log.first_offset
+        if group.number not in self._given_up:
+            log.info("group %d: the messages before %d are fetched", group.number, before)
         replica_log.is_filling = True
         try:
             await self._fill(group)
         finally:
             replica_log.is_filling = False
         self._rests[group.number] = asyncio.get_running_loop().time() + _REST_S
-        log.info("group %d: the log begins at offset %d now", group.number, replica_log.log.first_offset)
+        if replica_log.log.first_offset != before:
+            log.info("group %d: the log begins at offset %d now", group.number, replica_log.log.first_offset)
 
     async def _fill(self, group: "ReplicationGroup") -> None:
         loop, replica_log = asyncio.get_running_loop(), group.replica_log
