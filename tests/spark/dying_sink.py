@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from millrace.spark import options
 from millrace.spark.sink import Staged, StreamWriter
 from millrace.spark.source import MillraceSource
-from spark.java_parts import built_jar, is_java, tests_jar
+from spark.java_parts import built_jar, is_java, jar_of_tests
 
 
 def _kill_driver() -> None:
@@ -59,7 +59,7 @@ def drive() -> None:
     builder = SparkSession.builder.master("local[2]")
     if is_java():
         # The dying sink in Java.
-        jars = (built_jar(), tests_jar(Path(checkpoint).parent))
+        jars = (built_jar(), jar_of_tests(Path(checkpoint).parent))
         builder = builder.config("spark.jars", ",".join(jars))
     session = (
         builder.config("spark.ui.enabled", "false")

@@ -28,7 +28,7 @@ def class_path(jar: str) -> str:
     return os.pathsep.join((jar, str(Path(pyspark.__file__).parent / "jars" / "*")))
 
 
-def tests_jar(directory: Path) -> str:
+def jar_of_tests(directory: Path) -> str:
     """A jar with what is in `spark-java/test`."""
     classes = directory / "classes"
     sources = sorted((ROOT / "spark-java" / "test").rglob("*.java"))

@@ -22,7 +22,7 @@ from millrace.kernels.checksum import crc32c
 from millrace.spark import options
 from millrace.storage.block import HEAD_BYTES, Codec, Kind, opaque_block
 from millrace.types import Message, Version
-from spark.java_parts import built_jar, class_path, tests_jar
+from spark.java_parts import built_jar, class_path, jar_of_tests
 from spark.test_arrow import BASE_US, expected, messages, to_block
 
 pytestmark = [pytest.mark.spark]
@@ -35,7 +35,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     """Ask a JVM with the jar."""
     if shutil.which("javac") is None:
         pytest.skip("there is no Java compiler")
-    path = os.pathsep.join((tests_jar(tmp_path_factory.mktemp("java")), class_path(built_jar())))
+    path = os.pathsep.join((jar_of_tests(tmp_path_factory.mktemp("java")), class_path(built_jar())))
     settings = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "--add-opens=java.base/java.nio=ALL-UNNAMED")
     java = ["java", *settings, "-cp", path, "millrace.spark.Probe"]
     jvm = subprocess.Popen(java, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
