@@ -7,11 +7,15 @@ one, so there are few of them.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class Seldom(logging.Filter):
     """For a logger all of whose lines are of this sort."""
+
+    is_on = True
+    """Of all of them; see `every_line`."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -20,7 +24,7 @@ class Seldom(logging.Filter):
         self._kinds: dict[tuple[str, int | None], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if not logging.INFO <= record.levelno < logging.ERROR:
+        if not (self.is_on and logging.INFO <= record.levelno < logging.ERROR):
             return True
         last = record.args[-1] if isinstance(record.args, tuple) and record.args else None
         kind = str(record.msg), int(last) if isinstance(last, int) else None
@@ -33,3 +37,13 @@ class Seldom(logging.Filter):
         if left_out:
             record.msg = f"{record.msg} (and {left_out} more since the last one)"
         return True
+
+
+@contextmanager
+def every_line() -> Iterator[None]:
+    """None is left out meanwhile: a simulated run must not depend on how fast it is."""
+    Seldom.is_on = False
+    try:
+        yield
+    finally:
+        Seldom.is_on = True

@@ -41,6 +41,7 @@ from millrace.lab.sim.surroundings.loop import SimLoop
 from millrace.lab.sim.trace import Trace
 from millrace.lab.sim.verdict import Counts, RunResult, judge
 from millrace.lab.sim.violation import Violation
+from millrace.node.seldom import every_line
 
 _FORM_S = 90
 _SUBSCRIBE_S = 60
@@ -207,7 +208,8 @@ def run_cluster_plan(plan: ClusterPlan, trace: Trace | None = None) -> RunResult
     had_collector = gc.isenabled()
     gc.disable()
     try:
-        return judge(world.plan.seed, world)
+        with every_line():
+            return judge(world.plan.seed, world)
     finally:
         world.end()
         logger.handlers, logger.propagate = before[:2]
